@@ -1,0 +1,67 @@
+"""What every benchmark says of where it ran, and how it hands over its figures."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+FOLDER = Path(".cache/bench")
+
+
+def machine() -> str:
+    """Processor, cores this process may use, memory."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB"
+
+
+def commit() -> str:
+    """The commit measured, marked where the tree has changes."""
+    run = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return run.stdout.strip() or "unknown"
+
+
+def publish(name: str, title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> None:
+    """Print the rows as a table and write them, with machine, commit and time, to `.cache/bench/NAME.json`."""
+    table = Table(title=title, title_justify="left", caption="\n".join(notes), caption_justify="left")
+    columns = list(rows[0])
+    for column in columns:
+        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        table.add_row(*(_cell(row[column]) for column in columns))
+    console = Console(width=140)
+    console.print(table)
+    console.print(f"{machine()}; commit {commit()}", highlight=False)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    document = {
+        "benchmark": name,
+        "machine": machine(),
+        "commit": commit(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rows": list(rows),
+        "notes": list(notes),
+    }
+    (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _cell(value: Any) -> str:
+    return (
+        f"{value:,.3g}"
+        if isinstance(value, float) and abs(value) < 100
+        else f"{value:,.0f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )

@@ -1,0 +1,105 @@
+"""The child process that holds a llama.cpp model, seen from its parent: start it, reach it, stop it."""
+
+import asyncio
+import json
+import secrets
+import sys
+from pathlib import Path
+
+import httpx2
+
+from judge_server.errors import EngineStartError
+
+START_TIMEOUT_S = 180.0
+_KEPT_OUTPUT = 4096
+
+
+class EngineGone(Exception):
+    """The child process cannot be asked."""
+
+
+class LlamaCppProcess:
+    """Runs `judge_server.engines.llamacpp_child`; `http` reaches it under a key nobody else has."""
+
+    def __init__(self, *, context_tokens: int, threads: int) -> None:
+        self._context_tokens = context_tokens
+        self._threads = threads
+        self._child: asyncio.subprocess.Process | None = None
+        self._http: httpx2.AsyncClient | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._last_words = b""
+
+    @property
+    def http(self) -> httpx2.AsyncClient:
+        """The client of llama.cpp's HTTP API; raises `EngineGone` before `start`."""
+        if self._http is None:
+            raise EngineGone("the engine is not started")
+        return self._http
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._child.pid if self._child is not None else None
+
+    async def start(self, model: Path) -> str:
+        """Load a model file; returns what build of llama.cpp reads it. Raises `EngineStartError`."""
+        key = secrets.token_hex(16)
+        settings = {
+            "model": str(model),
+            "context_tokens": self._context_tokens,
+            "threads": self._threads,
+            "key": key,
+        }
+        pipe = asyncio.subprocess.PIPE
+        self._child = child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "judge_server.engines.llamacpp_child", stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._listener = asyncio.create_task(self._listen(child.stderr))
+        child.stdin.write(json.dumps(settings).encode() + b"\n")
+        try:
+            line = await asyncio.wait_for(child.stdout.readline(), START_TIMEOUT_S)
+        except TimeoutError:
+            line = b""
+        if not line:
+            await self.stop()
+            raise EngineStartError(
+                f"llama.cpp could not load {model}: {self._said() or 'it gave no reason'}. Check the file with "
+                "adjudge doctor, free some memory, lower the engine's ?context=, or choose a smaller model"
+            )
+        ready = json.loads(line)
+        self._http = httpx2.AsyncClient(
+            base_url=ready["address"],
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=httpx2.Timeout(None, connect=5.0),
+        )
+        return str(ready["build"])
+
+    async def healthy(self) -> bool:
+        """Whether the child runs and its HTTP API says that it is well."""
+        if self._http is None or self._child is None or self._child.returncode is not None:
+            return False
+        try:
+            return (await self._http.get("/health", timeout=2.0)).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    async def stop(self) -> None:
+        """End the child and wait until it is gone."""
+        if self._http is not None:
+            await self._http.aclose()
+        if self._child is not None and self._child.returncode is None:
+            self._child.kill()
+            await self._child.wait()
+        if self._listener is not None:
+            await self._listener
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(_KEPT_OUTPUT):
+            self._last_words = (self._last_words + chunk)[-_KEPT_OUTPUT:]
+
+    def _said(self) -> str:
+        lines = [line.strip() for line in self._last_words.decode(errors="replace").splitlines() if line.strip()]
+        return " / ".join(lines[-2:])

@@ -1,0 +1,84 @@
+"""What can go wrong with a whole request, as classes that know their HTTP status and problem type.
+
+A verdict that could not be had is not here: that is a `CallFailed`, an outcome among others.
+"""
+
+from trainer_client.wire import FieldError, ProblemType
+
+
+class ServiceError(Exception):
+    """A request that gets a problem instead of an answer."""
+
+    type: ProblemType = "urn:adjudge:internal"
+    title = "Internal error"
+    status = 500
+    retryable = False
+
+    def __init__(self, detail: str, *, errors: tuple[FieldError, ...] = (), retry_after_s: int | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = errors
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(ServiceError):
+    """The request cannot be read; `errors` names the fields."""
+
+    type = "urn:adjudge:invalid-request"
+    title = "Invalid request"
+    status = 422
+
+
+class UnknownRubric(ServiceError):
+    """A rubric reference that stands for nothing."""
+
+    type = "urn:adjudge:unknown-rubric"
+    title = "Unknown rubric"
+    status = 404
+
+
+class UnsuitableRubricError(ServiceError):
+    """A rubric that the asked-for reward mode cannot use."""
+
+    type = "urn:adjudge:unsuitable-rubric"
+    title = "Unsuitable rubric"
+    status = 422
+
+
+class TooLarge(ServiceError):
+    """A body above the size limit."""
+
+    type = "urn:adjudge:too-large"
+    title = "Request too large"
+    status = 413
+
+
+class Overloaded(ServiceError):
+    """The queue has no room for the request's calls."""
+
+    type = "urn:adjudge:overloaded"
+    title = "Overloaded"
+    status = 429
+    retryable = True
+
+
+class JudgingFailed(ServiceError):
+    """Some verdict failed and the request's failure policy is `error`."""
+
+    type = "urn:adjudge:judging-failed"
+    title = "Judging failed"
+    status = 502
+    retryable = True
+
+
+class NotReady(ServiceError):
+    """The process cannot judge yet, or any more."""
+
+    type = "urn:adjudge:not-ready"
+    title = "Not ready"
+    status = 503
+    retryable = True
+
+
+class EngineStartError(Exception):
+    """An engine that cannot start; the message says why and the way out."""

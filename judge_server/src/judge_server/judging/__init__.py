@@ -1,0 +1,1 @@
+"""Judging: from (response, criterion) pairs to findings, without knowing rubrics' names, runs or rewards."""

@@ -1,0 +1,34 @@
+"""Making a response fit the judge's context, where the request allows its middle to be left out."""
+
+from collections.abc import Callable
+
+from judge_server.judging.plan import ResponsePlan
+from judge_server.ports import Engine
+
+_MARGIN = 0.95
+_TRIES = 6
+
+
+async def fit_response(
+    engine: Engine, context_tokens: int, length: int, plan: Callable[[int | None], ResponsePlan]
+) -> ResponsePlan:
+    """Plan a response of `length` characters so that its longest prompt fits `context_tokens`.
+
+    `plan(keep)` plans it with `keep` characters shown. Where even a few characters do not fit (the prompt or the
+    grounding alone is too long), the plan is returned as it is, and the engine fails its calls as `truncated_input`.
+    """
+    whole = plan(None)
+    longest = max(len(call.question.encode()) for call in whole.batch.calls)
+    if len(whole.batch.system.encode()) + len(whole.batch.shared.encode()) + longest + 256 <= context_tokens:
+        return whole  # no tokenizer makes more tokens than bytes
+    candidate, keep = whole, length
+    for _ in range(_TRIES):
+        tokens = await engine.count_tokens(candidate.batch)
+        if tokens <= context_tokens:
+            return candidate
+        shown = len(candidate.batch.shared)
+        keep = min(keep - 1, keep - int(shown * (1 - _MARGIN * context_tokens / tokens)))
+        if keep < 1:
+            return whole
+        candidate = plan(keep)
+    return whole

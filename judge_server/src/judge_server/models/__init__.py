@@ -1,0 +1,46 @@
+"""Judge models as files: which are known, where they live, how they come here whole.
+
+A model is one GGUF file. This package fetches it, checks it and says where it is; it loads nothing, and knows
+neither engines nor terminals. `fetch` turns any reference an engine URL or a user may give into a path.
+"""
+
+from judge_server.models.cache import Entry, State, listing, models_dir, present
+from judge_server.models.catalogue import CATALOGUE, DEFAULT, MirrorPart, Model, next_smaller
+from judge_server.models.errors import (
+    CorruptModel,
+    ModelError,
+    ModelUnavailable,
+    NotAModel,
+    UnknownModel,
+    WrongHash,
+)
+from judge_server.models.fetch import fetch
+from judge_server.models.progress import SILENT, Progress
+from judge_server.models.reference import HubFile, parse
+from judge_server.models.verify import file_sha256, verify
+
+__all__ = [
+    "CATALOGUE",
+    "DEFAULT",
+    "SILENT",
+    "CorruptModel",
+    "Entry",
+    "HubFile",
+    "MirrorPart",
+    "Model",
+    "ModelError",
+    "ModelUnavailable",
+    "NotAModel",
+    "Progress",
+    "State",
+    "UnknownModel",
+    "WrongHash",
+    "fetch",
+    "file_sha256",
+    "listing",
+    "models_dir",
+    "next_smaller",
+    "parse",
+    "present",
+    "verify",
+]

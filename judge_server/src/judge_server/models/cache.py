@@ -1,0 +1,151 @@
+"""Where models lie on disk, and what is there.
+
+A catalogued model is `<models_dir>/<file>`, any other hub file `<models_dir>/hf/<owner>/<repository>/<file>`
+with a record beside it of the hash it came with. A `.part` beside either is an unfinished download: always a
+prefix of the whole file, so that its size says how far it got.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from judge_server.models.catalogue import CATALOGUE, Model
+from judge_server.models.reference import HUB_SCHEME, HubFile
+from judge_server.models.verify import file_sha256
+
+_HUB_FOLDER = "hf"
+
+
+class State(StrEnum):
+    """What is on disk of a model."""
+
+    PRESENT = "present"
+    PARTIAL = "partial"
+    CORRUPT = "corrupt"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a hub file outside the catalogue; `verified` if the hub itself named the hash."""
+
+    size: int
+    sha256: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the listing. `size` is the whole model's in bytes, `done` how many of them are here."""
+
+    name: str
+    path: Path
+    size: int
+    done: int
+    state: State
+    licence: str
+    note: str
+
+
+def models_dir() -> Path:
+    """`$XDG_CACHE_HOME/adjudge/models`, with `~/.cache` where the variable is unset or not absolute."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "adjudge" / "models"
+
+
+def location(target: Model | HubFile, cache_dir: Path) -> Path:
+    """The final path of a model, whether or not it is there."""
+    if isinstance(target, Model):
+        return cache_dir / target.file
+    return cache_dir / _HUB_FOLDER / target.repository / target.file
+
+
+def part_path(path: Path) -> Path:
+    """Where a model's unfinished download lies."""
+    return path.with_name(path.name + ".part")
+
+
+def record_path(path: Path) -> Path:
+    """Where the record of a hub file lies."""
+    return path.with_name(path.name + ".json")
+
+
+def read_record(path: Path) -> Record | None:
+    """The record of the hub file at `path`; None if there is none that can be read."""
+    try:
+        found = json.loads(record_path(path).read_text(encoding="utf-8"))
+        return Record(size=int(found["size"]), sha256=str(found["sha256"]), verified=bool(found["verified"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Put the record of the hub file at `path` in place, whole or not at all."""
+    scratch = record_path(path).with_suffix(".json.new")
+    scratch.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
+    scratch.replace(record_path(path))
+
+
+def file_size(path: Path) -> int | None:
+    """The size of a file in bytes; None if there is no such file."""
+    return path.stat().st_size if path.is_file() else None
+
+
+def present(target: Model | HubFile, cache_dir: Path | None = None) -> Path | None:
+    """The path of a model that is here, judged by its size alone; None if it is absent or of another size."""
+    path = location(target, models_dir() if cache_dir is None else cache_dir)
+    known = target if isinstance(target, Model) else read_record(path)
+    found = file_size(path)
+    return path if found is not None and (known is None or found == known.size) else None
+
+
+def listing(
+    cache_dir: Path | None = None, *, catalogue: Sequence[Model] = CATALOGUE, check: bool = False
+) -> list[Entry]:
+    """Every catalogued model, then every other hub file on disk.
+
+    States go by size; with `check` each whole file is hashed, which takes about a second per gigabyte.
+    """
+    folder = models_dir() if cache_dir is None else cache_dir
+    entries = [
+        _entry(
+            model.name,
+            location(model, folder),
+            model.size,
+            model.sha256 if check else None,
+            model.licence,
+            model.note,
+        )
+        for model in catalogue
+    ]
+    hub = folder / _HUB_FOLDER
+    files = {part.with_suffix("") if part.suffix == ".part" else part for part in hub.rglob("*.gguf*")}
+    for path in sorted(file for file in files if file.suffix.lower() == ".gguf"):
+        record = read_record(path)
+        note = "verified by the hub's hash" if record and record.verified else "unverified: the hub named no hash"
+        entries.append(
+            _entry(
+                HUB_SCHEME + path.relative_to(hub).as_posix(),
+                path,
+                record.size if record else None,
+                record.sha256 if record and check else None,
+                "?",
+                note,
+            )
+        )
+    return entries
+
+
+def _entry(name: str, path: Path, size: int | None, sha256: str | None, licence: str, note: str) -> Entry:
+    whole, part = file_size(path), file_size(part_path(path))
+    if whole is None:
+        state = State.ABSENT if part is None else State.PARTIAL
+    elif (size is not None and whole != size) or (sha256 is not None and file_sha256(path) != sha256):
+        state = State.CORRUPT
+    else:
+        state = State.PRESENT
+    done = whole or part or 0
+    return Entry(name, path, size or done, done, state, licence, note)

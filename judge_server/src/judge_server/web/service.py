@@ -1,0 +1,39 @@
+"""What the routes need of the running process, and how they get at it."""
+
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from judge_server.errors import NotReady
+from judge_server.judging.judge import Judge
+from judge_server.ports import RubricSource
+from judge_server.scoring import Scorer
+
+PROJECT_ID = "default"
+"""The one project there is until keys name others."""
+
+
+@dataclass(slots=True)
+class Service:
+    """The parts behind the routes. `judge` is set once its engine is loaded."""
+
+    rubrics: RubricSource
+    judge: Judge | None = None
+    problem: str = field(default="the judge model is still loading")
+
+    def scorer(self) -> Scorer:
+        """The scorer; raises `NotReady` before the judge has started."""
+        if self.judge is None:
+            raise NotReady(f"Cannot judge yet: {self.problem}. GET /readyz says when.", retry_after_s=2)
+        return Scorer(self.judge, self.rubrics)
+
+    async def checks(self) -> dict[str, bool]:
+        """What readiness depends on, each part by itself."""
+        judge = self.judge is not None and await self.judge.engine.ready()
+        return {"store": await self.rubrics.ready(), "judge": judge}
+
+
+def service_of(request: Request) -> Service:
+    """The service this application was created with."""
+    service: Service = request.app.state.service
+    return service

@@ -1,0 +1,13 @@
+"""Named rubrics in immutable versions, and readers for the formats rubrics are published in.
+
+`RubricStore` keeps rubrics on SQLite or PostgreSQL, `migrations` brings a database to the schema it needs,
+and `read_rubric` turns a published text into criteria. Nothing here judges, serves HTTP or reads settings.
+"""
+
+from rubric_store import migrations
+from rubric_store.database import DatabaseURLError, open_engine
+from rubric_store.formats import FormatError, read_rubric
+from rubric_store.paging import CursorError
+from rubric_store.store import RubricStore
+
+__all__ = ["CursorError", "DatabaseURLError", "FormatError", "RubricStore", "migrations", "open_engine", "read_rubric"]

@@ -1,0 +1,13 @@
+"""What Alembic runs for every command: revisions, on the connection that `rubric_store.migrations` opened."""
+
+from alembic import context
+
+from rubric_store.tables import metadata
+
+connection = context.config.attributes.get("connection")
+if connection is None:
+    raise RuntimeError("run migrations with rubric_store.migrations.upgrade(url); this tree takes no alembic.ini")
+
+context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,1 @@
+"""One file per revision, in order; a released one is never edited."""

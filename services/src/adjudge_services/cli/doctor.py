@@ -1,0 +1,92 @@
+"""`adjudge doctor`: check an installation part by part, and say what to do about what is wrong."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from adjudge_services.cli.output import out
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import prepare_store
+from judge_server.cache import cache_from_url
+from judge_server.engines import engine_from_url
+from judge_server.judging.protocols import make_call, read_reply
+from judge_server.ports import Batch, Finding, Reply
+from rubric_store import RubricStore
+
+Check = Callable[[Settings], Coroutine[Any, Any, str]]
+
+
+def doctor() -> None:
+    """Check Python, store, cache, secret and judge model; exit with 1 if any of them is wrong."""
+    settings = Settings()
+    table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
+    failed = False
+    for name, check in CHECKS.items():
+        try:
+            seen, ok = asyncio.run(check(settings)), True
+        except Exception as error:  # noqa: BLE001 - whatever is wrong belongs in the table
+            seen, ok = str(error) or type(error).__name__, False
+        failed = failed or not ok
+        table.add_row(name, "[green]ok[/]" if ok else "[bold red]wrong[/]", seen)
+    out.print(table)
+    raise typer.Exit(1 if failed else 0)
+
+
+async def _python(settings: Settings) -> str:
+    return sys.version.split()[0]
+
+
+async def _store(settings: Settings) -> str:
+    await prepare_store(settings)
+    store = RubricStore(settings.store_url)
+    try:
+        if not await store.ready():
+            raise RuntimeError("it cannot be read; check ADJUDGE_DATABASE_URL")
+    finally:
+        await store.close()
+    return settings.store_url.partition("@")[2] or settings.store_url
+
+
+async def _cache(settings: Settings) -> str:
+    cache = cache_from_url(settings.cache_url)
+    try:
+        await cache.get_many([b"doctor"])
+    finally:
+        await cache.close()
+    return settings.cache_url.rpartition("@")[2]
+
+
+async def _secret(settings: Settings) -> str:
+    length = len(settings.fencing_secret())
+    if length < 16:
+        raise RuntimeError("ADJUDGE_FENCE_SECRET is shorter than 16 bytes")
+    return f"{length} bytes"
+
+
+async def _judge(settings: Settings) -> str:
+    """Load the engine and ask it something that any model can tell."""
+    engine = engine_from_url(settings.engine_url)
+    try:
+        identity = await engine.start()
+        call = make_call("binary", "Is the word 'apple' in this list? Answer yes or no.", [])
+        batch = Batch("Answer with one word: yes or no.", "apple, pear, plum\n", (call,))
+        outcome = await anext(outcome async for _, outcome in engine.answer(batch))
+        finding = read_reply(call, outcome) if isinstance(outcome, Reply) else outcome
+        if not isinstance(finding, Finding):
+            raise RuntimeError(f"it gave no verdict: {finding.detail}")
+        return f"{identity.model}: P(yes) {finding.probability:.2f}, menu mass {finding.menu_mass:.2f}"
+    finally:
+        await engine.close()
+
+
+CHECKS: dict[str, Check] = {
+    "python": _python,
+    "rubric store": _store,
+    "verdict cache": _cache,
+    "fence secret": _secret,
+    "judge": _judge,
+}

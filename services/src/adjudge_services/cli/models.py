@@ -1,0 +1,165 @@
+"""`adjudge models`: fetch judge models, list them, say where they lie.
+
+What a model is, `judge_server.models` knows; here is only what a terminal needs. Standard output
+carries results only (a path, the table); progress and errors go to standard error.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+
+from adjudge_services.cli.output import err, give_up, out
+from judge_server.models import (
+    DEFAULT,
+    Entry,
+    ModelError,
+    Progress,
+    State,
+    fetch,
+    listing,
+    models_dir,
+    parse,
+    present,
+)
+from judge_server.models.progress import megabytes
+
+app = typer.Typer(name="models", help="Fetch judge models, list them, say where they lie.", no_args_is_help=True)
+
+_STYLES = {State.PRESENT: "green", State.PARTIAL: "yellow", State.CORRUPT: "bold red", State.ABSENT: "dim"}
+_PIPED_WIDTH = 180
+
+
+class _Bar:
+    """Progress on a terminal: one bar with bytes, rate and time left."""
+
+    def __init__(self, bar: RichProgress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def stage(self, text: str) -> None:
+        """Name the phase before the bar."""
+        self._bar.update(self._task, description=text)
+
+    def note(self, text: str) -> None:
+        """A line above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Move the bar."""
+        amount = f"{done / 1e6:,.0f}" + (f" of {total / 1e6:,.0f} MB" if total else " MB")
+        self._bar.update(self._task, completed=done, total=total, amount=amount)
+
+
+class _Lines:
+    """Progress in a log: a line per phase, then one per tenth, and never more than one in five seconds."""
+
+    _SECONDS = 5.0
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+        self._tenth = 0
+
+    def stage(self, text: str) -> None:
+        """One line."""
+        typer.echo(text, err=True)
+
+    def note(self, text: str) -> None:
+        """One line."""
+        typer.echo(text, err=True)
+
+    def advance(self, done: int, total: int | None) -> None:
+        """A line now and then."""
+        tenth = 10 * done // total if total else 0
+        now = time.monotonic()
+        if now - self._said < self._SECONDS or (total and tenth == self._tenth):
+            return
+        self._said, self._tenth = now, tenth
+        share = f" of {megabytes(total)} ({10 * tenth} %)" if total else ""
+        typer.echo(f"{megabytes(done)}{share}", err=True)
+
+
+@contextmanager
+def _shown() -> Iterator[Progress]:
+    """Progress as standard error can show it."""
+    if not err.is_terminal:
+        yield _Lines()
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[amount]}"),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with RichProgress(*columns, console=err, transient=True) as bar:
+        yield _Bar(bar, bar.add_task("", total=None, amount=""))
+
+
+@app.command()
+def pull(
+    model: Annotated[
+        str, typer.Argument(help="A name from the list, hf://owner/repository/file.gguf, or a path.")
+    ] = DEFAULT,
+    force: Annotated[bool, typer.Option("--force", help="Download it again even if it is here.")] = False,
+) -> None:
+    """Fetch a model, resuming what was begun, and print its path."""
+    try:
+        with _shown() as progress:
+            path = fetch(model, progress=progress, force=force)
+    except ModelError as error:
+        give_up(escape(str(error)))
+    except KeyboardInterrupt:
+        typer.echo("Stopped. The same command goes on from here.", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(path)
+
+
+@app.command("list")
+def list_models(
+    check: Annotated[bool, typer.Option("--check", help="Hash every file, not only compare its size.")] = False,
+) -> None:
+    """List the known models and what is here of each."""
+    console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("name", "size", "state", "licence", "note"):
+        table.add_column(title, justify="right" if title == "size" else "left", no_wrap=title != "note")
+    with err.status("hashing the files") if check else nullcontext():
+        entries = listing(check=check)
+    for entry in entries:
+        table.add_row(escape(entry.name), megabytes(entry.size), _state(entry), entry.licence, entry.note)
+    console.print(table)
+    console.print(f"in {models_dir()}", style="dim", soft_wrap=True)
+
+
+@app.command()
+def path(
+    model: Annotated[str, typer.Argument(help="A name from the list, hf://…, or a path.")] = DEFAULT,
+) -> None:
+    """Print where a model lies, and nothing else; fail if it is not here."""
+    try:
+        target = parse(model)
+    except ModelError as error:
+        give_up(escape(str(error)))
+    found = target if isinstance(target, Path) else present(target)
+    if found is None or not found.is_file():
+        give_up(escape(f"{model} is not here, or not whole. Fetch it: adjudge models pull {model}"))
+    typer.echo(found)
+
+
+def _state(entry: Entry) -> str:
+    share = f" {100 * entry.done // entry.size} %" if entry.state is State.PARTIAL else ""
+    return f"[{_STYLES[entry.state]}]{entry.state}{share}[/]"

@@ -1,0 +1,137 @@
+"""`adjudge score`: a JSONL file of groups in, rewards out."""
+
+import asyncio
+import json
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups, read_rubric_argument
+from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
+from adjudge_services.cli.score_table import rewards_table, unscored_reasons
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError
+from rubric_store import FormatError
+from trainer_client import AdjudgeError
+
+
+def score(
+    file: Annotated[
+        Path, typer.Argument(help="JSONL, a group a line: prompt, responses, …", exists=True, dir_okay=False)
+    ],
+    rubric: Annotated[
+        str | None, typer.Option(help="A reference (name@3) or a rubric file; a line's own wins.")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="weighted_mean, factual_override, points or stepwise.")] = "weighted_mean",
+    on_failure: Annotated[str, typer.Option(help="null, error, zero or skip.")] = "null",
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Judge over-long responses without their middle.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A running service; without it one runs inside.", envvar="ADJUDGE_URL")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine URL of the inner service.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Responses in flight.")] = 8,
+    deadline_s: Annotated[float, typer.Option(help="Seconds one response may take, its wait included.")] = 3600.0,
+) -> None:
+    """Score every response of a file.
+
+    Prints a table on a terminal, JSONL otherwise. Exits with 1 if any response stayed unscored or any line was
+    refused, and says how many and why.
+    """
+    lines = list(islice(read_groups(file), limit))
+    bad = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
+    groups = [line for line in lines if isinstance(line, GroupLine)]
+    if not groups and not bad:
+        give_up(f"{file} has no lines")
+    settings = Settings(engine_url=engine) if engine else Settings()
+    started = time.monotonic()
+    try:
+        options = {
+            "rubric": read_rubric_argument(rubric) if rubric else None,
+            "mode": mode,
+            "on_failure": on_failure,
+            "truncate": truncate,
+            "deadline_s": deadline_s,
+        }
+        scored = asyncio.run(_score(url, settings, groups, options, concurrency)) if groups else ScoredFile()
+    except (StartError, FormatError, AdjudgeError, ValueError) as error:
+        give_up(str(error))
+    scored.refused.update(bad)
+    _write(scored, output, f"{file.name} · {mode} · {scored.judge}")
+    _summarise(scored, file, time.monotonic() - started)
+
+
+async def _score(
+    url: str | None, settings: Settings, groups: list[GroupLine], options: dict[str, object], concurrency: int
+) -> ScoredFile:
+    total = sum(len(line.group.responses) for line in groups)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("loading the judge", total=None)
+        async with open_client(url, settings) as client:
+            progress.update(task, description="judging responses", total=total)
+            return await score_groups(
+                client, groups, options, concurrency=concurrency, advance=lambda: progress.advance(task)
+            )
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        """Responses per second so far."""
+        return Text(f"{task.speed:.2f}/s" if task.speed else "")
+
+
+def _write(scored: ScoredFile, output: Path | None, title: str) -> None:
+    if output is not None or not sys.stdout.isatty():
+        text = "".join(json.dumps(group.model_dump(mode="json"), ensure_ascii=False) + "\n" for group in scored.groups)
+        if output is None:
+            sys.stdout.write(text)
+        else:
+            output.write_text(text, encoding="utf-8")
+    if sys.stdout.isatty() and scored.groups:
+        out.print(rewards_table(scored.groups, title))
+
+
+def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
+    usage = scored.usage
+    responses = sum(len(group.responses) for group in scored.groups)
+    err.print(
+        f"{responses} responses, {usage.judge_calls} judge calls, {usage.cached} verdicts known before, "
+        f"{usage.prompt_tokens_computed} prompt tokens computed, {usage.prompt_tokens_reused} reused, {seconds:.1f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for number, reason in sorted(scored.refused.items()):
+        err.print(f"[red]{file}:{number}:[/] {reason}", highlight=False, soft_wrap=True)
+    reasons = unscored_reasons(scored.groups)
+    if reasons:
+        why = ", ".join(f"{n} {kind}" for kind, n in reasons.most_common())
+        err.print(f"[bold red]{reasons.total()} of {responses} responses stayed unscored:[/] {why}", highlight=False)
+    if scored.refused:
+        err.print(f"[bold red]{len(scored.refused)} lines were not scored[/]", highlight=False)
+    if reasons or scored.refused:
+        raise typer.Exit(1)

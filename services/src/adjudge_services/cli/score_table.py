@@ -1,0 +1,68 @@
+"""The rewards of a scored file as a table for a terminal: reward, verdicts, steps."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from trainer_client.wire import GroupRewards, ResponseReward, Verdict
+
+
+def rewards_table(groups: Sequence[GroupRewards], title: str) -> Table:
+    """One row per response. A verdict reads `s1 ✓ .87 @2`: criterion, satisfied, its probability, its step."""
+    stepwise = any(response.steps for group in groups for response in group.responses)
+    table = Table(title=title, title_justify="left", show_lines=stepwise, header_style="bold")
+    table.add_column("group")
+    table.add_column("#", justify="right")
+    table.add_column("reward", justify="right")
+    table.add_column("verdicts")
+    if stepwise:
+        table.add_column("steps", no_wrap=True)
+    for group in groups:
+        for index, response in enumerate(group.responses):
+            cells = [Text(group.id if index == 0 else ""), Text(str(index + 1)), _reward(response)]
+            cells.append(Text("  ").join([_verdict(v) for v in response.verdicts]))
+            table.add_row(*cells, *([_steps(response)] if stepwise else []))
+    return table
+
+
+def _reward(response: ResponseReward) -> Text:
+    if response.reward is None:
+        return Text("none", style="bold red")
+    style = "yellow" if response.policy_applied or response.status != "scored" else "bold"
+    note = f" ({response.policy_applied})" if response.policy_applied else ""
+    return Text(f"{response.reward:.3f}{note}", style=style)
+
+
+def _verdict(verdict: Verdict) -> Text:
+    if verdict.failure is not None:
+        return Text(f"{verdict.criterion} ! {verdict.failure.kind}", style="red")
+    mark, style = ("✓", "green") if verdict.score else ("✗", "dim")
+    text = f"{verdict.criterion} {mark}"
+    if verdict.probability is not None:
+        text += f" {verdict.probability:.2f}"
+    if verdict.step is not None:
+        text += f" @{verdict.step}"
+    # A verdict must not be torn apart at the end of a line.
+    return Text(text.replace(" ", "\N{NO-BREAK SPACE}"), style=style)
+
+
+def _steps(response: ResponseReward) -> Text:
+    lines = []
+    for step in response.steps:
+        if step.number == 0 and step.delta is None:
+            continue
+        name = "whole" if step.number == 0 else f"{step.number} [{step.start}:{step.end}]"
+        lines.append(f"{name} {'–' if step.delta is None else f'{step.delta:+.2f}'}")
+    return Text("\n".join(lines))
+
+
+def unscored_reasons(groups: Sequence[GroupRewards]) -> Counter[str]:
+    """Why responses have no reward from their verdicts, counted by failure kind; each response counts once."""
+    return Counter(
+        next((v.failure.kind for v in response.verdicts if v.failure), "no reward")
+        for group in groups
+        for response in group.responses
+        if response.status == "unscored"
+    )

@@ -1,0 +1,51 @@
+"""Every setting of a process, from `ADJUDGE_…` variables. A laptop needs none of them."""
+
+import secrets
+from pathlib import Path
+
+from platformdirs import user_data_path
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Read once, when a process starts."""
+
+    model_config = SettingsConfigDict(env_prefix="ADJUDGE_", extra="ignore", frozen=True)
+
+    data_dir: Path = Field(default=user_data_path("adjudge"), description="Where a laptop keeps its files.")
+    database_url: str | None = Field(
+        default=None,
+        description="sqlite+aiosqlite:///… or postgresql+psycopg://…; a file in data_dir unless set.",
+    )
+    cache_url: str = Field(default="memory://", description="memory:// or redis://HOST:PORT/DB.")
+    engine_url: str = Field(
+        default="llamacpp://qwen2.5-coder-1.5b", description="llamacpp://MODEL, with ?context= and ?threads=."
+    )
+    fence_secret: SecretStr | None = Field(
+        default=None,
+        description="Makes the markers around judged text; equal on all replicas. A file in data_dir unless set.",
+    )
+    host: str = Field(default="127.0.0.1", description="Where `adjudge serve` listens; loopback only, without keys.")
+    port: int = Field(default=8000, ge=0, le=65535)
+    queue_calls: int = Field(default=50_000, ge=1, description="Judge calls that may wait before requests get 429.")
+    max_body_bytes: int = Field(default=64 * 2**20, ge=1024, description="Largest request body, in bytes.")
+
+    @property
+    def store_url(self) -> str:
+        """The database in force."""
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'adjudge.db'}"
+
+    def fencing_secret(self) -> bytes:
+        """The secret in force; without one set, a random one is kept in `data_dir`, readable by its owner only."""
+        if self.fence_secret is not None:
+            return self.fence_secret.get_secret_value().encode()
+        file = self.data_dir / "fence-secret"
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            file.touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            if kept := file.read_text().strip():
+                return kept.encode()
+        file.write_text(secrets.token_hex(32) + "\n")
+        return file.read_text().strip().encode()

@@ -1,0 +1,82 @@
+"""Plugging adapters into the service: which store, cache and engine the settings name, started and stopped in order."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from adjudge_services.settings import Settings
+from judge_server.cache import cache_from_url
+from judge_server.engines import engine_from_url
+from judge_server.errors import EngineStartError
+from judge_server.judging.fencing import Fence
+from judge_server.judging.judge import Judge
+from judge_server.web import Service, create_app
+from rubric_store import RubricStore, migrations
+
+log = logging.getLogger("adjudge")
+
+
+class StartError(Exception):
+    """A process that cannot start; the message says why and the way out."""
+
+
+def build_app(settings: Settings, *, wait_for_judge: bool = False) -> FastAPI:
+    """The application `adjudge serve` runs: api and judge in one process.
+
+    The judge loads in the background, so that `/healthz` answers at once and `/readyz` says when it is done;
+    `wait_for_judge` loads it before the application starts, and raises `StartError` where that fails.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    store = RubricStore(settings.store_url)
+    service = Service(rubrics=store)
+    cache = cache_from_url(settings.cache_url)
+    engine = engine_from_url(settings.engine_url)
+    judge = Judge(engine, cache, Fence(settings.fencing_secret()), queue_calls=settings.queue_calls)
+
+    async def start_judge() -> None:
+        try:
+            await judge.start()
+        except EngineStartError as error:
+            service.problem = str(error)
+            log.error("the judge did not start: %s", error)
+            return
+        service.judge = judge
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await prepare_store(settings)
+        loading = asyncio.create_task(start_judge())
+        try:
+            if wait_for_judge:
+                await loading
+                if service.judge is None:
+                    raise StartError(service.problem)
+            yield
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            await engine.close()
+            await cache.close()
+            await store.close()
+
+    return create_app(service, max_body_bytes=settings.max_body_bytes, lifespan=lifespan)
+
+
+async def prepare_store(settings: Settings) -> None:
+    """Bring a SQLite file up to date; insist that a PostgreSQL schema is.
+
+    Raises:
+        StartError: the PostgreSQL schema is behind, or the database cannot be reached.
+    """
+    url = settings.store_url
+    try:
+        if url.startswith("sqlite"):
+            settings.data_dir.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(migrations.upgrade, url)
+        elif not await asyncio.to_thread(migrations.is_current, url):
+            raise StartError("the database schema is not the one this version needs; run: adjudge migrate")
+    except OSError as error:
+        raise StartError(f"the rubric store cannot be opened: {error}; check ADJUDGE_DATABASE_URL") from error

@@ -1,0 +1,1 @@
+"""Adjudge's tests, run from the repository's root with `pytest`."""

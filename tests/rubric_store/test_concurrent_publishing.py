@@ -1,0 +1,50 @@
+"""Many publishers of one name at once, as training hosts are: none is lost, and no number is used twice."""
+
+import asyncio
+
+import pytest
+
+from rubric_store import RubricStore
+from tests.rubric_store.examples import rubric
+
+PUBLISHERS = 64
+
+
+async def test_concurrent_publishers_get_consecutive_versions(store: RubricStore) -> None:
+    contents = [rubric(f"Criterion {i}.") for i in range(PUBLISHERS)]
+    outcomes = await asyncio.gather(*(store.publish("p1", "a", content) for content in contents))
+    assert all(added for _, added in outcomes)
+    assert sorted(version.version for version, _ in outcomes) == list(range(1, PUBLISHERS + 1))
+    assert [version.digest for version, _ in outcomes] == [content.digest for content in contents]
+    found = [await store.find("p1", version.reference) for version, _ in outcomes]
+    assert found == [version for version, _ in outcomes]
+
+
+async def test_concurrent_publishers_of_one_content_add_one_version(store: RubricStore) -> None:
+    outcomes = await asyncio.gather(*(store.publish("p1", "a", rubric("x")) for _ in range(PUBLISHERS)))
+    assert sum(added for _, added in outcomes) == 1
+    assert len({version for version, _ in outcomes}) == 1
+
+
+async def test_publishers_on_two_hosts_take_turns(migrated_url: str) -> None:
+    hosts = [RubricStore(migrated_url), RubricStore(migrated_url)]
+    publications = [hosts[i % 2].publish("p1", "a", rubric(f"Criterion {i}.")) for i in range(16)]
+    outcomes = await asyncio.gather(*publications)
+    assert sorted(version.version for version, _ in outcomes) == list(range(1, 17))
+    for host in hosts:
+        await host.close()
+
+
+async def test_a_publication_cut_short_leaves_no_trace(store: RubricStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("cut short")
+
+    await store.publish("p1", "a", rubric("x"))
+    with monkeypatch.context() as broken:
+        broken.setattr("rubric_store.queries.set_latest", fail)
+        for name in ("a", "b"):
+            with pytest.raises(RuntimeError, match="cut short"):
+                await store.publish("p1", name, rubric("y"))
+    assert [s.name for s in (await store.list("p1")).rubrics] == ["a"]
+    version, added = await store.publish("p1", "a", rubric("y"))
+    assert (version.version, added) == (2, True)

@@ -1,0 +1,62 @@
+"""Which URLs the store takes, what it says to the others, and how its connections behave."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from rubric_store import DatabaseURLError, RubricStore, migrations, open_engine
+from tests.rubric_store.examples import rubric
+
+
+@pytest.mark.parametrize(
+    ("url", "way_out"),
+    [
+        ("", "write sqlite"),
+        ("rubrics.db", "write sqlite"),
+        ("sqlite:///rubrics.db", "write sqlite\\+aiosqlite:///path"),
+        ("postgresql://u:hush@db/x", "or postgresql\\+psycopg://"),
+        ("mysql://u:hush@db/x", "or postgresql\\+psycopg://"),
+        ("sqlite+aiosqlite://", "need a SQLite file"),
+        ("sqlite+aiosqlite:///:memory:", "need a SQLite file"),
+        ("sqlite+aiosqlite:////no/such/folder/rubrics.db", "mkdir -p /no/such/folder"),
+    ],
+)
+def test_a_url_the_store_cannot_use_is_refused_with_the_way_out(url: str, way_out: str) -> None:
+    with pytest.raises(DatabaseURLError, match=way_out) as caught:
+        RubricStore(url)
+    assert "hush" not in str(caught.value)
+
+
+async def test_sqlite_connections_log_ahead_and_keep_foreign_keys(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite+aiosqlite:///{tmp_path / 'x.db'}")
+    async with engine.connect() as connection:
+        pragmas = ("journal_mode", "foreign_keys", "busy_timeout")
+        values = [(await connection.execute(text(f"PRAGMA {name}"))).scalar_one() for name in pragmas]
+    await engine.dispose()
+    assert values == ["wal", 1, 30_000]
+
+
+async def test_an_engine_that_is_handed_in_stays_open(migrated_url: str) -> None:
+    engine = open_engine(migrated_url)
+    first = RubricStore(engine)
+    await first.publish("p1", "a", rubric("x"))
+    pool = engine.pool
+    await first.close()
+    assert engine.pool is pool
+    assert await RubricStore(engine).find("p1", "a@1") is not None
+    await engine.dispose()
+
+
+async def test_a_database_without_tables_is_not_ready(database_url: str) -> None:
+    store = RubricStore(database_url)
+    assert not await store.ready()
+    migrations.upgrade(database_url)
+    assert await store.ready()
+    await store.close()
+
+
+async def test_a_database_out_of_reach_is_not_ready() -> None:
+    store = RubricStore("postgresql+psycopg://nobody@127.0.0.1:9/none")
+    assert not await store.ready()
+    await store.close()

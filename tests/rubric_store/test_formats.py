@@ -1,0 +1,88 @@
+"""Which format a text is in, our own format, and JSON that cannot be read."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubric_store import FormatError, read_rubric
+from tests.rubric_store.examples import contents, rubric
+from trainer_client.wire import RubricContent
+
+
+@given(contents)
+def test_our_own_format_is_read_as_it_was_written(content: RubricContent) -> None:
+    assert read_rubric(content.model_dump_json()) == content
+    assert read_rubric(content.model_dump_json(), "native").digest == content.digest
+
+
+@given(st.text(), st.sampled_from([None, "native", "healthbench", "srar"]))
+def test_no_text_fails_other_than_by_a_format_error(text: str, format: str | None) -> None:
+    with contextlib.suppress(FormatError):
+        read_rubric(text, format)
+
+
+keys = st.sampled_from(["criteria", "rubrics", "reward_model", "criterion", "points", "tags", "id", "description"])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys | st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(json_values, st.sampled_from([None, "native", "healthbench"]))
+def test_no_json_fails_other_than_by_a_format_error(value: object, format: str | None) -> None:
+    with contextlib.suppress(FormatError):
+        read_rubric(json.dumps(value), format)
+
+
+def test_a_text_in_one_format_is_refused_by_another() -> None:
+    texts = {
+        "native": rubric("Adds.").model_dump_json(),
+        "healthbench": json.dumps([{"criterion": "Adds.", "points": 1}]),
+        "srar": "<SUGGEST> Adds.",
+    }
+    for written, text in texts.items():
+        for asked in texts.keys() - {written}:
+            with pytest.raises(FormatError, match="expected"):
+                read_rubric(text, asked)
+        assert read_rubric("\ufeff \n" + text) == read_rubric(text, written)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "Adds the equations.", '"criteria"', "{}", '{"items": []}'])
+def test_an_unrecognised_text_is_told_of_every_format(text: str) -> None:
+    with pytest.raises(FormatError, match=r"\(native\).*\(healthbench\).*\(srar\)"):
+        read_rubric(text)
+
+
+def test_an_unknown_format_is_answered_with_those_there_are() -> None:
+    with pytest.raises(FormatError, match="'yaml' is unknown; use one of native, healthbench, srar"):
+        read_rubric("<SUGGEST> Adds.", "yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"criteria": [\n {"id": }]}', "line 2, column 9: expected JSON"),
+        (
+            '{"criteria": [{"id": "a", "description": "x", "weigth": 2}]}',
+            r"^criteria\[0\]\.weigth: .*not permitted",
+        ),
+        (
+            '{"criteria": [{"id": "a", "description": "x", "weight": NaN}]}',
+            r"criteria\[0\]\.weight: .*finite",
+        ),
+        ('{"criteria": [{"id": "a", "description": "x", "weight": 1, "weight": 2}]}', "weight: given twice"),
+        ('{"criteria": [{"id": "a", "description": "x"}, {"id": "a", "description": "y"}]}', "repeated: a"),
+        ('{"criteria": []}', "^criteria: .*at least 1 item"),
+        ('{"criteria": [], "tags": []}', "^(criteria|tags): "),
+        ("[" * 100_000, "cannot be read|expected JSON"),
+        ('{"criteria": [{"id": "a", "description": "x", "weight": 1' + "0" * 5_000 + "}]}", "cannot be read"),
+        ('{"criteria": [{"id": "a", "description": "\\ud800"}]}', r"criteria\[0\]\.description: "),
+    ],
+)
+def test_json_that_breaks_the_format_says_where(text: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_rubric(text)

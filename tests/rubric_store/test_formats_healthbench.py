@@ -1,0 +1,92 @@
+"""HealthBench's lists of point criteria, alone or within a row; the rubrics here are our own."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubric_store import FormatError, read_rubric
+from rubric_store.formats import healthbench
+from tests.rubric_store.examples import texts, weights
+
+ITEMS: list[dict[str, Any]] = [
+    {"criterion": "Names the river that the bridge crosses.", "points": 7, "tags": ["axis:accuracy"]},
+    {"criterion": " Invents a toll.\n", "points": -4, "tags": []},
+    {"criterion": "Gives the year of opening.", "points": 2.5},
+]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ITEMS,
+        {"rubrics": ITEMS},
+        {"prompt": [{"role": "user", "content": "Tell me of the bridge."}], "rubrics": ITEMS, "canary": "x"},
+        {"prompt": [], "reward_model": {"style": "rubric", "rubrics": ITEMS}},
+    ],
+)
+def test_points_become_weights_whether_alone_or_in_a_row(row: object) -> None:
+    criteria = read_rubric(json.dumps(row)).criteria
+    assert [(c.id, c.kind, c.weight) for c in criteria] == [
+        ("c1", "point", 7),
+        ("c2", "point", -4),
+        ("c3", "point", 2.5),
+    ]
+    assert criteria[1].description == "Invents a toll."
+    assert [c.tags for c in criteria] == [("axis:accuracy",), (), ()]
+
+
+item: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"criterion": texts, "points": weights}, optional={"tags": st.lists(texts, max_size=3)}
+)
+items = st.lists(item, min_size=1, max_size=5).filter(lambda many: any(one["points"] > 0 for one in many))
+
+
+@given(items)
+def test_any_well_formed_list_is_read_in_order_and_in_full(many: list[dict[str, Any]]) -> None:
+    criteria = healthbench.read(json.dumps(many)).criteria
+    assert [c.description for c in criteria] == [item["criterion"] for item in many]
+    assert [c.weight for c in criteria] == [item["points"] for item in many]
+    assert [c.tags for c in criteria] == [tuple(item.get("tags", ())) for item in many]
+    assert [c.id for c in criteria] == [f"c{i}" for i in range(1, len(many) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"points": "7"}, r"rubrics\[1\]\.points: .*valid number"),
+        ({"points": True}, r"rubrics\[1\]\.points: .*valid number"),
+        ({"points": None}, r"rubrics\[1\]\.points: .*valid number"),
+        ({"points": float("inf")}, r"rubrics\[1\]\.points: .*finite"),
+        ({"criterion": "  "}, r"rubrics\[1\]\.criterion: .*at least 1 character"),
+        ({"criterion": "x" * 20_001}, r"rubrics\[1\]\.criterion: .*at most 20000"),
+        ({"criterion": 3}, r"rubrics\[1\]\.criterion: .*valid string"),
+        ({"tags": "level"}, r"rubrics\[1\]\.tags: .*valid tuple"),
+        ({"tags": [1]}, r"rubrics\[1\]\.tags\[0\]: .*valid string"),
+        ({"point": 1}, r"rubrics\[1\]\.point: .*not permitted"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
+    broken = [ITEMS[0], {**ITEMS[1], **change}]
+    with pytest.raises(FormatError, match=message):
+        read_rubric(json.dumps(broken))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "rubrics: .*at least 1 item"),
+        ([{"criterion": "x"}], r"rubrics\[0\]\.points: .*required"),
+        ([{"criterion": "x", "points": -1}], "rubrics: no criterion has a positive weight"),
+        (["x"], r"rubrics\[0\]: "),
+        ({"rubrics": {}}, "rubrics: expected a list"),
+        ({"reward_model": {"rubrics": "x"}}, r"reward_model\.rubrics: expected a list"),
+        ({"reward_model": {"rubrics": [{}]}}, r"reward_model\.rubrics\[0\]\.criterion: .*required"),
+        ({"reward_model": 3}, "rubrics: expected a list"),
+    ],
+)
+def test_a_row_without_a_usable_list_says_what_was_expected(value: object, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_rubric(json.dumps(value))

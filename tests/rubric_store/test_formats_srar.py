@@ -1,0 +1,64 @@
+"""SRaR's tagged lines."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rubric_store import FormatError, read_rubric
+from rubric_store.formats import srar
+from tests.rubric_store.examples import texts
+
+RUBRIC = """<SUGGEST> Adds the two equations.
+
+<suggest>Divides by two.
+  <Pitfall>\tForgets the negative root.\r
+<BONUS> Checks the result by substitution, <b>in full</b>.
+<ANSWER> Reports x = 4.
+"""
+
+
+def test_each_tag_becomes_a_kind_numbered_on_its_own() -> None:
+    criteria = read_rubric(RUBRIC).criteria
+    assert [(c.id, c.kind, c.description) for c in criteria] == [
+        ("s1", "suggest", "Adds the two equations."),
+        ("s2", "suggest", "Divides by two."),
+        ("p1", "pitfall", "Forgets the negative root."),
+        ("b1", "bonus", "Checks the result by substitution, <b>in full</b>."),
+        ("a1", "answer", "Reports x = 4."),
+    ]
+    assert {c.weight for c in criteria} == {1.0}
+
+
+tagged = st.tuples(
+    st.sampled_from(["suggest", "pitfall", "bonus", "answer"]),
+    texts.filter(lambda words: "\n" not in words),
+)
+
+
+@given(st.lists(tagged, min_size=1, max_size=8), st.booleans())
+def test_any_tagged_line_is_read_in_order_and_in_full(lines: list[tuple[str, str]], upper: bool) -> None:
+    text = "\n".join(f"<{tag.upper() if upper else tag}>{words}" for tag, words in lines)
+    criteria = srar.read(text).criteria
+    assert [(c.kind, c.description) for c in criteria] == lines
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("Just a remark.", "line 3: no tag; expected <SUGGEST>, <PITFALL>, <BONUS> or <ANSWER>"),
+        ("SUGGEST> Adds.", "line 3: no tag"),
+        ("<HINT> Adds.", "line 3: unknown tag <HINT>; expected <SUGGEST>"),
+        ("</SUGGEST>", "line 3: no tag"),
+        ("<ANSWER>", "line 3: after the tag: .*at least 1 character"),
+        ("<ANSWER>   ", "line 3: after the tag: .*at least 1 character"),
+        ("<ANSWER> " + "x" * 20_001, "line 3: after the tag: .*at most 20000"),
+    ],
+)
+def test_a_malformed_line_is_an_error_with_its_number(line: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        read_rubric(f"<SUGGEST> Adds.\n\n{line}\n<ANSWER> Four.")
+
+
+def test_more_criteria_than_a_rubric_holds_are_refused() -> None:
+    with pytest.raises(FormatError, match=r"criteria: .*at most 512"):
+        read_rubric("<SUGGEST> Adds.\n" * 513)

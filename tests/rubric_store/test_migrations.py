@@ -1,0 +1,98 @@
+"""The migrations bring either database forth and back, whoever runs them and however many do."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, create_engine, inspect, text
+
+from rubric_store import migrations
+from rubric_store.tables import metadata
+from tests.rubric_store.schema_dump import sync_url
+
+
+def tables(url: str) -> set[str]:
+    engine = create_engine(sync_url(url))
+    try:
+        return set(inspect(engine).get_table_names())
+    finally:
+        engine.dispose()
+
+
+def test_an_upgrade_ends_at_the_head(database_url: str) -> None:
+    assert migrations.current(database_url) is None
+    assert not migrations.is_current(database_url)
+    migrations.upgrade(database_url)
+    assert migrations.current(database_url) == migrations.head()
+    assert migrations.is_current(database_url)
+
+
+def test_an_upgrade_of_a_current_database_changes_nothing(database_url: str) -> None:
+    migrations.upgrade(database_url)
+    before = tables(database_url)
+    migrations.upgrade(database_url)
+    assert tables(database_url) == before
+
+
+def test_a_downgrade_to_base_takes_every_table_with_it(database_url: str) -> None:
+    migrations.upgrade(database_url)
+    migrations.downgrade(database_url, "base")
+    assert migrations.current(database_url) is None
+    assert tables(database_url) == {"alembic_version"}
+    migrations.upgrade(database_url)
+    assert migrations.is_current(database_url)
+
+
+def test_every_table_belongs_to_projects(database_url: str) -> None:
+    migrations.upgrade(database_url)
+    ours = tables(database_url) - {"alembic_version"}
+    assert ours == set(metadata.tables)
+    assert all("project_id" in metadata.tables[name].primary_key.columns for name in ours)
+
+
+def test_the_migrated_schema_is_the_one_the_queries_use(database_url: str) -> None:
+    migrations.upgrade(database_url)
+    engine = create_engine(sync_url(database_url))
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    engine.dispose()
+    assert differences == []
+
+
+def test_hosts_that_upgrade_at_once_wait_for_each_other(database_url: str) -> None:
+    with ThreadPoolExecutor(4) as hosts:
+        list(hosts.map(migrations.upgrade, [database_url] * 4))
+    assert migrations.is_current(database_url)
+
+
+def test_an_upgrade_that_fails_leaves_the_database_as_it_was(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import op
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(op, "create_index", fail)
+        with pytest.raises(RuntimeError, match="power cut"):
+            migrations.upgrade(database_url)
+    assert tables(database_url) == set()
+    migrations.upgrade(database_url)
+    assert migrations.is_current(database_url)
+
+
+def test_a_database_from_a_newer_version_is_refused(database_url: str) -> None:
+    migrations.upgrade(database_url)
+    engine = create_engine(sync_url(database_url))
+    with engine.begin() as connection:
+        set_revision(connection, "9999")
+    engine.dispose()
+    with pytest.raises(migrations.UnknownRevisionError, match=r"revision 9999.*Install that version"):
+        migrations.upgrade(database_url)
+    assert not migrations.is_current(database_url)
+
+
+def set_revision(connection: Connection, revision: str) -> None:
+    connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})

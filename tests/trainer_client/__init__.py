@@ -1,0 +1,1 @@
+"""Tests of the client: its mathematics and its HTTP side."""

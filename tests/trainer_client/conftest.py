@@ -1,0 +1,84 @@
+"""The fake service, and the sync and the async client behind one face, so that each test runs on both."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.trainer_client.fake_service import FakeService, running_service
+from trainer_client import AsyncClient, Client
+
+
+class Time:
+    """A clock that moves only by the waits it is asked for, which it remembers."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+
+class Blocking:
+    """An `AsyncClient` driven from a test without an event loop, as if it were a `Client`."""
+
+    def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
+        self._client = client
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            result = getattr(self._client, name)(*args, **options)
+            return [item async for item in result] if hasattr(result, "__aiter__") else await result
+
+        return lambda *args, **options: self._runner.run(call(*args, **options))
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    with running_service() as running:
+        yield running
+
+
+@pytest.fixture
+def unserved_url() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture(params=["sync", "async"])
+def connect(request, time):
+    """Make clients, sync or async: `connect(url, run, **options)`; they are closed when the test ends."""
+    runner = asyncio.Runner()
+    made: list[Any] = []
+
+    def make(url: str, run: str | None = None, **options: Any) -> Any:
+        options = {"clock": time.clock, "random": lambda: 0.5} | options
+        if request.param == "sync":
+            client: Any = Client(url, run, sleep=time.sleep, **options)
+        else:
+            client = Blocking(AsyncClient(url, run, sleep=time.sleep_async, **options), runner)
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close() if request.param == "sync" else client.aclose()
+    runner.close()

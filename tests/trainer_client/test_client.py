@@ -1,0 +1,273 @@
+from importlib.metadata import version
+
+import httpx2
+import pytest
+
+from tests.trainer_client.fake_service import CRITERION, DIGEST, REWARDS, VERSION, Reply, problem, summary
+from trainer_client import (
+    AdjudgeError,
+    AsyncClient,
+    Client,
+    ConnectionFailed,
+    Criterion,
+    Group,
+    InvalidRequest,
+    JudgingFailed,
+    NotFound,
+    NotReady,
+    Overloaded,
+    RubricContent,
+    RubricRefused,
+    ServerError,
+    UnknownRubric,
+)
+
+GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
+
+
+class TestRewards:
+    def test_the_request_goes_out_as_the_contract_has_it(self, service, connect):
+        service.script(Reply(body=REWARDS))
+        connect(service.url, "run-3").rewards(
+            [GROUP], "math/quadratics@3", "stepwise", on_failure="skip", deadline_s=5, step=7, format_weight=0.2
+        )
+        [asked] = service.asked
+        assert (asked.method, asked.target) == ("POST", "/v1/rewards")
+        assert asked.headers["Content-Type"] == "application/json"
+        assert asked.json == {
+            "run": "run-3",
+            "step": 7,
+            "rubric": "math/quadratics@3",
+            "reward": {"mode": "stepwise", "format_weight": 0.2},
+            "judging": {"truncate": False},
+            "on_failure": "skip",
+            "deadline_s": 5.0,
+            "groups": [GROUP],
+        }
+
+    def test_the_answer_comes_back_typed_with_failures_apart_from_zeros(self, service, connect):
+        service.script(Reply(body=REWARDS))
+        answer = connect(service.url).rewards([GROUP], "r", "points")
+        scored, unscored = answer.groups[0].responses
+        assert (scored.reward, scored.status) == (1.0, "scored")
+        assert (unscored.reward, unscored.verdicts[0].failure.kind) == (None, "timeout")
+
+    def test_models_serve_as_well_as_mappings(self, service, connect):
+        service.script(Reply(body=REWARDS))
+        client = connect(service.url)
+        for rubric in (RubricContent(criteria=(Criterion(**CRITERION),)), {"criteria": [CRITERION]}):
+            client.rewards([Group(**GROUP)], rubric)
+        assert service.asked[0].json == service.asked[1].json
+        assert service.asked[0].json["rubric"] == {"criteria": [CRITERION]}
+
+    def test_fields_of_a_newer_service_are_ignored(self, service, connect):
+        service.script(Reply(body=REWARDS | {"weather": "fine", "usage": {"judge_calls": 2, "joules": 3}}))
+        assert connect(service.url).rewards([GROUP], "r").usage.judge_calls == 2
+
+    def test_text_outside_the_basic_plane_arrives_unchanged(self, service, connect):
+        service.script(Reply(body=REWARDS))
+        connect(service.url).rewards([GROUP | {"responses": ["𝔸🙂é"]}], "r")
+        assert service.asked[0].json["groups"][0]["responses"] == ["𝔸🙂é"]
+
+    @pytest.mark.parametrize(
+        ("groups", "options", "field"),
+        [
+            ([], {"rubric": "r"}, "groups"),
+            ([GROUP], {}, "rubric"),
+            ([GROUP | {"respones": []}], {"rubric": "r"}, "groups.0.respones"),
+            ([{"id": "q", "prompt": "p", "responses": []}], {"rubric": "r"}, "groups.0.responses"),
+            ([GROUP], {"rubric": "r", "mode": "median"}, "reward.mode"),
+            ([GROUP], {"rubric": "r", "mode": "stepwise", "protocol": "binary"}, "protocol"),
+            ([GROUP], {"rubric": "r", "deadline_s": 0}, "deadline_s"),
+            ([GROUP], {"rubric": {"criteria": []}}, "criteria"),
+            ([GROUP | {"responses": ["\ud800"]}], {"rubric": "r"}, "surrogate"),
+        ],
+    )
+    def test_an_invalid_request_is_refused_before_it_is_sent(self, service, connect, groups, options, field):
+        with pytest.raises(InvalidRequest, match=field) as raised:
+            connect(service.url).rewards(groups, **options)
+        assert (raised.value.status, raised.value.request_id, service.asked) == (None, None, [])
+
+    def test_a_request_with_thousands_of_mistakes_names_the_first_ones(self, service, connect):
+        with pytest.raises(InvalidRequest, match=r"and \d+ more$") as raised:
+            connect(service.url).rewards([{"id": "q"}] * 2000, "r")
+        assert len(str(raised.value)) < 2000
+        assert len(raised.value.errors) >= 4000
+
+
+class TestRubrics:
+    def test_a_rubric_is_published_under_its_name_slashes_and_all(self, service, connect):
+        service.script(Reply(201, VERSION))
+        published = connect(service.url).publish_rubric("math/quadratics", [CRITERION])
+        assert published.reference == "math/quadratics@3"
+        assert (service.asked[0].method, service.asked[0].target) == ("POST", "/v1/rubrics/math/quadratics/versions")
+        assert service.asked[0].json == {"criteria": [CRITERION]}
+
+    def test_publishing_what_exists_gives_the_version_that_has_it(self, service, connect):
+        service.script(Reply(200, VERSION))
+        assert connect(service.url).publish_rubric("math/quadratics", [Criterion(**CRITERION)]).version == 3
+
+    @pytest.mark.parametrize("reference", ["math/quadratics", "math/quadratics@3", DIGEST])
+    def test_a_rubric_is_fetched_by_each_form_of_reference(self, service, connect, reference):
+        service.script(Reply(body=VERSION))
+        assert connect(service.url).rubric(reference).criteria[0].id == "c1"
+        assert service.asked[0].target == f"/v1/rubrics/{reference}"
+
+    @pytest.mark.parametrize("reference", ["", "Bad Name", "a@0", "../../readyz", "a/../../runs", "a//b", "a?b=c"])
+    def test_what_is_no_reference_is_refused_before_it_is_sent(self, service, connect, reference):
+        with pytest.raises(InvalidRequest):
+            connect(service.url).rubric(reference)
+        assert service.asked == []
+
+    @pytest.mark.parametrize(("name", "criteria"), [("Bad Name", [CRITERION]), ("good", []), ("good", [{"id": "x"}])])
+    def test_what_is_no_rubric_is_refused_before_it_is_sent(self, service, connect, name, criteria):
+        with pytest.raises(InvalidRequest):
+            connect(service.url).publish_rubric(name, criteria)
+        assert service.asked == []
+
+    def test_listing_goes_through_every_page(self, service, connect):
+        service.script(
+            Reply(body={"rubrics": [summary("math/a"), summary("math/b")], "next_cursor": "math/b"}),
+            Reply(body={"rubrics": [], "next_cursor": "x&y"}),
+            Reply(body={"rubrics": [summary("math/c")]}),
+        )
+        assert [r.name for r in connect(service.url).rubrics("math/")] == ["math/a", "math/b", "math/c"]
+        assert [httpx2.URL(asked.target).params for asked in service.asked] == [
+            httpx2.QueryParams(prefix="math/"),
+            httpx2.QueryParams(prefix="math/", after="math/b"),
+            httpx2.QueryParams(prefix="math/", after="x&y"),
+        ]
+
+    def test_pages_are_fetched_only_as_they_are_needed(self, service):
+        service.script(Reply(body={"rubrics": [summary("a")], "next_cursor": "a"}))
+        with Client(service.url) as client:
+            next(client.rubrics())
+        assert len(service.asked) == 1
+
+
+class TestReady:
+    def test_a_ready_service_is_ready(self, service, connect):
+        service.script(Reply(body={"status": "ready"}))
+        assert connect(service.url).ready() is True
+        assert service.asked[0].target == "/readyz"
+
+    def test_a_service_that_starts_is_not_ready_and_is_asked_once(self, service, connect):
+        service.script(problem("not-ready", 503, retryable=True))
+        assert connect(service.url).ready() is False
+        assert len(service.asked) == 1
+
+    def test_a_service_that_cannot_be_reached_or_hangs_is_not_ready(self, service, connect, unserved_url):
+        assert connect(unserved_url).ready() is False
+        service.script(Reply(hang=True))
+        assert connect(service.url, timeout_s=0.05).ready() is False
+
+    def test_an_address_that_is_no_adjudge_is_an_error(self, service, connect):
+        service.script(Reply(404, "nothing here"))
+        with pytest.raises(ServerError, match=r"404.*nothing here"):
+            connect(service.url).ready()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("kind", "status", "error"),
+        [
+            ("invalid-request", 422, InvalidRequest),
+            ("unsuitable-rubric", 422, RubricRefused),
+            ("unknown-rubric", 404, UnknownRubric),
+            ("not-found", 404, NotFound),
+            ("method-not-allowed", 405, InvalidRequest),
+            ("too-large", 413, InvalidRequest),
+            ("overloaded", 429, Overloaded),
+            ("judging-failed", 502, JudgingFailed),
+            ("not-ready", 503, NotReady),
+            ("internal", 500, ServerError),
+            ("of-a-newer-service", 404, NotFound),
+            ("of-a-newer-service", 409, InvalidRequest),
+            ("of-a-newer-service", 429, Overloaded),
+            ("of-a-newer-service", 507, ServerError),
+        ],
+    )
+    def test_each_problem_is_raised_as_its_class_with_its_request_id(self, service, connect, kind, status, error):
+        service.script(problem(kind, status))
+        with pytest.raises(AdjudgeError) as raised:
+            connect(service.url).rubric("r")
+        assert type(raised.value) is error
+        assert (raised.value.status, raised.value.request_id) == (status, "req-7")
+        assert raised.value.problem.type == f"urn:adjudge:{kind}"
+        assert "req-7" in str(raised.value)
+        assert f"{kind} happened" in str(raised.value)
+
+    def test_the_fields_that_are_wrong_are_named(self, service, connect):
+        service.script(problem("invalid-request", 422, errors=[{"field": "groups.0.id", "message": "too long"}]))
+        with pytest.raises(InvalidRequest, match=r"groups\.0\.id: too long") as raised:
+            connect(service.url).rewards([GROUP], "r")
+        assert raised.value.errors[0].field == "groups.0.id"
+
+    def test_what_a_proxy_says_is_quoted_in_part(self, service, connect):
+        service.script(Reply(500, "<html>" + "x" * 500, {"X-Request-Id": "proxy-1"}))
+        with pytest.raises(ServerError) as raised:
+            connect(service.url).rubric("r")
+        assert "500" in str(raised.value)
+        assert "<html>" + "x" * 194 in str(raised.value)
+        assert "x" * 195 not in str(raised.value)
+        assert (raised.value.request_id, raised.value.problem) == ("proxy-1", None)
+
+    @pytest.mark.parametrize("reply", [Reply(200, "<html>"), Reply(200, {"not": "it"}), Reply(302, "moved")])
+    def test_an_answer_that_is_not_the_contracts_is_a_server_error(self, service, connect, reply):
+        service.script(reply)
+        with pytest.raises(ServerError):
+            connect(service.url).rubric("r")
+
+    @pytest.mark.parametrize("url", ["judge:8000", "ftp://judge", "http://", "http://judge:x"])
+    def test_an_address_that_is_none_is_refused_at_once(self, connect, url):
+        with pytest.raises(ValueError, match="base_url"):
+            connect(url)
+
+    @pytest.mark.parametrize("options", [{"timeout_s": 0}, {"retries": -1}, {"retry_budget_s": -1}])
+    def test_settings_out_of_range_are_refused_at_once(self, connect, options):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            connect("http://judge", **options)
+
+
+class TestConnection:
+    def test_one_connection_serves_many_requests(self, service, connect):
+        service.script(Reply(body=VERSION))
+        client = connect(service.url)
+        for _ in range(5):
+            client.rubric("r")
+        assert (len(service.asked), service.connections) == (5, 1)
+
+    def test_requests_name_the_client_and_carry_the_given_headers(self, service, connect):
+        service.script(Reply(body=VERSION))
+        connect(service.url, headers={"Authorization": "Bearer k"}).rubric("r")
+        assert service.asked[0].headers["User-Agent"] == f"adjudge-client/{version('adjudge-client')}"
+        assert service.asked[0].headers["Authorization"] == "Bearer k"
+
+    def test_a_service_behind_a_path_is_reached(self, service, connect):
+        service.script(Reply(body=VERSION))
+        connect(f"{service.url}/judges/one").rubric("r")
+        assert service.asked[0].target == "/judges/one/v1/rubrics/r"
+
+    def test_leaving_a_with_block_closes_the_connections(self, service):
+        service.script(Reply(body=VERSION))
+        with Client(service.url) as client:
+            client.rubric("r")
+        with pytest.raises(RuntimeError, match="closed"):
+            client.rubric("r")
+
+    async def test_leaving_an_async_with_block_closes_the_connections(self, service):
+        service.script(Reply(body=VERSION))
+        async with AsyncClient(service.url) as client:
+            await client.rubric("r")
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.rubric("r")
+
+    def test_a_transport_can_stand_in_for_the_network(self):
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=VERSION))
+        with Client("http://judge:8000", transport=transport) as client:
+            assert client.rubric("r").version == 3
+
+    def test_no_service_at_the_address_is_a_failed_connection(self, connect, unserved_url):
+        with pytest.raises(ConnectionFailed, match=unserved_url) as raised:
+            connect(unserved_url, retries=0).rubric("r")
+        assert raised.value.status is None

@@ -1,0 +1,166 @@
+import asyncio
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer_client.fake_service import REWARDS, VERSION, Reply, problem
+from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Overloaded, TimedOut
+from trainer_client._retry import FIRST_WAIT_S, LONGEST_WAIT_S, RetryPolicy
+
+OVERLOADED = problem("overloaded", 429, retryable=True)
+GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        OVERLOADED,
+        problem("not-ready", 503, retryable=True),
+        problem("judging-failed", 502, retryable=True),
+        Reply(429, "slow down"),
+        Reply(502, "<html>bad gateway</html>"),
+        Reply(503, "no upstream"),
+        Reply(drop=True),
+    ],
+    ids=["overloaded", "not ready", "retryable problem", "proxy 429", "proxy 502", "proxy 503", "broken connection"],
+)
+def test_what_may_pass_is_tried_again(service, connect, time, failure):
+    service.script(failure, failure, Reply(body=VERSION))
+    assert connect(service.url).rubric("r").version == 3
+    assert (len(service.asked), len(time.waits)) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [problem("unknown-rubric", 404), problem("not-ready", 503), problem("internal", 500), Reply(500, "x"), Reply(504)],
+    ids=["the request's fault", "a problem that says no", "internal", "proxy 500", "proxy 504"],
+)
+def test_what_will_not_pass_is_not_tried_again(service, connect, time, failure):
+    service.script(failure, Reply(body=VERSION))
+    with pytest.raises(AdjudgeError):
+        connect(service.url).rubric("r")
+    assert (len(service.asked), time.waits) == (1, [])
+
+
+def test_a_whole_request_is_sent_again_each_time(service, connect):
+    service.script(OVERLOADED, Reply(body=REWARDS))
+    connect(service.url).rewards([GROUP], "r")
+    assert service.asked[0].body == service.asked[1].body != b""
+
+
+def test_tries_are_bounded_in_number_and_the_last_error_stands(service, connect, time):
+    service.script(OVERLOADED)
+    with pytest.raises(Overloaded, match="req-7"):
+        connect(service.url, retries=3).rubric("r")
+    assert (len(service.asked), len(time.waits)) == (4, 3)
+
+
+def test_without_retries_there_is_one_try(service, connect):
+    service.script(OVERLOADED)
+    with pytest.raises(Overloaded):
+        connect(service.url, retries=0).rubric("r")
+    assert len(service.asked) == 1
+
+
+def test_a_service_that_is_down_is_tried_again(connect, time, unserved_url):
+    with pytest.raises(ConnectionFailed):
+        connect(unserved_url, retries=2).rubric("r")
+    assert len(time.waits) == 2
+
+
+def test_waits_double_and_are_scaled_by_the_random_number(service, connect, time):
+    service.script(OVERLOADED)
+    with pytest.raises(Overloaded):
+        connect(service.url, retries=4, random=lambda: 0.5).rubric("r")
+    assert time.waits == [0.25, 0.5, 1.0, 2.0]
+
+
+def test_tries_stop_when_the_budget_is_spent(service, connect, time):
+    service.script(OVERLOADED)
+    with pytest.raises(Overloaded):
+        connect(service.url, retries=100, retry_budget_s=1.0).rubric("r")
+    assert time.waits == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_in_seconds_is_honoured_with_jitter_on_top(service, connect, time, status):
+    service.script(problem("overloaded", status, retryable=True, headers={"Retry-After": "7"}), Reply(body=VERSION))
+    connect(service.url).rubric("r")
+    assert time.waits == [7.25]
+
+
+def test_retry_after_as_a_date_is_read_by_the_answers_own_clock(service, connect, time):
+    then = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
+    service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": then}), Reply(body=VERSION))
+    connect(service.url).rubric("r")
+    assert time.waits == [pytest.approx(20.25, abs=1.01)]
+
+
+def test_retry_after_without_a_date_of_the_answer_is_read_by_the_local_clock(time):
+    then = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
+    answers = iter([httpx2.Response(429, headers={"Retry-After": then}), httpx2.Response(200, json=VERSION)])
+    transport = httpx2.MockTransport(lambda _: next(answers))
+    with Client("http://judge", transport=transport, sleep=time.sleep, random=lambda: 0.0) as client:
+        client.rubric("r")
+    assert time.waits == [pytest.approx(20, abs=1.01)]
+
+
+@pytest.mark.parametrize("asked", ["soon", "", "-3", "1.5", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_a_retry_after_that_says_nothing_leaves_the_usual_wait(service, connect, time, asked):
+    service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": asked}), Reply(body=VERSION))
+    connect(service.url).rubric("r")
+    assert time.waits == [0.25]
+
+
+def test_no_wait_is_longer_than_the_longest(service, connect, time):
+    service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": "86400"}), Reply(body=VERSION))
+    connect(service.url).rubric("r")
+    assert time.waits == [LONGEST_WAIT_S]
+
+
+def test_a_service_that_hangs_is_given_up_and_not_asked_twice(service, connect, time):
+    service.script(Reply(hang=True))
+    with pytest.raises(TimedOut, match="timeout_s"):
+        connect(service.url, timeout_s=0.05).rubric("r")
+    assert (len(service.asked), time.waits) == (1, [])
+
+
+@pytest.mark.parametrize(("timeout_s", "deadline_s", "patience"), [(30, 60, 75), (30, 3600, 3615), (900, 60, 900)])
+def test_rewards_are_awaited_longer_than_their_deadline(timeout_s, deadline_s, patience):
+    asked = []
+    transport = httpx2.MockTransport(lambda request: asked.append(request) or httpx2.Response(200, json=REWARDS))
+    with Client("http://judge", timeout_s=timeout_s, transport=transport) as client:
+        client.rewards([GROUP], "r", deadline_s=deadline_s)
+    assert asked[0].extensions["timeout"]["read"] == patience
+
+
+async def test_the_async_client_serves_concurrent_requests(service):
+    service.script(Reply(body=VERSION))
+    async with AsyncClient(service.url) as client:
+        versions = await asyncio.gather(*(client.rubric("r") for _ in range(20)))
+    assert len(versions) == len(service.asked) == 20
+
+
+@given(
+    st.integers(0, 50),
+    st.floats(0, 0.999),
+    st.one_of(st.none(), st.floats(0, 1e9)),
+    st.integers(0, 60),
+    st.floats(0, 500),
+)
+def test_every_wait_is_bounded_and_the_budget_is_never_exceeded(retries, jitter, asked, tries_wanted, budget_s):
+    now = [0.0]
+    tries = RetryPolicy(retries, budget_s, lambda: now[0], lambda: jitter).start()
+    error = Overloaded("busy", retryable=True, retry_after_s=asked)
+    for number in range(tries_wanted):
+        wait = tries.wait_after(error)
+        if wait is None:
+            break
+        assert number < retries
+        assert min(asked or 0, LONGEST_WAIT_S) <= wait <= min(LONGEST_WAIT_S, (asked or 0) + FIRST_WAIT_S * 2**number)
+        now[0] += wait
+    assert now[0] <= budget_s + 1e-6

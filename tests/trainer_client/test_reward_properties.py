@@ -1,0 +1,103 @@
+"""What must hold of rewards for every rubric and every set of scores."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trainer_client.rewards import assess, reward
+
+MEANS = st.sampled_from(["weighted_mean", "factual_override"])
+MODES = st.sampled_from(["weighted_mean", "factual_override", "points"])
+SCORE = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, allow_subnormal=False))
+
+
+@st.composite
+def judged(draw, mode="weighted_mean", missing=False, lowest=0):
+    """A rubric that suits a mode and its scores, as a list of (criterion, score)."""
+    lowest = -10 if mode == "points" else lowest
+    weights = draw(st.lists(st.integers(lowest, 10), min_size=1, max_size=8).filter(lambda ws: max(ws) > 0))
+    score = st.one_of(st.none(), SCORE) if missing else SCORE
+    kind = st.sampled_from(["factual", "process", "point"])
+    return [({"id": f"c{i}", "kind": draw(kind), "weight": weight}, draw(score)) for i, weight in enumerate(weights)]
+
+
+def split(pairs):
+    return [c for c, _ in pairs], [s for _, s in pairs]
+
+
+@given(MEANS.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode))))
+def test_means_stay_between_zero_and_one(case):
+    mode, pairs = case
+    assert 0.0 <= reward(*split(pairs), mode) <= 1.0
+
+
+@given(judged("points"))
+def test_points_stay_between_all_that_can_be_lost_and_one(pairs):
+    weights = [c["weight"] for c, _ in pairs]
+    positive = sum(w for w in weights if w > 0)
+    lowest = sum(w for w in weights if w < 0) / positive
+    assert lowest - 1e-9 <= reward(*split(pairs), "points") <= 1.0 + 1e-9
+
+
+@given(MODES.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode))), st.sampled_from([0.001, 0.5, 3, 1e6]))
+def test_scaling_all_weights_changes_nothing(case, factor):
+    mode, pairs = case
+    scaled = [(c | {"weight": c["weight"] * factor}, s) for c, s in pairs]
+    assert reward(*split(scaled), mode) == pytest.approx(reward(*split(pairs), mode), abs=1e-9)
+
+
+@given(MODES.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode))), st.randoms())
+def test_the_order_of_criteria_does_not_matter(case, random):
+    mode, pairs = case
+    shuffled = random.sample(pairs, len(pairs))
+    assert reward(*split(shuffled), mode) == pytest.approx(reward(*split(pairs), mode), abs=1e-9)
+
+
+@given(judged("points"))
+def test_adding_an_unmet_negative_criterion_to_points_changes_nothing(pairs):
+    more = [*pairs, ({"id": "unmet", "weight": -7}, 0)]
+    assert reward(*split(more), "points") == pytest.approx(reward(*split(pairs), "points"), abs=1e-12)
+
+
+@given(judged("points"))
+def test_meeting_the_positive_criteria_and_no_negative_one_earns_one_point(pairs):
+    criteria, _ = split(pairs)
+    assert reward(criteria, [float(c["weight"] > 0) for c in criteria], "points") == pytest.approx(1.0)
+
+
+@given(judged(lowest=1))
+def test_the_override_gives_one_exactly_if_all_factual_criteria_or_all_criteria_are_satisfied(pairs):
+    factual = [s for c, s in pairs if c["kind"] == "factual"]
+    mean = reward(*split(pairs), "weighted_mean")
+    assume(all(s == 1 or s < 0.999 for _, s in pairs))
+    overridden = bool(factual) and all(s == 1 for s in factual)
+    given_reward = reward(*split(pairs), "factual_override")
+    assert (given_reward == pytest.approx(1.0, abs=1e-12)) == (overridden or all(s == 1 for _, s in pairs))
+    assert given_reward == (1.0 if overridden else mean)
+
+
+@given(MODES.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode, missing=True))))
+def test_no_policy_but_null_error_zero_and_skip_decides_what_a_failure_is_worth(case):
+    mode, pairs = case
+    criteria, scores = split(pairs)
+    null, zero = assess(criteria, scores, mode), assess(criteria, scores, mode, "zero")
+    if None in scores:
+        assert (null.reward, null.status) == (None, "unscored")
+        assert (zero.reward, zero.status, zero.policy_applied) == (0.0, "unscored", "zero")
+    else:
+        assert null == zero
+        assert null.status == "scored"
+
+
+@given(MODES.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode, missing=True))))
+def test_skip_equals_dropping_the_unscored_criteria(case):
+    mode, pairs = case
+    outcome = assess(*split(pairs), mode, "skip")
+    kept = [(c, s) for c, s in pairs if s is not None]
+    if not any(c["weight"] > 0 for c, _ in kept):
+        assert (outcome.reward, outcome.status, outcome.policy_applied) == (None, "unscored", None)
+        return
+    assert outcome.reward == reward(*split(kept), mode)
+    assert outcome.dropped == len(pairs) - len(kept)
+    assert outcome.status == ("partial" if outcome.dropped else "scored")
+    assert outcome.policy_applied == ("skip" if outcome.dropped else None)

@@ -1,0 +1,196 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer_client.rewards import (
+    RewardOutcome,
+    UnscoredCriteria,
+    UnsuitableRubric,
+    assess,
+    check_rubric,
+    reward,
+)
+from trainer_client.wire import Criterion
+
+CASES = json.loads((Path(__file__).parent / "vectors" / "rewards.json").read_text())["cases"]
+
+
+def criteria(*kinds_and_weights):
+    return [{"id": f"c{i}", "kind": k, "weight": w} for i, (k, w) in enumerate(kinds_and_weights)]
+
+
+@pytest.mark.parametrize("policy", ["reward", "zero", "skip"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["mode"])
+def test_the_worked_cases_hold(case, policy):
+    on_failure = "null" if policy == "reward" else policy
+    given = reward(case["criteria"], case["scores"], case["mode"], on_failure)
+    if case[policy] is None:
+        assert given is None
+    else:
+        assert given == pytest.approx(case[policy], abs=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["mode"])
+def test_policy_error_raises_exactly_where_a_score_is_missing(case):
+    if None not in case["scores"]:
+        assert reward(case["criteria"], case["scores"], case["mode"], "error") == pytest.approx(case["reward"])
+        return
+    with pytest.raises(UnscoredCriteria) as raised:
+        reward(case["criteria"], case["scores"], case["mode"], "error")
+    missing = [c["id"] for c, s in zip(case["criteria"], case["scores"], strict=True) if s is None]
+    assert list(raised.value.criteria) == missing
+
+
+def test_models_and_mappings_give_the_same_reward():
+    mappings = criteria(("factual", 3), ("process", 2))
+    models = [Criterion(description="d", **c) for c in mappings]
+    assert reward(models, [0, 1], "weighted_mean") == reward(mappings, [0, 1], "weighted_mean") == 0.4
+
+
+def test_a_mapping_without_kind_and_weight_is_a_point_of_weight_one():
+    assert reward([{"id": "a"}, {"id": "b"}], [True, False], "points") == 0.5
+
+
+@pytest.mark.parametrize(
+    "scores", [[True, False], np.array([1.0, 0.0]), np.array([True, False]), [np.float32(1), np.int64(0)]]
+)
+def test_scores_may_be_any_kind_of_number(scores):
+    given = reward(criteria(("point", 1), ("point", 1)), scores, "points")
+    assert given == 0.5
+    assert type(given) is float
+
+
+def test_a_nearly_satisfied_factual_criterion_does_not_override():
+    rubric = criteria(("factual", 1), ("process", 1))
+    assert reward(rubric, [0.999, 0], "factual_override") == pytest.approx(0.4995)
+
+
+class TestOutcome:
+    rubric = criteria(("point", 1), ("point", 3))
+
+    @pytest.mark.parametrize(
+        ("scores", "on_failure", "outcome"),
+        [
+            ([1, 0], "null", RewardOutcome(0.25, "scored")),
+            ([1, 0], "skip", RewardOutcome(0.25, "scored")),
+            ([1, None], "null", RewardOutcome(None, "unscored")),
+            ([1, None], "zero", RewardOutcome(0.0, "unscored", "zero")),
+            ([1, None], "skip", RewardOutcome(1.0, "partial", "skip", 1)),
+            ([None, None], "skip", RewardOutcome(None, "unscored")),
+            ([None, None], "zero", RewardOutcome(0.0, "unscored", "zero")),
+        ],
+    )
+    def test_says_which_policy_made_the_reward_and_what_it_left_out(self, scores, on_failure, outcome):
+        assert assess(self.rubric, scores, "points", on_failure) == outcome
+
+    def test_skipping_every_positive_criterion_leaves_no_reward(self):
+        rubric = criteria(("point", 1), ("point", -3))
+        assert assess(rubric, [None, 1], "points", "skip") == RewardOutcome(None, "unscored")
+
+    def test_skipping_all_that_weighs_leaves_no_reward_even_where_factual_criteria_are_satisfied(self):
+        rubric = criteria(("factual", 0), ("process", 3))
+        assert assess(rubric, [1, None], "factual_override", "skip") == RewardOutcome(None, "unscored")
+
+    def test_a_failed_verdict_on_a_negative_criterion_raises_no_reward(self):
+        rubric = criteria(("point", 2), ("point", -2))
+        assert assess(rubric, [1, None], "points").reward is None
+
+
+class TestStepwise:
+    rubric = criteria(("suggest", 1), ("answer", 1), ("pitfall", 1))
+
+    @pytest.mark.parametrize(
+        ("correct", "format_ok", "base"), [(1, True, 1.0), (1, False, 0.9), (0, True, 0.1), (0, False, 0.0)]
+    )
+    def test_the_base_reward_weighs_accuracy_and_format(self, correct, format_ok, base):
+        given = reward(self.rubric, [0, correct, 1], "stepwise", format_ok=format_ok)
+        assert given == pytest.approx(base, abs=1e-12)
+
+    def test_lambda_is_a_parameter(self):
+        assert reward(self.rubric, [0, 1, 1], "stepwise", format_ok=False, format_weight=0.25) == 0.75
+
+    def test_accuracy_is_the_mean_over_answer_criteria_whatever_they_weigh(self):
+        rubric = criteria(("answer", 5), ("answer", 1))
+        assert reward(rubric, [1, 0], "stepwise", format_weight=0) == 0.5
+
+    @pytest.mark.parametrize("on_failure", ["null", "zero", "skip", "error"])
+    def test_a_failed_step_verdict_leaves_the_base_reward_and_makes_it_partial(self, on_failure):
+        given = assess(self.rubric, [None, 1, 1], "stepwise", on_failure, format_ok=True)
+        assert given == RewardOutcome(1.0, "partial")
+
+    def test_a_failed_answer_verdict_leaves_no_base_reward(self):
+        assert assess(self.rubric, [1, None, 0], "stepwise", format_ok=True) == RewardOutcome(None, "unscored")
+        assert assess(self.rubric, [1, None, 0], "stepwise", "zero", format_ok=True).reward == 0.0
+        assert assess(self.rubric, [1, None, 0], "stepwise", "skip", format_ok=True).reward is None
+        with pytest.raises(UnscoredCriteria, match="c1"):
+            assess(self.rubric, [1, None, 0], "stepwise", "error", format_ok=True)
+
+    def test_it_must_be_told_whether_the_format_was_kept(self):
+        with pytest.raises(ValueError, match="format_ok"):
+            reward(self.rubric, [1, 1, 1], "stepwise")
+
+
+class TestUnsuitableRubrics:
+    @pytest.mark.parametrize("mode", ["weighted_mean", "factual_override"])
+    def test_a_negative_weight_is_refused_by_the_means_and_the_criterion_named(self, mode):
+        with pytest.raises(UnsuitableRubric, match=r"'c1'.*-2.*points"):
+            check_rubric(criteria(("factual", 1), ("process", -2)), mode)
+
+    @pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "points"])
+    @pytest.mark.parametrize("rubric", [[], criteria(("point", 0), ("point", 0))], ids=["empty", "all zero"])
+    def test_a_rubric_without_a_positive_weight_has_nothing_to_divide_by(self, rubric, mode):
+        with pytest.raises(UnsuitableRubric, match="above 0"):
+            check_rubric(rubric, mode)
+
+    def test_points_take_negative_weights_beside_a_positive_one(self):
+        check_rubric(criteria(("point", 1), ("point", -9)), "points")
+
+    def test_stepwise_needs_an_answer_criterion(self):
+        with pytest.raises(UnsuitableRubric, match="'answer'"):
+            check_rubric(criteria(("suggest", 1)), "stepwise")
+        check_rubric(criteria(("answer", 1)), "stepwise")
+
+    def test_the_reward_refuses_what_the_check_refuses(self):
+        with pytest.raises(UnsuitableRubric):
+            reward(criteria(("point", -1)), [1], "points")
+
+    def test_weights_that_overflow_are_refused_rather_than_summed_to_nonsense(self):
+        with pytest.raises(UnsuitableRubric, match="too large"):
+            check_rubric(criteria(("point", 1e308), ("point", 1e308)), "points")
+
+
+class TestMisuse:
+    rubric = criteria(("point", 1), ("point", 1))
+
+    @pytest.mark.parametrize("score", [-0.1, 1.1, math.nan, math.inf, "1", b"1", [1], object()])
+    def test_a_score_outside_zero_to_one_is_refused_by_its_index(self, score):
+        with pytest.raises(ValueError, match=r"scores\[1\]"):
+            reward(self.rubric, [0, score], "points")
+
+    @pytest.mark.parametrize("weight", [math.nan, math.inf, -math.inf, "3", None])
+    def test_a_weight_that_is_no_finite_number_is_refused_by_its_index(self, weight):
+        with pytest.raises(ValueError, match=r"criteria\[1\]\.weight"):
+            reward([{"weight": 1}, {"weight": weight}], [1, 1], "points")
+
+    def test_an_unknown_kind_is_refused_by_its_index(self):
+        with pytest.raises(ValueError, match=r"criteria\[0\]\.kind is 'factaul'"):
+            reward(criteria(("factaul", 1)), [1], "factual_override")
+
+    @pytest.mark.parametrize("scores", [[], [1], [1, 1, 1]])
+    def test_another_number_of_scores_than_criteria_is_refused(self, scores):
+        with pytest.raises(ValueError, match=f"{len(scores)} scores for 2 criteria"):
+            reward(self.rubric, scores, "points")
+
+    def test_unknown_modes_and_policies_are_refused(self):
+        with pytest.raises(ValueError, match="mode"):
+            reward(self.rubric, [1, 1], "median")
+        with pytest.raises(ValueError, match="on_failure"):
+            reward(self.rubric, [1, 1], "points", "ignore")
+
+    @pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
+    def test_a_format_weight_outside_zero_to_one_is_refused(self, weight):
+        with pytest.raises(ValueError, match="format_weight"):
+            reward(criteria(("answer", 1)), [1], "stepwise", format_ok=True, format_weight=weight)

@@ -1,0 +1,46 @@
+"""Adjudge's client: rewards for groups of model responses, judged by rubrics.
+
+`Client` and `AsyncClient` call the service. The mathematics that both sides share is in
+`trainer_client.rewards` and `trainer_client.steps`, the messages in `trainer_client.wire`.
+"""
+
+from importlib.metadata import version
+
+from trainer_client.async_client import AsyncClient
+from trainer_client.client import Client
+from trainer_client.errors import (
+    AdjudgeError,
+    ConnectionFailed,
+    InvalidRequest,
+    JudgingFailed,
+    NotFound,
+    NotReady,
+    Overloaded,
+    RubricRefused,
+    ServerError,
+    TimedOut,
+    UnknownRubric,
+)
+from trainer_client.wire import Criterion, Group, RubricContent
+
+__version__ = version("adjudge-client")
+
+__all__ = [
+    "AdjudgeError",
+    "AsyncClient",
+    "Client",
+    "ConnectionFailed",
+    "Criterion",
+    "Group",
+    "InvalidRequest",
+    "JudgingFailed",
+    "NotFound",
+    "NotReady",
+    "Overloaded",
+    "RubricContent",
+    "RubricRefused",
+    "ServerError",
+    "TimedOut",
+    "UnknownRubric",
+    "__version__",
+]

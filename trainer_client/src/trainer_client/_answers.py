@@ -1,0 +1,113 @@
+"""Reads HTTP answers: a message of the wire contract, or the typed error that the answer stands for."""
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+import httpx2
+from pydantic import BaseModel, ValidationError
+
+from trainer_client.errors import (
+    FOR_PROBLEM,
+    AdjudgeError,
+    ConnectionFailed,
+    ServerError,
+    TimedOut,
+    for_status,
+)
+from trainer_client.wire.problems import Problem
+
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
+
+_RETRYABLE_STATUSES = frozenset({429, 502, 503})
+"""Where the answer is no problem document: a proxy sheds load, or cannot reach a service that restarts."""
+
+
+def read_answer(response: httpx2.Response, answer: type[AnswerT]) -> AnswerT:
+    """Read an answer; fields that this version does not know are ignored.
+
+    Raises:
+        AdjudgeError: the answer is an error, or no such message.
+    """
+    if not response.is_success:
+        raise error_for(response)
+    try:
+        return answer.model_validate_json(response.content)
+    except ValidationError as error:
+        raise ServerError(
+            f"the answer is no {answer.__name__}; is this the address of an Adjudge of this version? "
+            f"(status {response.status_code}: {_beginning(response)})",
+            status=response.status_code,
+            request_id=response.headers.get("X-Request-Id"),
+        ) from error
+
+
+def is_ready(response: httpx2.Response) -> bool:
+    """Whether `/readyz` said yes.
+
+    Raises:
+        AdjudgeError: the answer is neither a yes nor a server's no, so that waiting would not help.
+    """
+    if not response.is_success and response.status_code < 500:
+        raise error_for(response)
+    return response.is_success
+
+
+def error_for(response: httpx2.Response) -> AdjudgeError:
+    """Make the typed error of an answer that is no success."""
+    status = response.status_code
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:
+        return ServerError(
+            f"status {status}, not from Adjudge: {_beginning(response)}",
+            status=status,
+            request_id=response.headers.get("X-Request-Id"),
+            retryable=status in _RETRYABLE_STATUSES,
+            retry_after_s=_retry_after_s(response.headers),
+        )
+    fields = "".join(f"; {error.field}: {error.message}" for error in problem.errors)
+    error_class = FOR_PROBLEM.get(problem.type) or for_status(status)
+    return error_class(
+        f"{problem.detail}{fields} (status {status}, request {problem.request_id})",
+        status=status,
+        request_id=problem.request_id,
+        problem=problem,
+        errors=problem.errors,
+        retryable=problem.retryable,
+        retry_after_s=_retry_after_s(response.headers),
+    )
+
+
+def error_for_transport(error: httpx2.RequestError, base_url: str) -> AdjudgeError:
+    """Make the typed error of a request that got no answer.
+
+    A connection that cannot be made or that breaks is worth another try, as every request may be repeated.
+    One that ran out of time is not: the service may still be at it.
+    """
+    if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
+        return TimedOut(
+            f"no answer from {base_url} in time ({type(error).__name__}); give the client a larger timeout_s"
+        )
+    broken = httpx2.ConnectTimeout | httpx2.NetworkError | httpx2.RemoteProtocolError | httpx2.ProxyError
+    return ConnectionFailed(
+        f"cannot reach {base_url} ({type(error).__name__}: {error}); check the address and that it is up",
+        retryable=isinstance(error, broken),
+    )
+
+
+def _retry_after_s(headers: httpx2.Headers) -> float | None:
+    """Read Retry-After: seconds, or an HTTP date, read by the answer's own clock where it gives one."""
+    given = headers.get("Retry-After", "").strip()
+    if given.isascii() and given.isdigit():
+        return float(given)
+    try:
+        until = parsedate_to_datetime(given)
+        now = parsedate_to_datetime(headers["Date"]) if "Date" in headers else datetime.now(UTC)
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def _beginning(response: httpx2.Response) -> str:
+    return response.text[:200].strip() or "an empty answer"

@@ -1,0 +1,79 @@
+"""Reads the criteria and scores that the mathematics is called with: models, mappings, numpy or plain
+numbers.
+
+Checks shape and range, and names the offending index. Knows nothing of what a reward is.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+from trainer_client.wire.rubrics import Criterion, CriterionKind
+
+CriterionLike = Criterion | Mapping[str, Any]
+"""A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1) and, for messages,
+`id`."""
+
+Score = Any
+"""A number in [0, 1] (float, int, bool, a numpy or tensor scalar), or None where the judge failed."""
+
+_KINDS = frozenset(get_args(CriterionKind))
+
+
+class Term(NamedTuple):
+    """What of a criterion the mathematics needs: a label for messages, the kind and the weight."""
+
+    label: str
+    kind: str
+    weight: float
+
+
+def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
+    """Read criteria in order.
+
+    Raises:
+        ValueError: a kind is unknown, or a weight is no finite number; the message names the index.
+    """
+    return [_term(index, criterion) for index, criterion in enumerate(criteria)]
+
+
+def _term(index: int, criterion: CriterionLike) -> Term:
+    if isinstance(criterion, Mapping):
+        label = criterion.get("id", f"criteria[{index}]")
+        kind, given = criterion.get("kind", "point"), criterion.get("weight", 1.0)
+    else:
+        label, kind, given = criterion.id, criterion.kind, criterion.weight
+    if kind not in _KINDS:
+        raise ValueError(f"criteria[{index}].kind is {kind!r}; use one of {', '.join(sorted(_KINDS))}")
+    weight = given if type(given) is float else _number(given)
+    if not math.isfinite(weight):
+        raise ValueError(f"criteria[{index}].weight is {given!r}; a weight is a finite number")
+    return Term(str(label), kind, weight)
+
+
+def read_scores(scores: Sequence[Score], count: int) -> list[float | None]:
+    """Read the scores of `count` criteria; None stays None.
+
+    Raises:
+        ValueError: there are not `count` of them, or one is no number in [0, 1]; the message names the index.
+    """
+    if len(scores) != count:
+        raise ValueError(f"{len(scores)} scores for {count} criteria; give one score each, None where judging failed")
+    return [None if score is None else _score(index, score) for index, score in enumerate(scores)]
+
+
+def _score(index: int, given: Score) -> float:
+    score = given if type(given) is float else _number(given)
+    if not 0.0 <= score <= 1.0:
+        raise ValueError(f"scores[{index}] is {given!r}; a score is a number in [0, 1], or None where judging failed")
+    return score
+
+
+def _number(given: Any) -> float:
+    """The number that a scalar holds; not a number where it is none, so that text never passes for one."""
+    if isinstance(given, str | bytes | bytearray):
+        return math.nan
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

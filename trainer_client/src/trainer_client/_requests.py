@@ -1,0 +1,181 @@
+"""Makes the requests of `/v1`, checked by the wire contract before anything is sent. Sends none itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Generic
+
+import httpx2
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from trainer_client._answers import AnswerT
+from trainer_client._criteria import CriterionLike
+from trainer_client.errors import InvalidRequest
+from trainer_client.wire import (
+    FailurePolicy,
+    FieldError,
+    Group,
+    Protocol,
+    RewardAnswer,
+    RewardMode,
+    RewardRequest,
+    RubricContent,
+    RubricName,
+    RubricPage,
+    RubricVersion,
+    parse_reference,
+)
+
+GroupLike = Group | Mapping[str, Any]
+RubricLike = str | RubricContent | Mapping[str, Any]
+
+ANSWER_MARGIN_S = 15.0
+"""How much longer the client waits for rewards than the service has to give them."""
+
+_CONNECT_TIMEOUT_S = 10.0
+_ERRORS_SHOWN = 10
+_RUBRIC_NAME: TypeAdapter[str] = TypeAdapter(RubricName)
+
+
+@dataclass(frozen=True)
+class Call(Generic[AnswerT]):
+    """A request ready to be sent, and the message that answers it.
+
+    `at_least_s` is how long its answer must be waited for, where that is more than the client's own timeout.
+    """
+
+    method: str
+    path: str
+    answer: type[AnswerT]
+    body: bytes | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    at_least_s: float = 0.0
+
+
+def client_options(base_url: str, timeout_s: float, headers: Mapping[str, str] | None) -> dict[str, Any]:
+    """Give the keyword arguments that the sync and the async HTTP client are made with.
+
+    Raises:
+        ValueError: `base_url` is no http(s) address, or `timeout_s` is not above 0.
+    """
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise ValueError(f"base_url is {base_url!r}, which is no address: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"base_url is {base_url!r}; write scheme and host, such as http://judge:8000")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s is {timeout_s!r}; it is a number of seconds above 0")
+    agent = {"User-Agent": f"adjudge-client/{version('adjudge-client')}", "Accept": "application/json"}
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    return {"base_url": url, "headers": agent | dict(headers or {}), "limits": limits}
+
+
+def send_options(call: Call[AnswerT], timeout_s: float) -> dict[str, Any]:
+    """Give the keyword arguments that a call is sent with by a client of this timeout."""
+    patience = max(timeout_s, call.at_least_s)
+    return {
+        "method": call.method,
+        "url": call.path,
+        "params": call.params,
+        "content": call.body,
+        "headers": {} if call.body is None else {"Content-Type": "application/json"},
+        "timeout": httpx2.Timeout(patience, connect=min(patience, _CONNECT_TIMEOUT_S)),
+    }
+
+
+def rewards_call(
+    *,
+    run: str | None,
+    groups: Sequence[GroupLike],
+    rubric: RubricLike | None,
+    mode: RewardMode,
+    protocol: Protocol | None,
+    on_failure: FailurePolicy,
+    deadline_s: float,
+    step: int | None,
+    truncate: bool,
+    format_weight: float,
+) -> Call[RewardAnswer]:
+    """Make `POST /v1/rewards`.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+    """
+    try:
+        request = RewardRequest.model_validate(
+            {
+                "run": run,
+                "step": step,
+                "rubric": rubric,
+                "reward": {"mode": mode, "format_weight": format_weight},
+                "judging": {"protocol": protocol, "truncate": truncate},
+                "on_failure": on_failure,
+                "deadline_s": deadline_s,
+                "groups": groups,
+            }
+        )
+    except ValidationError as error:
+        raise _invalid(error) from error
+    patience = request.deadline_s + ANSWER_MARGIN_S
+    return Call("POST", "/v1/rewards", RewardAnswer, _json(request), at_least_s=patience)
+
+
+def publish_call(name: str, criteria: Sequence[CriterionLike]) -> Call[RubricVersion]:
+    """Make `POST /v1/rubrics/{name}/versions`.
+
+    Raises:
+        InvalidRequest: the name is no rubric name, or the criteria make no rubric.
+    """
+    try:
+        path = f"/v1/rubrics/{_RUBRIC_NAME.validate_python(name)}/versions"
+        body = _json(RubricContent.model_validate({"criteria": criteria}))
+    except ValidationError as error:
+        raise _invalid(error) from error
+    return Call("POST", path, RubricVersion, body)
+
+
+def rubric_call(reference: str) -> Call[RubricVersion]:
+    """Make `GET /v1/rubrics/{reference}`.
+
+    Raises:
+        InvalidRequest: the reference is none.
+    """
+    try:
+        named = parse_reference(reference)
+        if named.name is not None:
+            _RUBRIC_NAME.validate_python(named.name)
+    except ValidationError as error:
+        raise _invalid(error) from error
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    return Call("GET", f"/v1/rubrics/{reference}", RubricVersion)
+
+
+def rubrics_call(prefix: str, after: str | None) -> Call[RubricPage]:
+    """Make `GET /v1/rubrics`, the page after a cursor."""
+    given = {"prefix": prefix, "after": after}
+    params = {key: value for key, value in given.items() if value}
+    return Call("GET", "/v1/rubrics", RubricPage, params=params)
+
+
+def _json(request: BaseModel) -> bytes:
+    try:
+        return request.model_dump_json(exclude_none=True).encode()
+    except PydanticSerializationError as error:
+        raise InvalidRequest(
+            "not sent, the request holds half a surrogate pair, which JSON cannot carry; "
+            "decode texts with errors='replace'"
+        ) from error
+
+
+def _invalid(error: ValidationError) -> InvalidRequest:
+    errors = tuple(
+        FieldError(field=".".join(map(str, wrong["loc"])), message=wrong["msg"])
+        for wrong in error.errors(include_url=False, include_input=False)
+    )
+    described = "; ".join(f"{wrong.field}: {wrong.message}".removeprefix(": ") for wrong in errors[:_ERRORS_SHOWN])
+    if len(errors) > _ERRORS_SHOWN:
+        described += f"; and {len(errors) - _ERRORS_SHOWN} more"
+    return InvalidRequest(f"not sent, the request is invalid: {described}", errors=errors)

@@ -1,0 +1,115 @@
+"""The answer of `POST /v1/rewards`: rewards, the verdicts they came from, and what judging cost."""
+
+from typing import Literal
+
+from trainer_client.wire.base import Answer
+from trainer_client.wire.rewards import FailurePolicy, Protocol, RewardMode
+
+FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input"]
+ResponseStatus = Literal["scored", "partial", "unscored"]
+
+
+class Failure(Answer):
+    """Why a verdict could not be had. Not a wrong answer: it never counts as one."""
+
+    kind: FailureKind
+    detail: str
+
+
+class Verdict(Answer):
+    """What the judge said of one criterion on one response.
+
+    `score` is in [0, 1] and null if and only if `status` is `failed`. `probability` is the judge's mass on yes over
+    its mass on yes and no, before any constraint; `menu_mass` is the share of all its mass that those two had.
+    `step` is the number of the step the verdict belongs to: 0 the whole response, -1 no step, null not asked.
+    """
+
+    criterion: str
+    status: Literal["ok", "failed"]
+    score: float | None = None
+    probability: float | None = None
+    menu_mass: float | None = None
+    step: int | None = None
+    failure: Failure | None = None
+    cached: bool = False
+
+
+class StepReward(Answer):
+    """A step of a response: its number, its span, and the raw sum of the deltas attributed to it.
+
+    `start` and `end` are a half-open range of Unicode code points of the response as sent. Step 0 is the whole
+    response. `delta` is null where no scored criterion was attributed to the step.
+    """
+
+    number: int
+    start: int
+    end: int
+    delta: float | None = None
+
+
+class ResponseReward(Answer):
+    """One response's reward and everything it was made from.
+
+    `status`: `scored` if every criterion has a verdict, `partial` if some failed and there is a reward all the same,
+    `unscored` if the verdicts give none. `policy_applied` names the failure policy that made the reward, where one
+    did; `dropped` counts the criteria it left out; `characters_omitted` says how much of the response the judge did
+    not see.
+    """
+
+    reward: float | None
+    status: ResponseStatus
+    policy_applied: Literal["zero", "skip"] | None = None
+    dropped: int = 0
+    characters_omitted: int = 0
+    verdicts: tuple[Verdict, ...]
+    steps: tuple[StepReward, ...] = ()
+
+
+class GroupRewards(Answer):
+    """The responses of one group in the order they were sent, and the digest of the rubric that judged them."""
+
+    id: str
+    rubric: str
+    responses: tuple[ResponseReward, ...]
+
+
+class PinnedRubric(Answer):
+    """A rubric as it was used: what was asked for and the immutable content it stood for."""
+
+    digest: str
+    name: str | None = None
+    version: int | None = None
+
+
+class Judge(Answer):
+    """Who judged. Equal fingerprints mean the same weights, templates, decoding and protocol."""
+
+    model: str
+    protocol: Protocol
+    fingerprint: str
+
+
+class Usage(Answer):
+    """What the request cost. Tokens are the judge's, times are wall seconds summed over responses."""
+
+    judge_calls: int = 0
+    cached: int = 0
+    failed: int = 0
+    prompt_tokens_computed: int = 0
+    prompt_tokens_reused: int = 0
+    seconds_queued: float = 0.0
+    seconds_judging: float = 0.0
+
+
+class RewardAnswer(Answer):
+    """The answer to a `RewardRequest`; groups stand in the request's order."""
+
+    request_id: str
+    run: str | None = None
+    step: int | None = None
+    mode: RewardMode
+    on_failure: FailurePolicy
+    judge: Judge
+    rubrics: tuple[PinnedRubric, ...]
+    usage: Usage
+    groups: tuple[GroupRewards, ...]

@@ -1,0 +1,60 @@
+"""Errors on the wire: RFC 9457 problem details, with what a client needs to decide whether to try again."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from trainer_client.wire.base import Answer
+
+ProblemType = Literal[
+    "urn:adjudge:invalid-request",
+    "urn:adjudge:unknown-rubric",
+    "urn:adjudge:unsuitable-rubric",
+    "urn:adjudge:not-found",
+    "urn:adjudge:method-not-allowed",
+    "urn:adjudge:too-large",
+    "urn:adjudge:overloaded",
+    "urn:adjudge:judging-failed",
+    "urn:adjudge:not-ready",
+    "urn:adjudge:internal",
+]
+
+
+class FieldError(Answer):
+    """One thing wrong with a request: the dotted path of the field and what is wrong with it."""
+
+    field: str
+    message: str
+
+
+class Problem(Answer):
+    """An RFC 9457 problem: `type` is stable, `detail` says what to do, `retryable` whether the same may work later."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str
+    retryable: bool
+    errors: tuple[FieldError, ...] = ()
+
+
+def field_errors(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldError, ...]:
+    """Pydantic's errors as field errors: `groups.0.rubric.criteria.2.weight`, in the request's own terms.
+
+    An error about a container is left out where something inside it is wrong: it only follows from that.
+    """
+    listed = list(errors)
+    inside = {tuple(error["loc"][:n]) for error in listed for n in range(len(error["loc"]))}
+    causes = [error for error in listed if tuple(error["loc"]) not in inside]
+    return tuple([FieldError(field=_path(error["loc"]), message=_message(error)) for error in causes])
+
+
+def _path(location: Iterable[int | str]) -> str:
+    # A union's tag stands in the location in parentheses; `body` is where FastAPI found it.
+    return ".".join(str(part) for part in location if part != "body" and not str(part).startswith("("))
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return "unknown field; check its spelling"
+    return str(error["msg"]).removeprefix("Value error, ")
