@@ -20,7 +20,7 @@ from benchmarks.server import running_service
 
 RESPONSES, CRITERIA, RESPONSE_BYTES = 64, 12, 2048
 PER_REQUEST = RESPONSES * CRITERIA
-WORDS = "the sum of both sides gives x and then we divide by two to find that y is three so the answer holds".split()
+WORDS = ("both", "sides", "sum", "divide", "x", "y", "so", "three", "holds", "then", "therefore", "answer")
 
 
 def body(seed: int) -> bytes:

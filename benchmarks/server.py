@@ -14,14 +14,14 @@ import psutil
 
 
 @contextmanager
-def running_service(engine: str) -> Iterator[tuple[str, psutil.Process]]:
-    """`adjudge serve` with this engine: its address, and its process to read CPU seconds and memory from."""
+def running_service(engine: str, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
+    """`adjudge serve` with this engine and these ADJUDGE_… settings: its address, and its process to measure."""
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
         command = [sys.executable, "-m", "adjudge_services.cli", "serve", "--port", str(port), "--engine", engine]
-        environment = os.environ | {"ADJUDGE_DATA_DIR": folder}
+        environment = os.environ | {"ADJUDGE_DATA_DIR": folder} | settings
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             url = f"http://127.0.0.1:{port}"

@@ -124,6 +124,17 @@ def test_force_replaces_an_altered_file_and_keeps_it_until_the_new_one_is_whole(
     assert pull(cache, force=True).read_bytes() == CONTENT
 
 
+def test_a_forced_pull_that_broke_off_is_resumed_too(site: Site, cache: Path) -> None:
+    site.files[HUB_PATH] = CONTENT
+    site.cuts[HUB_PATH] = [120_000, 0, 0, 0]
+    with pytest.raises(ModelUnavailable):
+        pull(cache, force=True)
+    site.cuts.clear()
+    site.asked.clear()
+    assert pull(cache, force=True).read_bytes() == CONTENT
+    assert site.gets(HUB_PATH) == ["bytes=120000-"]
+
+
 def test_a_full_disk_is_noticed_before_the_download(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.files[HUB_PATH] = CONTENT
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))

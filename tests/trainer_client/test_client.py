@@ -5,21 +5,14 @@ import pytest
 
 from tests.trainer_client.fake_service import CRITERION, DIGEST, REWARDS, VERSION, Reply, problem, summary
 from trainer_client import (
-    AdjudgeError,
     AsyncClient,
     Client,
     ConnectionFailed,
     Criterion,
     Group,
     InvalidRequest,
-    JudgingFailed,
-    NotFound,
-    NotReady,
-    Overloaded,
     RubricContent,
-    RubricRefused,
     ServerError,
-    UnknownRubric,
 )
 
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
@@ -165,68 +158,6 @@ class TestReady:
         service.script(Reply(404, "nothing here"))
         with pytest.raises(ServerError, match=r"404.*nothing here"):
             connect(service.url).ready()
-
-
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("kind", "status", "error"),
-        [
-            ("invalid-request", 422, InvalidRequest),
-            ("unsuitable-rubric", 422, RubricRefused),
-            ("unknown-rubric", 404, UnknownRubric),
-            ("not-found", 404, NotFound),
-            ("method-not-allowed", 405, InvalidRequest),
-            ("too-large", 413, InvalidRequest),
-            ("overloaded", 429, Overloaded),
-            ("judging-failed", 502, JudgingFailed),
-            ("not-ready", 503, NotReady),
-            ("internal", 500, ServerError),
-            ("of-a-newer-service", 404, NotFound),
-            ("of-a-newer-service", 409, InvalidRequest),
-            ("of-a-newer-service", 429, Overloaded),
-            ("of-a-newer-service", 507, ServerError),
-        ],
-    )
-    def test_each_problem_is_raised_as_its_class_with_its_request_id(self, service, connect, kind, status, error):
-        service.script(problem(kind, status))
-        with pytest.raises(AdjudgeError) as raised:
-            connect(service.url).rubric("r")
-        assert type(raised.value) is error
-        assert (raised.value.status, raised.value.request_id) == (status, "req-7")
-        assert raised.value.problem.type == f"urn:adjudge:{kind}"
-        assert "req-7" in str(raised.value)
-        assert f"{kind} happened" in str(raised.value)
-
-    def test_the_fields_that_are_wrong_are_named(self, service, connect):
-        service.script(problem("invalid-request", 422, errors=[{"field": "groups.0.id", "message": "too long"}]))
-        with pytest.raises(InvalidRequest, match=r"groups\.0\.id: too long") as raised:
-            connect(service.url).rewards([GROUP], "r")
-        assert raised.value.errors[0].field == "groups.0.id"
-
-    def test_what_a_proxy_says_is_quoted_in_part(self, service, connect):
-        service.script(Reply(500, "<html>" + "x" * 500, {"X-Request-Id": "proxy-1"}))
-        with pytest.raises(ServerError) as raised:
-            connect(service.url).rubric("r")
-        assert "500" in str(raised.value)
-        assert "<html>" + "x" * 194 in str(raised.value)
-        assert "x" * 195 not in str(raised.value)
-        assert (raised.value.request_id, raised.value.problem) == ("proxy-1", None)
-
-    @pytest.mark.parametrize("reply", [Reply(200, "<html>"), Reply(200, {"not": "it"}), Reply(302, "moved")])
-    def test_an_answer_that_is_not_the_contracts_is_a_server_error(self, service, connect, reply):
-        service.script(reply)
-        with pytest.raises(ServerError):
-            connect(service.url).rubric("r")
-
-    @pytest.mark.parametrize("url", ["judge:8000", "ftp://judge", "http://", "http://judge:x"])
-    def test_an_address_that_is_none_is_refused_at_once(self, connect, url):
-        with pytest.raises(ValueError, match="base_url"):
-            connect(url)
-
-    @pytest.mark.parametrize("options", [{"timeout_s": 0}, {"retries": -1}, {"retry_budget_s": -1}])
-    def test_settings_out_of_range_are_refused_at_once(self, connect, options):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            connect("http://judge", **options)
 
 
 class TestConnection:

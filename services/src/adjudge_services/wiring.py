@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from sqlalchemy.exc import SQLAlchemyError
 
 from adjudge_services.settings import Settings
 from judge_server.cache import cache_from_url
@@ -78,5 +79,6 @@ async def prepare_store(settings: Settings) -> None:
             await asyncio.to_thread(migrations.upgrade, url)
         elif not await asyncio.to_thread(migrations.is_current, url):
             raise StartError("the database schema is not the one this version needs; run: adjudge migrate")
-    except OSError as error:
-        raise StartError(f"the rubric store cannot be opened: {error}; check ADJUDGE_DATABASE_URL") from error
+    except (OSError, SQLAlchemyError) as error:
+        reason = str(error).splitlines()[0]
+        raise StartError(f"the rubric store cannot be opened: {reason}. Check ADJUDGE_DATABASE_URL") from error

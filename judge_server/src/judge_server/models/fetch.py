@@ -80,8 +80,6 @@ def _obtain(target: Model | HubFile, smaller: Model | None, folder: Path, progre
         with _only_one(path, progress):
             if path.is_file() and not force:
                 return _checked(path, target, progress)
-            if force:
-                part_path(path).unlink(missing_ok=True)
             _download(target, smaller, path, progress)
     except OSError as error:
         raise ModelError(f"Cannot read or write {path}: {error.strerror or error}.") from error

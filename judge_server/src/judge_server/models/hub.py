@@ -22,6 +22,9 @@ from judge_server.models.progress import Progress
 PATIENCE_S = 6.0
 """How long the hub may take to say what it has."""
 
+PAUSE_S = 0.5
+"""How long to wait after an attempt that brought nothing, times the number of such attempts."""
+
 _TIMEOUT = httpx2.Timeout(30.0, connect=4.0)
 _FRUITLESS_ATTEMPTS = 3
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -153,7 +156,7 @@ def _download(url: str, part: Path, size: int | None, progress: Progress) -> Non
         furthest = max(furthest, reached)
         if fruitless >= _FRUITLESS_ATTEMPTS:
             raise SourceFailed(f"the download broke off {fruitless} times in a row ({reason})")
-        time.sleep(0.5 * fruitless)
+        time.sleep(PAUSE_S * fruitless)
 
 
 def _stream_rest(url: str, part: Path, size: int | None, progress: Progress) -> None:

@@ -1,0 +1,120 @@
+"""Public data sets as groups to score, with a label for each verdict that has one. Reads rows, writes nothing.
+
+A label is 1 or 0: what the criterion's verdict should be. Steps have labels where the data set names a step.
+"""
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Labels = dict[str, list[dict[str, int]]]
+"""Per group id, per response, criterion id to label."""
+
+
+@dataclass(slots=True)
+class Task:
+    """Groups to score under a mode, and what their verdicts should be."""
+
+    mode: str
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    labels: Labels = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+    rewards: dict[str, float] = field(default_factory=dict)
+    labelled_by: str = "human"
+
+
+def gsm8k(folder: Path, size: int) -> Task:
+    """Final answers of real rollouts, given the right one; labelled by comparing answers."""
+    task = Task("weighted_mean", labelled_by="answer check")
+    models = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
+    rubric = {"criteria": [_criterion("answer", "The final answer of the response equals the correct final answer.")]}
+    for number, row in enumerate(_rows(folder / "gsm8k_model_rollouts.jsonl", size)):
+        truth = row["ground_truth"].rsplit("A:", 1)[1].strip()
+        responses = [row[model]["solution"] for model in models]
+        group = {"id": f"gsm8k-{number}", "prompt": row["question"], "ground_truth": truth, "responses": responses}
+        task.groups.append(group | {"rubric": rubric})
+        task.labels[group["id"]] = [{"answer": int(row[model]["is_correct"])} for model in models]
+    return task
+
+
+def contractnli(folder: Path, size: int) -> Task:
+    """Hypotheses as yes/no criteria grounded in a contract; yes means entailed. The shortest contracts."""
+    task = Task("weighted_mean")
+    rows = sorted(_rows(folder / "contractnli_dev_test_docs.jsonl"), key=lambda row: len(row["text"]))
+    for row in rows[:size]:
+        criteria = [_criterion(c["id"], f"The contract says: {c['hypothesis']}") for c in row["criteria"]]
+        group = {
+            "id": f"contract-{row['id']}",
+            "prompt": "Which obligations and permissions does the contract set out?",
+            "grounding": row["text"],
+            "responses": ["All those that the source states, and no others."],
+            "rubric": {"criteria": criteria},
+        }
+        task.groups.append(group)
+        task.labels[group["id"]] = [{c["id"]: int(c["choice"] == "Entailment") for c in row["criteria"]}]
+    return task
+
+
+def processbench(folder: Path, size: int) -> Task:
+    """Solutions in steps, under one question: is there a mistake, and in which step is the first."""
+    task = Task("stepwise")
+    criteria = [
+        _criterion("mistake", "A step that reasons or calculates wrongly.", "pitfall"),
+        _criterion("answer", "The final answer is correct.", "answer"),
+    ]
+    for row in _rows(folder / "processbench.jsonl", size, lambda row: row["split"] == "gsm8k"):
+        text = "\n".join(f"### Step {n}:\n{step}" for n, step in enumerate(row["steps"], 1))
+        group = {"id": row["id"], "prompt": row["problem"], "responses": [text], "rubric": {"criteria": criteria}}
+        task.groups.append(group)
+        task.labels[row["id"]] = [{"mistake": int(row["label"] >= 0), "answer": int(row["final_answer_correct"])}]
+        if row["label"] >= 0:
+            task.steps[row["id"]] = row["label"] + 1
+    return task
+
+
+def healthbench(folder: Path, size: int) -> Task:
+    """Conversations and responses under physicians' point rubrics; labelled by another LLM judge. Measuring only."""
+    task = Task("points", labelled_by="LLM judge")
+    rows = sorted(_rows(folder / "healthbench_m42_responses_llmjudged.jsonl"), key=lambda row: len(json.dumps(row)))
+    for row in rows[:size]:
+        group = {
+            "id": row["prompt_id"],
+            "prompt": [{"role": m["role"], "content": m["content"]} for m in row["prompt"]],
+            "responses": [row["prompt_response"][-1]["content"]],
+            "rubric": row["rubrics"],
+        }
+        verdicts = [bool(v["response_dict"]["criteria_met"]) for v in ast.literal_eval(row["responses"])]
+        task.groups.append(group)
+        task.labels[group["id"]] = [{f"c{n}": int(met) for n, met in enumerate(verdicts, 1)}]
+        task.rewards[group["id"]] = row["score"]
+    return task
+
+
+TASKS: dict[str, tuple[Callable[[Path, int], Task], int]] = {
+    "gsm8k": (gsm8k, 12),
+    "processbench": (processbench, 24),
+    "healthbench": (healthbench, 8),
+    "contractnli": (contractnli, 6),
+}
+"""The tasks, each with how many of its rows are read unless told otherwise."""
+
+
+def _criterion(id_: str, description: str, kind: str = "point") -> dict[str, Any]:
+    return {"id": id_, "description": description, "kind": kind}
+
+
+def _rows(
+    file: Path, size: int | None = None, wanted: Callable[[dict[str, Any]], bool] = lambda row: True
+) -> Iterator[dict[str, Any]]:
+    found = 0
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            if wanted(row):
+                yield row
+                found += 1
+                if found == size:
+                    return
