@@ -38,7 +38,7 @@ async def find_rubric(source: RubricSource, project_id: str, reference: str) -> 
     found = await source.find(project_id, reference)
     if found is None:
         closest = await source.closest(project_id, reference)
-        hint = f"Did you mean {closest!r}?" if closest else "No rubric has been published yet."
+        hint = f"Did you mean {closest!r}?" if closest else "None is called anything like it; list them first."
         raise UnknownRubric(f"There is no rubric {reference!r}. {hint}")
     return found
 

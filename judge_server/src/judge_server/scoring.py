@@ -15,7 +15,7 @@ from judge_server.judging.plan import ResponsePlan, plan_response
 from judge_server.ports import CallFailed, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from trainer_client import wire
-from trainer_client.rewards import assess
+from trainer_client.rewards import UnscoredCriteria, assess
 from trainer_client.steps import has_format, step_deltas
 
 _RESPONSES_PER_TURN = 16
@@ -34,15 +34,26 @@ class Scorer:
         Raises:
             UnknownRubric, UnsuitableRubricError: before anything is judged.
             Overloaded: the judge's queue has no room.
-            JudgingFailed: a verdict failed and `on_failure` is `error`.
+            JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
         deadline = asyncio.get_running_loop().time() + request.deadline_s
         rubrics = await resolve_rubrics(self.rubrics, request, project_id)
         plans = await self._plan(request, rubrics)
         outcomes = await self.judge.outcomes([p for group in plans for p in group], deadline)
-        if request.on_failure == "error":
-            _refuse_failures(outcomes)
-        groups = [
+        try:
+            groups = self._reward(request, rubrics, plans, outcomes)
+        except UnscoredCriteria:
+            raise _judging_failed(outcomes) from None
+        return self._answer(request, request_id, rubrics, outcomes, groups)
+
+    def _reward(
+        self,
+        request: wire.RewardRequest,
+        rubrics: Sequence[ResolvedRubric],
+        plans: Sequence[Sequence[ResponsePlan]],
+        outcomes: Outcomes,
+    ) -> list[wire.GroupRewards]:
+        return [
             wire.GroupRewards.model_construct(
                 id=group.id,
                 rubric=rubric.pinned.digest,
@@ -55,7 +66,6 @@ class Scorer:
             )
             for group, rubric, group_plans in zip(request.groups, rubrics, plans, strict=True)
         ]
-        return self._answer(request, request_id, rubrics, outcomes, groups)
 
     async def _plan(self, request: wire.RewardRequest, rubrics: Sequence[ResolvedRubric]) -> list[list[ResponsePlan]]:
         setup = self.judge.setup(request.protocol)
@@ -164,12 +174,11 @@ def _steps(
     return tuple([wire.StepReward(number=n, start=a, end=b, delta=deltas.get(n)) for n, a, b in spans])
 
 
-def _refuse_failures(outcomes: Outcomes) -> None:
+def _judging_failed(outcomes: Outcomes) -> JudgingFailed:
     kinds = failures_by_kind(list(outcomes.of.values()))
-    if kinds:
-        counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-        example = next(o.detail for o in outcomes.of.values() if isinstance(o, CallFailed))
-        raise JudgingFailed(
-            f"{kinds.total()} of {len(outcomes.of)} verdicts failed ({counts}) and on_failure is 'error'. "
-            f"For example: {example}"
-        )
+    counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    example = next(o.detail for o in outcomes.of.values() if isinstance(o, CallFailed))
+    return JudgingFailed(
+        f"{kinds.total()} of {len(outcomes.of)} verdicts failed ({counts}) and on_failure is 'error'. "
+        f"For example: {example}"
+    )

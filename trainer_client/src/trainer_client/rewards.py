@@ -163,7 +163,8 @@ def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode) -> None:
 
     Raises:
         UnsuitableRubric: `weighted_mean` and `factual_override` take no negative weight and need a positive
-            one, `points` needs a positive weight, `stepwise` a criterion of kind `answer`.
+            one, `points` needs a positive weight, `stepwise` a criterion of kind `answer`. Only `stepwise` takes
+            a `pitfall` of positive weight: a sum of weights would reward the mistake.
         ValueError: an unknown mode or kind, or a weight that is no finite number.
     """
     _check_terms(read_criteria(criteria), mode)
@@ -179,6 +180,12 @@ def _check_terms(terms: list[Term], mode: RewardMode) -> None:
                 "add a criterion of kind 'answer' that checks the final answer"
             )
         return
+    for term in terms:
+        if term.kind == "pitfall" and term.weight > 0:
+            raise UnsuitableRubric(
+                f"criterion {term.label!r} is a pitfall of weight {term.weight:g}, so {mode} would reward the mistake; "
+                "use mode 'stepwise', or mode 'points' with a negative weight"
+            )
     if mode != "points":
         for term in terms:
             if term.weight < 0:

@@ -17,7 +17,7 @@ from trainer_client.final_answer import boxed_answer, extract_final_answer
 
 __all__ = ["Step", "extract_final_answer", "has_format", "split_steps", "step_deltas", "token_spans"]
 
-_HEADER = re.compile(r"^###[ \t]*Step[ \t]+0{0,8}([1-9][0-9]{0,8})(?![.,]?\w)", re.MULTILINE)
+_HEADER = re.compile(r"^###[ \t]*Step[ \t]+0{0,8}([1-9][0-9]{0,8})(?!\w|[.,][0-9])", re.MULTILINE)
 
 
 class Step(NamedTuple):

@@ -35,10 +35,12 @@ class Admission:
     def reserve(self, calls: int) -> Iterator[None]:
         """Hold room for a request's calls while it is judged; an idle queue takes a request of any size.
 
+        A request without calls, all of whose verdicts are known, needs no room.
+
         Raises:
             Overloaded: others hold so much that these calls do not fit.
         """
-        if self._reserved and self._reserved + calls > self._capacity:
+        if calls and self._reserved and self._reserved + calls > self._capacity:
             raise Overloaded(
                 f"{self._reserved} judge calls are waiting and {calls} more exceed the queue's {self._capacity}; "
                 "try again later, or send fewer responses at once",
@@ -58,6 +60,8 @@ class Admission:
         started = None
         try:
             async with asyncio.timeout_at(deadline), self._slots:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise TimeoutError  # `timeout_at` acts only where something waits, and a free slot does not
                 started = time.monotonic()
                 async for index, outcome in self._engine.answer(batch):
                     judged.outcomes[index] = outcome

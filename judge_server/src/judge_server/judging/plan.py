@@ -45,10 +45,11 @@ def plan_response(
     """
     stepwise = setup.protocol == "stepwise"
     steps = tuple(split_steps(response)) if stepwise else ()
-    final_answer = extract_final_answer(response) if stepwise else None
+    show_final_answer = stepwise or group.ground_truth is not None
+    final_answer = extract_final_answer(response) if show_final_answer else None
     shown, omitted = _without_middle(response, keep)
     templates = setup.templates
-    shared = templates.shared(group, shown, final_answer)
+    shared = templates.shared(group, shown, show_final_answer=show_final_answer, final_answer=final_answer)
     numbers = [step.number for step in steps]
     calls = tuple([make_call(setup.protocol, templates.question(c), numbers) for c in criteria])
     digests = CallDigests(setup.fingerprint, templates.system, shared)

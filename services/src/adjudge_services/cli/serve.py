@@ -26,7 +26,8 @@ def serve(
             "Listen on 127.0.0.1 and put a proxy that authenticates in front"
         )
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    for chatty in ("httpx2", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         app = build_app(settings)
     except (StartError, ValueError) as error:

@@ -46,15 +46,26 @@ def field_errors(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldError, ...]:
     listed = list(errors)
     inside = {tuple(error["loc"][:n]) for error in listed for n in range(len(error["loc"]))}
     causes = [error for error in listed if tuple(error["loc"]) not in inside]
-    return tuple([FieldError(field=_path(error["loc"]), message=_message(error)) for error in causes])
+    return tuple([FieldError(field=_path(error), message=_message(error)) for error in causes])
 
 
-def _path(location: Iterable[int | str]) -> str:
+def _path(error: Mapping[str, Any]) -> str:
+    if error["type"] == "json_invalid":
+        return ""
     # A union's tag stands in the location in parentheses; `body` is where FastAPI found it.
-    return ".".join(str(part) for part in location if part != "body" and not str(part).startswith("("))
+    return ".".join(str(part) for part in error["loc"] if part != "body" and not str(part).startswith("("))
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    if error["type"] == "extra_forbidden":
-        return "unknown field; check its spelling"
-    return str(error["msg"]).removeprefix("Value error, ")
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden":
+            return "unknown field; check its spelling"
+        case "json_invalid":
+            return f"not JSON: {context.get('error', 'malformed')} at character {error['loc'][-1]}"
+        case "too_short":
+            return f"needs at least {context['min_length']}, has {context['actual_length']}"
+        case "too_long":
+            return f"takes at most {context['max_length']}, has {context['actual_length']}"
+        case _:
+            return str(error["msg"]).removeprefix("Value error, ")

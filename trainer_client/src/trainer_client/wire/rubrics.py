@@ -20,9 +20,8 @@ CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bo
 `suggest`, `pitfall`, `bonus` and `answer` are SRaR's. A satisfied `pitfall` means that the mistake was made."""
 
 CriterionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-RubricName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$", max_length=200)
-]
+_NAME = r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*"
+RubricName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=200)]
 
 
 class Criterion(Request):
@@ -104,7 +103,7 @@ class Reference(NamedTuple):
     digest: str | None
 
 
-_REFERENCE = re.compile(r"(?P<name>[a-z0-9][a-z0-9._/-]*)(@(?P<version>[1-9][0-9]{0,8}))?")
+_REFERENCE = re.compile(rf"(?P<name>{_NAME})(@(?P<version>[1-9][0-9]{{0,8}}))?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 

@@ -1,0 +1,1 @@
+"""The judge server, from fencing to HTTP."""

@@ -1,0 +1,116 @@
+"""What tests of judging share: batches, scripts for the scripted engine, judges, plans, requests."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from judge_server.cache import MemoryCache
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.fencing import Fence
+from judge_server.judging.judge import Judge
+from judge_server.judging.plan import JudgeSetup, ResponsePlan, plan_response
+from judge_server.judging.protocols import make_call
+from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.prompts import PromptTemplates
+from trainer_client.wire import Criterion, Group, Protocol
+
+SECRET = b"a secret that only tests know"
+FENCE = Fence(SECRET)
+
+CRITERIA = [
+    {"id": "fact", "kind": "factual", "description": "States that 7 is prime.", "weight": 3},
+    {"id": "process", "kind": "process", "description": "Gives a reason.", "weight": 1},
+    {"id": "suggest", "kind": "suggest", "description": "Divides by 2, 3 and 5.", "weight": 2},
+    {"id": "pitfall", "kind": "pitfall", "description": "Calls 1 a prime.", "weight": 1},
+    {"id": "bonus", "kind": "bonus", "description": "Mentions the sieve.", "weight": 1},
+    {"id": "answer", "kind": "answer", "description": "The final answer is yes.", "weight": 2},
+    {"id": "point", "kind": "point", "description": "Is polite.", "weight": 1},
+]
+
+STEPPED = "### Step 1: try\n7 is not a multiple of 2.\n### Step 2: conclude\nSo \\boxed{yes}"
+
+
+def batch(*questions: str, shared: str = "7 is prime.\n", steps: Sequence[int] | None = None) -> Batch:
+    """A batch of these questions about one text; with `steps`, each asks for a step too."""
+    protocol: Protocol = "binary" if steps is None else "stepwise"
+    calls = tuple(make_call(protocol, question, steps or ()) for question in questions)
+    return Batch("Answer yes or no.", shared, calls)
+
+
+def group(*responses: str, **fields: Any) -> Group:
+    """A group of the wire contract."""
+    return Group.model_validate({"id": "g", "prompt": "Is 7 prime?", "responses": responses or ("Yes.",)} | fields)
+
+
+def criteria(*descriptions: str) -> list[Criterion]:
+    """Criteria with these texts."""
+    return [Criterion(id=f"c{i}", description=text) for i, text in enumerate(descriptions)]
+
+
+def setup(protocol: Protocol = "binary", fingerprint: str = "sha256:f") -> JudgeSetup:
+    """A judge's templates under a fingerprint."""
+    return JudgeSetup(protocol, PromptTemplates(protocol, FENCE), fingerprint)
+
+
+def plans(judge: Judge, *responses: str, of: Sequence[Criterion]) -> list[ResponsePlan]:
+    """Plans of these responses by the same criteria."""
+    return [plan_response(judge.setup("binary"), group(r), r, of, None) for r in responses]
+
+
+def request(*responses: str, **fields: Any) -> dict[str, Any]:
+    """A body of `POST /v1/rewards` with every kind of criterion."""
+    body: dict[str, Any] = {
+        "rubric": {"criteria": CRITERIA},
+        "groups": [{"id": "g", "prompt": "Is 7 prime?", "responses": list(responses or ("Yes.",))}],
+    }
+    return body | fields
+
+
+async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
+    """A started judge with a memory of its own."""
+    options = {"queue_calls": 1000, "cache": MemoryCache()} | options
+    made = Judge(engine or ScriptedEngine(), options.pop("cache"), FENCE, **options)
+    await made.start()
+    return made
+
+
+async def soon(seconds: float = 60.0) -> float:
+    """A deadline, in the loop's time."""
+    return asyncio.get_running_loop().time() + seconds
+
+
+class Recording:
+    """A script that remembers what it was asked, and lets `outcome` decide; by hash unless given."""
+
+    def __init__(self, outcome: Callable[[Batch, Call], Reply | CallFailed] = by_hash) -> None:
+        self.asked: Counter[str] = Counter()
+        self.outcome = outcome
+
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        self.asked[call.question] += 1
+        return self.outcome(batch, call)
+
+
+class Gated(ScriptedEngine):
+    """A scripted engine that answers a call only when `gate` lets it, and notes whose call it began."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.gate = asyncio.Semaphore(0)
+        self.began: list[str] = []
+        self.waiting = asyncio.Event()
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """As `ScriptedEngine`, one permit a call."""
+        for index, call in enumerate(batch.calls):
+            self.began.append(call.question)
+            self.waiting.set()
+            await self.gate.acquire()
+            self.waiting.clear()
+            yield index, by_hash(batch, call)
+
+    def let(self, calls: int) -> None:
+        """Let this many calls through."""
+        for _ in range(calls):
+            self.gate.release()

@@ -1,0 +1,92 @@
+"""What every verdict cache keeps to: the one in memory and the one in Redis alike."""
+
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from judge_server.cache import MemoryCache, RedisCache, cache_from_url
+from judge_server.ports import Finding, VerdictCache
+
+FINDINGS = [
+    Finding(1.0, 0.1 + 0.2, 0.999, 3),
+    Finding(0.0, 1e-300, 5e-324, -1),
+    Finding(0.5, None, None, None),
+    Finding(1.0, 1.0, 1.0, 0),
+]
+
+
+@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])
+async def cache(request: pytest.FixtureRequest) -> AsyncIterator[VerdictCache]:
+    """A cache of each kind."""
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("redis_url")
+    made = cache_from_url(url)
+    yield made
+    await made.close()
+
+
+def digests(n: int) -> list[bytes]:
+    """Digests that no other test has; any bytes may stand in one."""
+    return [secrets.token_bytes(28) + b"\0\r\n*" for _ in range(n)]
+
+
+async def test_every_field_of_a_finding_comes_back_as_it_was(cache: VerdictCache) -> None:
+    stored = dict(zip(digests(4), FINDINGS, strict=True))
+    await cache.put_many(stored)
+    assert dict(await cache.get_many(list(stored))) == stored
+
+
+async def test_the_first_verdict_stands(cache: VerdictCache) -> None:
+    first, second = digests(2)
+    await cache.put_many({first: FINDINGS[0]})
+    await cache.put_many({first: FINDINGS[1], second: FINDINGS[2]})
+    assert dict(await cache.get_many([second, first])) == {first: FINDINGS[0], second: FINDINGS[2]}
+
+
+async def test_what_is_not_known_is_absent(cache: VerdictCache) -> None:
+    known, unknown = digests(2)
+    await cache.put_many({known: FINDINGS[0]})
+    assert dict(await cache.get_many([unknown, known])) == {known: FINDINGS[0]}
+    assert dict(await cache.get_many([unknown])) == {}
+
+
+async def test_nothing_asked_and_nothing_stored_is_fine(cache: VerdictCache) -> None:
+    await cache.put_many({})
+    assert dict(await cache.get_many([])) == {}
+
+
+async def test_a_digest_asked_twice_is_answered(cache: VerdictCache) -> None:
+    (digest,) = digests(1)
+    await cache.put_many({digest: FINDINGS[0]})
+    assert dict(await cache.get_many([digest, digest])) == {digest: FINDINGS[0]}
+
+
+async def test_memory_is_bounded_and_the_least_recently_read_go_first() -> None:
+    cache = MemoryCache(max_entries=3)
+    a, b, c, d = digests(4)
+    await cache.put_many(dict.fromkeys([a, b, c], FINDINGS[0]))
+    await cache.get_many([a])
+    await cache.put_many({d: FINDINGS[1]})
+    assert set(await cache.get_many([a, b, c, d])) == {a, c, d}
+    await cache.put_many(dict.fromkeys(digests(50), FINDINGS[0]))
+    assert await cache.get_many([a, c, d]) == {}
+
+
+@pytest.mark.redis
+async def test_another_process_on_the_same_redis_sees_the_verdicts_for_as_long_as_they_live(redis_url: str) -> None:
+    (digest,) = digests(1)
+    one, other = RedisCache(redis_url, ttl_s=100), RedisCache(redis_url)
+    await one.put_many({digest: FINDINGS[0]})
+    await other.put_many({digest: FINDINGS[1]})
+    assert dict(await other.get_many([digest])) == {digest: FINDINGS[0]}
+    async with Redis.from_url(redis_url) as redis:
+        assert 0 < await redis.ttl(b"adjudge:verdict:1:" + digest) <= 100
+    await one.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("url", ["memcached://x", "", "redis.example"])
+def test_an_unknown_cache_is_refused_with_those_there_are(url: str) -> None:
+    with pytest.raises(ValueError, match=r"memory:// or redis://"):
+        cache_from_url(url)

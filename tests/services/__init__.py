@@ -1,0 +1,1 @@
+"""The processes and the command line, as their users start them."""
