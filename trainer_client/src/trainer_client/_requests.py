@@ -14,7 +14,6 @@ from trainer_client._criteria import CriterionLike
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     FailurePolicy,
-    FieldError,
     Group,
     Protocol,
     RewardAnswer,
@@ -26,6 +25,7 @@ from trainer_client.wire import (
     RubricVersion,
     parse_reference,
 )
+from trainer_client.wire.problems import field_errors
 
 GroupLike = Group | Mapping[str, Any]
 RubricLike = str | RubricContent | Mapping[str, Any]
@@ -143,11 +143,7 @@ def rubric_call(reference: str) -> Call[RubricVersion]:
         InvalidRequest: the reference is none.
     """
     try:
-        named = parse_reference(reference)
-        if named.name is not None:
-            _RUBRIC_NAME.validate_python(named.name)
-    except ValidationError as error:
-        raise _invalid(error) from error
+        parse_reference(reference)
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     return Call("GET", f"/v1/rubrics/{reference}", RubricVersion)
@@ -171,10 +167,7 @@ def _json(request: BaseModel) -> bytes:
 
 
 def _invalid(error: ValidationError) -> InvalidRequest:
-    errors = tuple(
-        FieldError(field=".".join(map(str, wrong["loc"])), message=wrong["msg"])
-        for wrong in error.errors(include_url=False, include_input=False)
-    )
+    errors = field_errors(error.errors(include_url=False, include_input=False))
     described = "; ".join(f"{wrong.field}: {wrong.message}".removeprefix(": ") for wrong in errors[:_ERRORS_SHOWN])
     if len(errors) > _ERRORS_SHOWN:
         described += f"; and {len(errors) - _ERRORS_SHOWN} more"

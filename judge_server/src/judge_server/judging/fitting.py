@@ -21,12 +21,13 @@ async def fit_response(
     longest = max(len(call.question.encode()) for call in whole.batch.calls)
     if len(whole.batch.system.encode()) + len(whole.batch.shared.encode()) + longest + 256 <= context_tokens:
         return whole  # no tokenizer makes more tokens than bytes
+    around = len(whole.batch.system) + max(len(call.question) for call in whole.batch.calls)
     candidate, keep = whole, length
     for _ in range(_TRIES):
         tokens = await engine.count_tokens(candidate.batch)
         if tokens <= context_tokens:
             return candidate
-        shown = len(candidate.batch.shared)
+        shown = around + len(candidate.batch.shared)
         keep = min(keep - 1, keep - int(shown * (1 - _MARGIN * context_tokens / tokens)))
         if keep < 1:
             return whole

@@ -4,6 +4,7 @@ from typing import NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 out = Console()
 err = Console(stderr=True)
@@ -11,5 +12,5 @@ err = Console(stderr=True)
 
 def give_up(message: str, *, code: int = 1) -> NoReturn:
     """Say what went wrong on standard error and end."""
-    err.print(f"[bold red]error[/] {message}", highlight=False, markup=True, soft_wrap=True)
+    err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)

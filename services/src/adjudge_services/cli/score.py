@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,6 +29,9 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
+from trainer_client.wire import FailurePolicy, RewardMode
+
+_NO_RUBRIC = "has no rubric; give the line one, or all of them one by --rubric"
 
 
 def score(
@@ -37,8 +41,8 @@ def score(
     rubric: Annotated[
         str | None, typer.Option(help="A reference (name@3) or a rubric file; a line's own wins.")
     ] = None,
-    mode: Annotated[str, typer.Option(help="weighted_mean, factual_override, points or stepwise.")] = "weighted_mean",
-    on_failure: Annotated[str, typer.Option(help="null, error, zero or skip.")] = "null",
+    mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
+    on_failure: Annotated[FailurePolicy, typer.Option(help="What a failed verdict does to a reward.")] = "null",
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Judge over-long responses without their middle.")
     ] = False,
@@ -59,6 +63,9 @@ def score(
     lines = list(islice(read_groups(file), limit))
     bad = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     groups = [line for line in lines if isinstance(line, GroupLine)]
+    if rubric is None:
+        bad |= {line.number: _NO_RUBRIC for line in groups if line.group.rubric is None}
+        groups = [line for line in groups if line.group.rubric is not None]
     if not groups and not bad:
         give_up(f"{file} has no lines")
     settings = Settings(engine_url=engine) if engine else Settings()
@@ -93,6 +100,8 @@ async def _score(
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("loading the judge", total=None)
         async with open_client(url, settings) as client:
+            if isinstance(options["rubric"], str):
+                await client.rubric(options["rubric"])  # better one error now than one for every line
             progress.update(task, description="judging responses", total=total)
             return await score_groups(
                 client, groups, options, concurrency=concurrency, advance=lambda: progress.advance(task)
@@ -113,25 +122,31 @@ def _write(scored: ScoredFile, output: Path | None, title: str) -> None:
         else:
             output.write_text(text, encoding="utf-8")
     if sys.stdout.isatty() and scored.groups:
-        out.print(rewards_table(scored.groups, title))
+        out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+        out.print(rewards_table(scored.groups))
 
 
 def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
     usage = scored.usage
     responses = sum(len(group.responses) for group in scored.groups)
     err.print(
-        f"{responses} responses, {usage.judge_calls} judge calls, {usage.cached} verdicts known before, "
-        f"{usage.prompt_tokens_computed} prompt tokens computed, {usage.prompt_tokens_reused} reused, {seconds:.1f} s",
+        f"{_count(responses, 'response')}, {_count(usage.judge_calls, 'judge call')}, {usage.cached} known before; "
+        f"{_count(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused} reused; "
+        f"{seconds:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
     for number, reason in sorted(scored.refused.items()):
-        err.print(f"[red]{file}:{number}:[/] {reason}", highlight=False, soft_wrap=True)
+        err.print(f"[red]{file}:{number}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
     reasons = unscored_reasons(scored.groups)
     if reasons:
         why = ", ".join(f"{n} {kind}" for kind, n in reasons.most_common())
-        err.print(f"[bold red]{reasons.total()} of {responses} responses stayed unscored:[/] {why}", highlight=False)
+        err.print(f"[bold red]{reasons.total()} of {responses} stayed unscored:[/] {why}", highlight=False)
     if scored.refused:
-        err.print(f"[bold red]{len(scored.refused)} lines were not scored[/]", highlight=False)
+        err.print(f"[bold red]{_count(len(scored.refused), 'line')} not scored[/]", highlight=False)
     if reasons or scored.refused:
         raise typer.Exit(1)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

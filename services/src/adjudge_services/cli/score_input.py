@@ -47,7 +47,7 @@ def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
             except FormatError as error:
                 yield BadLine(number, f"rubric: {error}")
             except (ValueError, RecursionError) as error:
-                yield BadLine(number, f"no JSON: {error}")
+                yield BadLine(number, f"not JSON: {error}")
 
 
 def _group(number: int, row: Any) -> Group:

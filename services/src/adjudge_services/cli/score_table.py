@@ -9,10 +9,10 @@ from rich.text import Text
 from trainer_client.wire import GroupRewards, ResponseReward, Verdict
 
 
-def rewards_table(groups: Sequence[GroupRewards], title: str) -> Table:
+def rewards_table(groups: Sequence[GroupRewards]) -> Table:
     """One row per response. A verdict reads `s1 ✓ .87 @2`: criterion, satisfied, its probability, its step."""
     stepwise = any(response.steps for group in groups for response in group.responses)
-    table = Table(title=title, title_justify="left", show_lines=stepwise, header_style="bold")
+    table = Table(show_lines=stepwise, header_style="bold")
     table.add_column("group")
     table.add_column("#", justify="right")
     table.add_column("reward", justify="right")

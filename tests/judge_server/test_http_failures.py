@@ -1,0 +1,167 @@
+"""What the judge could not say is never a reward: the failure policies, engines that go, queues that fill."""
+
+import asyncio
+from typing import Any, get_args
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.ports import Batch, Call, CallFailed, Reply
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import CRITERIA, STEPPED, Gated, Recording, request
+from tests.judge_server.test_http_rewards import rewards
+from trainer_client.rewards import reward
+from trainer_client.steps import has_format
+from trainer_client.wire import ResponseReward, RewardMode
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry comes at once."""
+    monkeypatch.setattr("judge_server.judging.judge.ENGINE_RETRY_PAUSE_S", 0.001)
+
+
+def failing(*about: str, kind: str = "engine") -> ScriptedEngine:
+    """An engine that fails every question that holds one of these texts."""
+
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        fails = any(text in call.question for text in about)
+        return CallFailed(kind, "the script says so") if fails else by_hash(batch, call)  # type: ignore[arg-type]
+
+    return ScriptedEngine(script)
+
+
+def failed(response: ResponseReward) -> dict[str, str]:
+    """The failed verdicts: criterion to kind. Each must be without any value."""
+    kinds = {}
+    for verdict in response.verdicts:
+        if verdict.status == "failed":
+            assert (verdict.score, verdict.probability, verdict.menu_mass, verdict.step) == (None,) * 4
+            assert verdict.failure is not None
+            assert not verdict.cached
+            kinds[verdict.criterion] = verdict.failure.kind
+        else:
+            assert verdict.score is not None
+    return kinds
+
+
+@pytest.mark.parametrize("mode", get_args(RewardMode))
+@pytest.mark.parametrize("policy", ["null", "zero", "skip"])
+async def test_the_failure_policy_alone_decides_what_a_failed_verdict_means(
+    serve: Serve, mode: RewardMode, policy: Any
+) -> None:
+    http = await serve(failing("Gives a reason", "The final answer is yes"))
+    answer = await rewards(http, request(STEPPED, reward={"mode": mode}, on_failure=policy))
+    response = answer.groups[0].responses[0]
+    assert failed(response) == {"process": "engine", "answer": "engine"}
+    scores = [verdict.score for verdict in response.verdicts]
+    assert response.reward == reward(CRITERIA, scores, mode, policy, format_ok=has_format(STEPPED))
+    assert (answer.on_failure, answer.usage.failed) == (policy, 2)
+    if policy == "null":
+        assert (response.reward, response.status, response.policy_applied) == (None, "unscored", None)
+    elif policy == "zero":
+        assert (response.reward, response.status, response.policy_applied) == (0.0, "unscored", "zero")
+    elif mode == "stepwise":
+        assert (response.reward, response.status) == (None, "unscored")
+    else:
+        assert (response.status, response.policy_applied, response.dropped) == ("partial", "skip", 2)
+
+
+async def test_under_error_a_failed_verdict_is_a_problem_that_counts_the_kinds(serve: Serve) -> None:
+    http = await serve(failing("Gives a reason", "Is polite"))
+    answer = await http.post("/v1/rewards", json=request("Yes.", on_failure="error"))
+    problem = answer.json()
+    assert (answer.status_code, problem["type"]) == (502, "urn:adjudge:judging-failed")
+    assert problem["retryable"] is True
+    assert "2 of 7 verdicts failed (2 engine)" in problem["detail"]
+    assert "the script says so" in problem["detail"]
+    assert "groups" not in problem
+
+
+async def test_under_error_a_request_whose_verdicts_all_came_is_answered(serve: Serve) -> None:
+    answer = await rewards(await serve(failing()), request("Yes.", on_failure="error"))
+    assert answer.groups[0].responses[0].status == "scored"
+
+
+@pytest.mark.parametrize("policy", ["null", "zero", "skip"])
+async def test_a_failure_costs_only_its_own_response(serve: Serve, policy: str) -> None:
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        return CallFailed("truncated_input", "no") if "BAD" in batch.shared else by_hash(batch, call)
+
+    answer = await rewards(await serve(ScriptedEngine(script)), request("good", "BAD", on_failure=policy))
+    good, bad = answer.groups[0].responses
+    assert good.status == "scored"
+    assert bad.status == "unscored"
+    assert set(failed(bad).values()) == {"truncated_input"}
+
+
+async def test_failures_are_asked_again_by_the_next_request(serve: Serve) -> None:
+    script = Recording(lambda batch, call: CallFailed("engine", "gone"))
+    http = await serve(ScriptedEngine(script))
+    assert (await rewards(http, request("Yes."))).usage.failed == 7
+    script.outcome = by_hash
+    answer = await rewards(http, request("Yes."))
+    assert (answer.usage.failed, answer.usage.cached) == (0, 0)
+    assert answer.groups[0].responses[0].status == "scored"
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_reward(
+    serve: Serve, truncate: bool
+) -> None:
+    engine = ScriptedEngine(context_tokens=5000)
+    http = await serve(engine)
+    await engine.close()
+    answer = await rewards(http, request("Yes.", "No. " * 9000, judging={"truncate": truncate}))
+    for response in answer.groups[0].responses:
+        assert set(failed(response).values()) == {"engine"}
+        assert (response.reward, response.status) == (None, "unscored")
+    assert (await http.get("/readyz")).status_code == 503
+    assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_at_the_deadline_finished_verdicts_come_back_and_the_rest_is_a_timeout(serve: Serve) -> None:
+    engine = Gated(concurrent_batches=1)
+    engine.let(3)
+    answer = await rewards(await serve(engine), request("Yes.", deadline_s=0.05))
+    response = answer.groups[0].responses[0]
+    assert [v.status for v in response.verdicts] == ["ok"] * 3 + ["failed"] * 4
+    assert set(failed(response).values()) == {"timeout"}
+    assert response.reward is None
+
+
+async def test_a_full_queue_sheds_the_whole_request_and_says_when_to_come_back(serve: Serve) -> None:
+    engine = Gated(concurrent_batches=1)
+    http = await serve(engine, queue_calls=10)
+    running = asyncio.create_task(http.post("/v1/rewards", json=request("Yes.")))
+    await engine.waiting.wait()
+    refused = await http.post("/v1/rewards", json=request("No."))
+    assert (refused.status_code, refused.json()["type"]) == (429, "urn:adjudge:overloaded")
+    assert int(refused.headers["Retry-After"]) > 0
+    assert refused.json()["retryable"] is True
+    engine.let(7)
+    assert (await running).status_code == 200
+
+
+async def test_a_response_over_the_context_fails_unless_its_middle_may_be_left_out(serve: Serve) -> None:
+    engine = ScriptedEngine(context_tokens=600)
+    http = await serve(engine)
+    body = request("short", "long " * 4000)
+    short, long = (await rewards(http, body)).groups[0].responses
+    assert (short.status, failed(short), short.characters_omitted) == ("scored", {}, 0)
+    assert set(failed(long).values()) == {"truncated_input"}
+    assert (long.reward, long.characters_omitted) == (None, 0)
+    short, long = (await rewards(http, body | {"judging": {"truncate": True}})).groups[0].responses
+    assert (long.status, failed(long)) == ("scored", {})
+    assert 0 < long.characters_omitted < 20_000
+    assert short.characters_omitted == 0
+
+
+async def test_where_the_prompt_alone_is_over_the_context_truncating_does_not_help(serve: Serve) -> None:
+    http: httpx2.AsyncClient = await serve(ScriptedEngine(context_tokens=600))
+    group = {"id": "g", "prompt": "p" * 9000, "responses": ["short", ""]}
+    answer = await rewards(http, request(groups=[group], judging={"truncate": True}))
+    for response in answer.groups[0].responses:
+        assert set(failed(response).values()) == {"truncated_input"}
+        assert (response.reward, response.characters_omitted) == (None, 0)

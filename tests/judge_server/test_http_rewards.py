@@ -1,0 +1,140 @@
+"""`POST /v1/rewards`: every mode and protocol, with rewards that follow from the verdicts in the answer."""
+
+from typing import Any, get_args
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, always
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import CRITERIA, STEPPED, Recording, request
+from trainer_client.rewards import reward
+from trainer_client.steps import has_format, split_steps, step_deltas
+from trainer_client.wire import PROTOCOLS_FOR, RewardAnswer, RewardMode
+
+TEXTS = ["Yes, it is.", STEPPED, "", "7 = 7 * 1\n#### yes", "### Step 3: only\nyes"]
+PAIRS = [(mode, protocol) for mode in get_args(RewardMode) for protocol in PROTOCOLS_FOR[mode]]
+
+
+async def rewards(http: httpx2.AsyncClient, body: dict[str, Any]) -> RewardAnswer:
+    """Send a request that should succeed."""
+    answer = await http.post("/v1/rewards", json=body)
+    assert answer.status_code == 200, answer.text
+    return RewardAnswer.model_validate_json(answer.content)
+
+
+@pytest.mark.parametrize(("mode", "protocol"), PAIRS)
+@pytest.mark.parametrize("engine", ["hash", "yes", "no"])
+async def test_the_reward_is_the_formula_over_the_verdicts_of_the_answer(
+    serve: Serve, mode: RewardMode, protocol: str, engine: str
+) -> None:
+    scripted = ScriptedEngine() if engine == "hash" else ScriptedEngine(always(engine == "yes"))
+    body = request(*TEXTS, reward={"mode": mode, "format_weight": 0.25}, judging={"protocol": protocol})
+    answer = await rewards(await serve(scripted), body)
+    assert (answer.mode, answer.judge.protocol) == (mode, protocol)
+    for text, response in zip(TEXTS, answer.groups[0].responses, strict=True):
+        scores = [verdict.score for verdict in response.verdicts]
+        assert None not in scores
+        expected = reward(CRITERIA, scores, mode, format_ok=has_format(text), format_weight=0.25)
+        assert response.reward == pytest.approx(expected, abs=1e-12)
+        assert (response.status, response.policy_applied, response.dropped) == ("scored", None, 0)
+        assert [verdict.criterion for verdict in response.verdicts] == [c["id"] for c in CRITERIA]
+
+
+@pytest.mark.parametrize("mode", get_args(RewardMode))
+async def test_steps_are_the_responses_own_with_the_deltas_of_their_verdicts(
+    http: httpx2.AsyncClient, mode: str
+) -> None:
+    answer = await rewards(http, request(*TEXTS, reward={"mode": mode}, judging={"protocol": "stepwise"}))
+    for text, response in zip(TEXTS, answer.groups[0].responses, strict=True):
+        steps = split_steps(text)
+        assert [(s.number, s.start, s.end) for s in response.steps] == [(0, 0, len(text)), *steps]
+        numbers = [v.step for v in response.verdicts]
+        assert set(numbers) <= {-1, 0, *(s.number for s in steps)}
+        highest = max((s.number for s in steps), default=0)
+        deltas = step_deltas(CRITERIA, [v.score for v in response.verdicts], numbers, highest)
+        assert {s.number: s.delta for s in response.steps if s.delta is not None} == pytest.approx(deltas)
+
+
+async def test_step_spans_count_code_points_of_the_text_as_sent(http: httpx2.AsyncClient) -> None:
+    text = "𝔸 préface\n### Step 1: 数学\n𝔸\n### Step 2: b"
+    answer = await rewards(http, request(text, reward={"mode": "stepwise"}))
+    whole, one, two = answer.groups[0].responses[0].steps
+    assert text[whole.start : whole.end] == text
+    assert text[one.start : one.end] == "### Step 1: 数学\n𝔸\n"
+    assert text[two.start : two.end] == "### Step 2: b"
+
+
+async def test_binary_verdicts_have_no_steps(http: httpx2.AsyncClient) -> None:
+    response = (await rewards(http, request(STEPPED))).groups[0].responses[0]
+    assert response.steps == ()
+    assert {verdict.step for verdict in response.verdicts} == {None}
+
+
+async def test_a_verdict_carries_the_probability_and_mass_it_came_from(http: httpx2.AsyncClient) -> None:
+    for verdict in (await rewards(http, request(*TEXTS))).groups[0].responses[0].verdicts:
+        assert verdict.probability is not None
+        assert verdict.menu_mass == pytest.approx(0.9)
+        assert verdict.score == float(verdict.probability >= 0.5)
+        assert (verdict.status, verdict.failure) == ("ok", None)
+
+
+async def test_groups_and_responses_come_back_in_order_even_where_a_group_comes_in_parts(
+    http: httpx2.AsyncClient,
+) -> None:
+    groups = [
+        {"id": name, "prompt": "Is 7 prime?", "responses": texts}
+        for name, texts in (("a", "xy"), ("b", "z"), ("a", "w"))
+    ]
+    together = await rewards(http, request(groups=[g | {"responses": list(g["responses"])} for g in groups]))
+    assert [(g.id, len(g.responses)) for g in together.groups] == [("a", 2), ("b", 1), ("a", 1)]
+    alone = await rewards(http, request("w"))
+    assert alone.groups[0].responses[0].reward == together.groups[2].responses[0].reward
+
+
+async def test_the_same_request_twice_gives_the_same_rewards_from_cached_verdicts(serve: Serve) -> None:
+    script = Recording()
+    http = await serve(ScriptedEngine(script))
+    first, second = [await rewards(http, request(*TEXTS)) for _ in range(2)]
+    calls = len(TEXTS) * len(CRITERIA)
+    assert (first.usage.judge_calls, first.usage.cached) == (calls, 0)
+    assert (second.usage.judge_calls, second.usage.cached) == (0, calls)
+    assert script.asked.total() == calls
+    for a, b in zip(first.groups[0].responses, second.groups[0].responses, strict=True):
+        assert a.reward == b.reward
+        assert all(not v.cached for v in a.verdicts)
+        assert [v.model_copy(update={"cached": False}) for v in b.verdicts] == list(a.verdicts)
+        assert all(v.cached for v in b.verdicts)
+
+
+async def test_the_answer_says_whose_it_is_and_what_judged(http: httpx2.AsyncClient) -> None:
+    body = request("Yes.", run="run-1", step=3)
+    answer = await http.post("/v1/rewards", json=body, headers={"X-Request-Id": "mine"})
+    read = RewardAnswer.model_validate_json(answer.content)
+    assert (read.run, read.step, read.request_id, read.on_failure) == ("run-1", 3, "mine", "null")
+    assert read.judge.model == "scripted"
+    stepwise = await rewards(http, body | {"judging": {"protocol": "stepwise"}})
+    assert stepwise.judge.fingerprint != read.judge.fingerprint
+    assert read.usage.seconds_judging >= 0
+
+
+async def test_a_group_may_carry_a_rubric_of_its_own_by_reference_or_inline(http: httpx2.AsyncClient) -> None:
+    inline = {"criteria": CRITERIA[:2]}
+    published = (await http.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA[2:4]})).json()
+    group = {"id": "a", "prompt": "p", "responses": ["r"]}
+    references = ["math/primes", "math/primes@1", published["digest"]]
+    groups = [group, group | {"rubric": inline}, *(group | {"rubric": reference} for reference in references)]
+    answer = await rewards(http, request(groups=groups))
+    judged = [tuple(v.criterion for v in g.responses[0].verdicts) for g in answer.groups]
+    assert judged == [tuple(c["id"] for c in CRITERIA), ("fact", "process"), *[("suggest", "pitfall")] * 3]
+    assert {g.rubric for g in answer.groups[2:]} == {published["digest"]}
+    pinned = [(r.name, r.version) for r in answer.rubrics]
+    assert pinned == [(None, None), (None, None), ("math/primes", 1)]
+
+
+async def test_a_chat_prompt_and_everything_only_the_judge_sees_are_accepted(http: httpx2.AsyncClient) -> None:
+    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is 7 prime?"}]
+    seen = {"grounding": "7 is prime.", "reference_answer": "Yes: 7.", "ground_truth": "yes"}
+    group = {"id": "g", "prompt": prompt, "responses": ["Yes."]} | seen
+    answer = await rewards(http, request(groups=[group], reward={"mode": "stepwise"}))
+    assert answer.groups[0].responses[0].reward is not None

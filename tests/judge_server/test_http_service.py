@@ -1,0 +1,99 @@
+"""Health, capabilities, request ids, and errors that come from no route of ours."""
+
+import logging
+import re
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine
+from rubric_store import RubricStore
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import request
+from tests.judge_server.test_http_bad_input import checked_problem
+
+
+async def test_while_the_judge_loads_the_process_is_alive_but_not_ready(serve: Serve) -> None:
+    http = await serve(loaded=False)
+    assert (await http.get("/healthz")).json() == {"status": "ok"}
+    for answer in (await http.get("/readyz"), await http.post("/v1/rewards", json=request())):
+        assert answer.status_code == 503
+        problem = checked_problem(answer)
+        assert (problem["type"], problem["retryable"]) == ("urn:adjudge:not-ready", True)
+        assert "still loading" in problem["detail"]
+        assert int(answer.headers["Retry-After"]) > 0
+    assert (await http.get("/v1")).json()["model"] is None
+
+
+async def test_rubrics_can_be_read_while_the_judge_loads(serve: Serve) -> None:
+    http = await serve(loaded=False)
+    assert (await http.get("/v1/rubrics")).json() == {"rubrics": [], "next_cursor": None}
+
+
+async def test_a_loaded_service_is_ready_part_by_part(http: httpx2.AsyncClient) -> None:
+    answer = await http.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"checks": {"store": True, "judge": True}})
+
+
+async def test_a_service_whose_engine_or_store_is_gone_is_not_ready_and_says_which(
+    serve: Serve, store: RubricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine()
+    http = await serve(engine)
+    await engine.close()
+    assert checked_problem(await http.get("/readyz"))["detail"] == "not ready: judge"
+
+    async def unreadable() -> bool:
+        return False
+
+    monkeypatch.setattr(store, "ready", unreadable)
+    assert checked_problem(await http.get("/readyz"))["detail"] == "not ready: store, judge"
+
+
+async def test_the_service_says_what_it_knows(http: httpx2.AsyncClient) -> None:
+    known = (await http.get("/v1")).json()
+    assert known["modes"] == ["weighted_mean", "factual_override", "points", "stepwise"]
+    assert known["protocols"] == ["binary", "stepwise"]
+    assert known["failure_policies"] == ["null", "error", "zero", "skip"]
+    assert known["model"] == "scripted"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", known["version"])
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1", "/v1/rubrics/unknown", "/nowhere"])
+async def test_a_plain_request_id_is_kept_and_any_other_replaced(http: httpx2.AsyncClient, path: str) -> None:
+    kept = await http.get(path, headers={"X-Request-Id": "trainer-7.step_3"})
+    assert kept.headers["X-Request-Id"] == "trainer-7.step_3"
+    for odd in ("", "with space", "x" * 129, "<script>"):
+        made = (await http.get(path, headers={"X-Request-Id": odd})).headers["X-Request-Id"]
+        assert re.fullmatch(r"req_[0-9a-f]{16}", made)
+
+
+async def test_what_is_not_there_or_not_done_that_way_is_a_problem_too(http: httpx2.AsyncClient) -> None:
+    missing = await http.get("/v2/rewards")
+    assert (missing.status_code, checked_problem(missing)["type"]) == (404, "urn:adjudge:not-found")
+    wrong = await http.get("/v1/rewards")
+    assert (wrong.status_code, checked_problem(wrong)["type"]) == (405, "urn:adjudge:method-not-allowed")
+    assert wrong.headers["Allow"] == "POST"
+
+
+async def test_an_unforeseen_error_is_a_problem_that_gives_nothing_away(
+    http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(project_id: str, reference: str) -> None:
+        raise RuntimeError("password=hunter2")
+
+    monkeypatch.setattr(store, "find", broken)
+    with caplog.at_level(logging.ERROR):
+        answer = await http.get("/v1/rubrics/any", headers={"X-Request-Id": "find-me"})
+    assert answer.status_code == 500
+    problem = checked_problem(answer)
+    assert (problem["type"], problem["request_id"]) == ("urn:adjudge:internal", "find-me")
+    assert "hunter2" not in answer.text
+    assert "find-me" in caplog.text
+    assert "hunter2" in caplog.text
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "1e3"])
+async def test_a_content_length_that_is_no_number_is_no_reason_to_fail(http: httpx2.AsyncClient, length: str) -> None:
+    answer = await http.get("/healthz", headers={"Content-Length": length})
+    assert answer.status_code < 500

@@ -1,0 +1,68 @@
+"""The OpenAPI document is written down, complete, and its examples work."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.judge_server.golden_files import COMMAND, GOLDEN, as_text, openapi
+
+DOCUMENT = openapi()
+OPERATIONS = [
+    (method, path, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
+]
+
+
+def test_the_document_matches_the_golden_one() -> None:
+    path = GOLDEN / "openapi.json"
+    written = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert as_text(DOCUMENT) == written, f"the API changed; if that is meant, run `{COMMAND}` and commit {path.name}"
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), OPERATIONS, ids=str)
+def test_every_operation_says_what_it_does_and_what_can_go_wrong(
+    method: str, path: str, operation: dict[str, Any]
+) -> None:
+    assert operation["summary"]
+    assert operation["description"]
+    responses = operation["responses"]
+    problems = {status: answer for status, answer in responses.items() if int(status) >= 400}
+    assert problems or path in ("/healthz", "/v1")
+    for answer in problems.values():
+        assert answer["description"]
+        schema = answer["content"]["application/problem+json"]["schema"]
+        assert schema == {"$ref": "#/components/schemas/Problem"}
+    takes_body = "requestBody" in operation
+    assert ("413" in responses) == takes_body
+    if takes_body or operation.get("parameters"):
+        assert "422" in responses
+
+
+def references(node: Any) -> set[str]:
+    """Every `$ref` under a node."""
+    if isinstance(node, dict):
+        found = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return found.union(*map(references, node.values()))
+    return set().union(*map(references, node)) if isinstance(node, list) else set()
+
+
+def test_every_reference_of_the_document_points_somewhere() -> None:
+    schemas = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+    assert references(DOCUMENT) <= schemas
+
+
+async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncClient) -> None:
+    tried = 0
+    for method, path, operation in OPERATIONS:
+        media = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        for example in media.get("examples", {}).values():
+            answer = await http.request(method, path, json=example["value"])
+            assert answer.status_code == 200, answer.text
+            assert all(r["reward"] is not None for g in answer.json()["groups"] for r in g["responses"])
+            tried += 1
+    assert tried
+
+
+async def test_the_served_document_is_this_one_and_the_docs_page_shows_it(http: httpx2.AsyncClient) -> None:
+    assert (await http.get("/openapi.json")).json() == DOCUMENT
+    assert "openapi.json" in (await http.get("/docs")).text
