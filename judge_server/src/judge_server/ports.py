@@ -114,13 +114,19 @@ class Finding:
 
 
 class VerdictCache(Protocol):
-    """Findings by call digest. The first one stored under a digest stands. Failures are never stored."""
+    """Findings by call digest. The first one stored under a digest stands. Failures are never stored.
+
+    A cache that cannot be reached knows nothing and keeps nothing: a request is judged all the same.
+    """
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
         """The findings known for these digests."""
 
     async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
         """Store findings, leaving those already there untouched."""
+
+    async def ready(self) -> bool:
+        """Whether it can be reached."""
 
     async def close(self) -> None:
         """Release connections."""

@@ -15,6 +15,9 @@ from trainer_client.wire import (
     parse_reference,
 )
 
+PROJECT_ID = "default"
+"""The one project there is until keys name others."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRubric:

@@ -30,6 +30,10 @@ class MemoryCache:
         while len(self._findings) > self._max_entries:
             self._findings.popitem(last=False)
 
+    async def ready(self) -> bool:
+        """Always."""
+        return True
+
     async def close(self) -> None:
         """Forget everything."""
         self._findings.clear()

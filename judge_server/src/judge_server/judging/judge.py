@@ -38,7 +38,7 @@ class Judge:
 
     def __init__(self, engine: Engine, cache: VerdictCache, fence: Callable[[str], str], *, queue_calls: int) -> None:
         self.engine = engine
-        self._cache = cache
+        self.cache = cache
         self._fence = fence
         self._queue_calls = queue_calls
         self._setups: dict[Protocol, JudgeSetup] = {}
@@ -65,7 +65,7 @@ class Judge:
             Overloaded: the queue has no room for the calls that must be asked.
         """
         result = Outcomes()
-        known = await self._cache.get_many(list({digest for plan in plans for digest in plan.digests}))
+        known = await self.cache.get_many(list({digest for plan in plans for digest in plan.digests}))
         result.of.update(known)
         result.cached = frozenset(known)
         unknown = _unknown(plans, result.of)
@@ -73,15 +73,15 @@ class Judge:
             await asyncio.gather(*(self._ask(plan, deadline, result) for plan in unknown))
         fresh = {d: o for d, o in result.of.items() if isinstance(o, Finding) and d not in known}
         if fresh:
-            await self._cache.put_many(fresh)
+            await self.cache.put_many(fresh)
         return result
 
     async def _ask(self, plan: ResponsePlan, deadline: float, result: Outcomes) -> None:
         await self._ask_once(plan, deadline, result)
-        gone = _unknown([plan], {d: o for d, o in result.of.items() if not _engine_failed(o)})
+        gone = [index for index, digest in enumerate(plan.digests) if _engine_failed(result.of[digest])]
         if gone and asyncio.get_running_loop().time() + ENGINE_RETRY_PAUSE_S < deadline:
             await asyncio.sleep(ENGINE_RETRY_PAUSE_S)
-            await self._ask_once(gone[0], deadline, result)
+            await self._ask_once(_only(plan, gone), deadline, result)
 
     async def _ask_once(self, plan: ResponsePlan, deadline: float, result: Outcomes) -> None:
         judged = await self._admission.judge(plan.batch, deadline)
@@ -114,10 +114,14 @@ def _unknown(plans: Sequence[ResponsePlan], known: dict[bytes, Finding | CallFai
         if len(indices) == len(plan.digests):
             remaining.append(plan)
         elif indices:
-            calls = tuple([plan.batch.calls[i] for i in indices])
-            digests = tuple([plan.digests[i] for i in indices])
-            remaining.append(replace(plan, batch=replace(plan.batch, calls=calls), digests=digests))
+            remaining.append(_only(plan, indices))
     return remaining
+
+
+def _only(plan: ResponsePlan, indices: Sequence[int]) -> ResponsePlan:
+    calls = tuple([plan.batch.calls[i] for i in indices])
+    digests = tuple([plan.digests[i] for i in indices])
+    return replace(plan, batch=replace(plan.batch, calls=calls), digests=digests)
 
 
 def failures_by_kind(outcomes: Sequence[Finding | CallFailed]) -> Counter[str]:

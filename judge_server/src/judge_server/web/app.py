@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from fastapi_offline import FastAPIOffline
 
 from judge_server.web import health, problems, rewards, rubrics
 from judge_server.web.boundary import Boundary
@@ -18,7 +19,7 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 def create_app(service: Service, *, max_body_bytes: int = 64 * 2**20, lifespan: Lifespan | None = None) -> FastAPI:
     """The application over a service. `lifespan` starts and stops what the service stands on."""
-    app = FastAPI(
+    app = FastAPIOffline(
         title="Adjudge",
         version=__version__,
         summary="Rubric verdicts and rewards for RL of language models.",

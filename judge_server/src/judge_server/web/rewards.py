@@ -4,8 +4,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
 
+from judge_server.rubrics import PROJECT_ID
 from judge_server.web.problems import documented
-from judge_server.web.service import PROJECT_ID, service_of
+from judge_server.web.service import service_of
 from trainer_client.wire import RewardAnswer, RewardRequest
 
 router = APIRouter(prefix="/v1", tags=["rewards"])

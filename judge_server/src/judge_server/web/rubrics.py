@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.rubrics import find_rubric
+from judge_server.rubrics import PROJECT_ID, find_rubric
 from judge_server.web.problems import documented, invalid_request
-from judge_server.web.service import PROJECT_ID, service_of
+from judge_server.web.service import service_of
 from trainer_client.wire import FieldError, RubricContent, RubricName, RubricPage, RubricVersion
 
 router = APIRouter(prefix="/v1/rubrics", tags=["rubrics"])

@@ -9,9 +9,6 @@ from judge_server.judging.judge import Judge
 from judge_server.ports import RubricSource
 from judge_server.scoring import Scorer
 
-PROJECT_ID = "default"
-"""The one project there is until keys name others."""
-
 
 @dataclass(slots=True)
 class Service:
@@ -29,8 +26,10 @@ class Service:
 
     async def checks(self) -> dict[str, bool]:
         """What readiness depends on, each part by itself."""
-        judge = self.judge is not None and await self.judge.engine.ready()
-        return {"store": await self.rubrics.ready(), "judge": judge}
+        checks = {"store": await self.rubrics.ready(), "judge": False}
+        if self.judge is not None:
+            checks |= {"judge": await self.judge.engine.ready(), "cache": await self.judge.cache.ready()}
+        return checks
 
 
 def service_of(request: Request) -> Service:

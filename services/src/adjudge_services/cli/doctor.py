@@ -54,7 +54,8 @@ async def _store(settings: Settings) -> str:
 async def _cache(settings: Settings) -> str:
     cache = cache_from_url(settings.cache_url)
     try:
-        await cache.get_many([b"doctor"])
+        if not await cache.ready():
+            raise RuntimeError("it cannot be reached; check ADJUDGE_CACHE_URL")
     finally:
         await cache.close()
     return settings.cache_url.rpartition("@")[2]

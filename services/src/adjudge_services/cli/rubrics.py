@@ -13,8 +13,7 @@ from adjudge_services.cli.output import give_up, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
-from judge_server.rubrics import find_rubric
-from judge_server.web.service import PROJECT_ID
+from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import FormatError, RubricStore, read_rubric
 from trainer_client.wire import RubricPage
 

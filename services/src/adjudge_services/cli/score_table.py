@@ -8,21 +8,23 @@ from rich.text import Text
 
 from trainer_client.wire import GroupRewards, ResponseReward, Verdict
 
+_VERDICTS_A_LINE = 3
+
 
 def rewards_table(groups: Sequence[GroupRewards]) -> Table:
-    """One row per response. A verdict reads `s1 ✓ .87 @2`: criterion, satisfied, its probability, its step."""
+    """One row per response. A verdict reads `s1 ✓ 0.87 @2`: criterion, satisfied, probability, step."""
     stepwise = any(response.steps for group in groups for response in group.responses)
     table = Table(show_lines=stepwise, header_style="bold")
     table.add_column("group")
     table.add_column("#", justify="right")
     table.add_column("reward", justify="right")
-    table.add_column("verdicts")
+    table.add_column("verdicts", no_wrap=True)
     if stepwise:
         table.add_column("steps", no_wrap=True)
     for group in groups:
         for index, response in enumerate(group.responses):
             cells = [Text(group.id if index == 0 else ""), Text(str(index + 1)), _reward(response)]
-            cells.append(Text("  ").join([_verdict(v) for v in response.verdicts]))
+            cells.append(_verdicts(response.verdicts))
             table.add_row(*cells, *([_steps(response)] if stepwise else []))
     return table
 
@@ -35,6 +37,15 @@ def _reward(response: ResponseReward) -> Text:
     return Text(f"{response.reward:.3f}{note}", style=style)
 
 
+def _verdicts(verdicts: Sequence[Verdict]) -> Text:
+    cells = [_verdict(verdict) for verdict in verdicts]
+    width = max(len(cell) for cell in cells)
+    for cell in cells:
+        cell.pad_right(width - len(cell))
+    rows = [Text("  ").join(cells[i : i + _VERDICTS_A_LINE]) for i in range(0, len(cells), _VERDICTS_A_LINE)]
+    return Text("\n").join(rows)
+
+
 def _verdict(verdict: Verdict) -> Text:
     if verdict.failure is not None:
         return Text(f"{verdict.criterion} ! {verdict.failure.kind}", style="red")
@@ -44,8 +55,7 @@ def _verdict(verdict: Verdict) -> Text:
         text += f" {verdict.probability:.2f}"
     if verdict.step is not None:
         text += f" @{verdict.step}"
-    # A verdict must not be torn apart at the end of a line.
-    return Text(text.replace(" ", "\N{NO-BREAK SPACE}"), style=style)
+    return Text(text, style=style)
 
 
 def _steps(response: ResponseReward) -> Text:
