@@ -27,15 +27,28 @@ class Task:
 
 
 def gsm8k(folder: Path, size: int) -> Task:
-    """Final answers of real rollouts, given the right one; labelled by comparing answers."""
+    """Final answers of real rollouts under one rubric for all; the judge sees the right answer beside the response."""
+    return _gsm8k(folder, size, lambda truth: "The final answer of the response equals the correct final answer.")
+
+
+def gsm8k_named(folder: Path, size: int) -> Task:
+    """The same rollouts under a rubric for each problem, which names the right answer in the criterion."""
+    return _gsm8k(folder, size, lambda truth: f"The final answer of the response is {truth}.")
+
+
+def _gsm8k(folder: Path, size: int, describe: Callable[[str], str]) -> Task:
     task = Task("weighted_mean", labelled_by="answer check")
     models = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
-    rubric = {"criteria": [_criterion("answer", "The final answer of the response equals the correct final answer.")]}
     for number, row in enumerate(_rows(folder / "gsm8k_model_rollouts.jsonl", size)):
         truth = row["ground_truth"].rsplit("A:", 1)[1].strip()
-        responses = [row[model]["solution"] for model in models]
-        group = {"id": f"gsm8k-{number}", "prompt": row["question"], "ground_truth": truth, "responses": responses}
-        task.groups.append(group | {"rubric": rubric})
+        group = {
+            "id": f"gsm8k-{number}",
+            "prompt": row["question"],
+            "ground_truth": truth,
+            "responses": [row[model]["solution"] for model in models],
+            "rubric": {"criteria": [_criterion("answer", describe(truth))]},
+        }
+        task.groups.append(group)
         task.labels[group["id"]] = [{"answer": int(row[model]["is_correct"])} for model in models]
     return task
 
@@ -95,6 +108,7 @@ def healthbench(folder: Path, size: int) -> Task:
 
 TASKS: dict[str, tuple[Callable[[Path, int], Task], int]] = {
     "gsm8k": (gsm8k, 12),
+    "gsm8k-named": (gsm8k_named, 12),
     "processbench": (processbench, 24),
     "healthbench": (healthbench, 8),
     "contractnli": (contractnli, 6),

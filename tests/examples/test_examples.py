@@ -1,0 +1,56 @@
+"""The examples are what they say: groups that can be scored, rubrics that can be read, labels that are right."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups, read_rubric_argument
+from trainer_client.rewards import check_rubric
+from trainer_client.steps import extract_final_answer, has_format, split_steps
+from trainer_client.wire import RubricContent
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def groups(name: str) -> list[GroupLine]:
+    lines = list(read_groups(EXAMPLES / name))
+    assert not [line for line in lines if isinstance(line, BadLine)]
+    return [line for line in lines if isinstance(line, GroupLine)]
+
+
+@pytest.mark.parametrize(("name", "count"), [("srar.jsonl", 2), ("gsm8k.jsonl", 10)])
+def test_every_line_is_a_group(name: str, count: int) -> None:
+    assert len(groups(name)) == count
+
+
+def test_the_step_wise_rubrics_feed_the_stepwise_mode() -> None:
+    for line in groups("srar.jsonl"):
+        assert isinstance(line.group.rubric, RubricContent)
+        check_rubric(line.group.rubric.criteria, "stepwise")
+
+
+def test_the_four_responses_to_the_first_problem_are_what_the_readme_says_of_them() -> None:
+    clean, short, pitfall, empty = groups("srar.jsonl")[0].group.responses
+    assert [extract_final_answer(text) for text in (clean, short, pitfall, empty)] == ["10", "10", "12", None]
+    assert [len(split_steps(text)) for text in (clean, short, pitfall, empty)] == [3, 2, 2, 0]
+    assert "xy + 2 + 1/(xy)" in clean
+    assert "xy + 2" not in short
+    assert "= xy + 1/(xy)" in pitfall
+    assert not has_format(empty)
+
+
+def test_the_gsm8k_rubric_feeds_the_factual_override() -> None:
+    check_rubric(read_rubric_argument(str(EXAMPLES / "gsm8k.rubric.json")).criteria, "factual_override")
+
+
+def test_the_gsm8k_labels_are_those_of_comparing_final_answers() -> None:
+    labels = [json.loads(line) for line in (EXAMPLES / "gsm8k.labels.jsonl").read_text().splitlines()]
+    for line, label in zip(groups("gsm8k.jsonl"), labels, strict=True):
+        assert line.group.id == label["id"]
+        assert line.group.ground_truth is not None
+        right = float(line.group.ground_truth)
+        found = [extract_final_answer(text) for text in line.group.responses]
+        assert [answer is not None and float(answer.replace(",", "")) == right for answer in found] == label[
+            "is_correct"
+        ]
