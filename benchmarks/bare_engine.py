@@ -27,7 +27,7 @@ from judge_server.judging.fencing import Fence
 from judge_server.judging.plan import JudgeSetup, ResponsePlan, plan_response
 from judge_server.prompts import PromptTemplates
 from trainer_client import AsyncClient
-from trainer_client.wire import Criterion, Group, RubricContent
+from trainer_client.wire import Criterion, Group, Protocol, RubricContent
 
 SECRET = secrets.token_hex(16)
 CONTEXT = 8192
@@ -84,7 +84,7 @@ async def compare(model: str, url: str, pairs: int, per_turn: int) -> dict[str, 
     process = LlamaCppProcess(context_tokens=CONTEXT, threads=2)
     await process.start(weights.path)
     bare = BareEngine(process, await ChatTokens.load(process.http))
-    setup = JudgeSetup("binary", PromptTemplates("binary", Fence(SECRET.encode())), "benchmark")
+    setup, stepwise = _setup("binary"), _setup("stepwise")
     source = groups(per_turn)
     through, straight, computed, ideal = [], [], 0, 0
     judgements = per_turn * len(RUBRIC.criteria)
@@ -110,6 +110,9 @@ async def compare(model: str, url: str, pairs: int, per_turn: int) -> dict[str, 
                     if pair:
                         computed += answer.usage.prompt_tokens_computed
                         ideal += await _group_tokens(bare, setup, mine)
+            group = next(source)
+            answer = await client.rewards(groups=[group], rubric=RUBRIC, protocol="stepwise", deadline_s=600)
+            stepwise_ratio = answer.usage.prompt_tokens_computed / await _group_tokens(bare, stepwise, group)
     finally:
         await process.stop()
     ratios = [a / b for a, b in zip(through, straight, strict=True)]
@@ -125,7 +128,12 @@ async def compare(model: str, url: str, pairs: int, per_turn: int) -> dict[str, 
         "ratio max": max(ratios),
         "tokens computed": computed,
         "over ideal": computed / ideal,
+        "stepwise": stepwise_ratio,
     }
+
+
+def _setup(protocol: Protocol) -> JudgeSetup:
+    return JudgeSetup(protocol, PromptTemplates(protocol, Fence(SECRET.encode())), "benchmark")
 
 
 async def _group_tokens(bare: BareEngine, setup: JudgeSetup, group: Group) -> int:
@@ -150,7 +158,9 @@ def main() -> None:
         rows,
         [
             "rates are medians over turns, normalised to the mean judgement's tokens, since turns differ in length;",
-            "the ratio is Adjudge over bare, pair by pair: median, smallest, largest",
+            "the ratio is Adjudge over bare, pair by pair: median, smallest, largest;",
+            "over ideal: prompt tokens computed over the shared part once per response and each question once,",
+            "for the binary protocol and, from one group, for stepwise",
         ],
     )
 

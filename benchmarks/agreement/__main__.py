@@ -45,7 +45,7 @@ def compare(name: str, task: Task, model: str, scored: Sequence[dict[str, Any]])
                 verdicts.append(int(verdict["score"]))
                 probabilities.append(verdict["probability"])
                 labels.append(wanted[verdict["criterion"]])
-                if verdict["criterion"] == "mistake" and verdict["score"] and group["id"] in task.steps:
+                if verdict["step"] is not None and verdict["score"] and wanted[verdict["criterion"]]:
                     named += 1
                     right += verdict["step"] == task.steps[group["id"]]
         if group["id"] in task.rewards and group["responses"][0]["reward"] is not None:
@@ -103,7 +103,8 @@ def main() -> None:
         make, size = TASKS[name]
         task = make(arguments.data, arguments.size or size)
         for model in arguments.models:
-            rows.append(compare(name, task, model, run(task, model)))
+            scored = run(task, model)
+            rows.append(compare(name, task, model, scored))
             print(rows[-1], flush=True)
     publish(
         "agreement", "Verdicts against labels", rows, ["agreement and kappa are of verdicts; AUROC of probabilities"]

@@ -72,19 +72,23 @@ def contractnli(folder: Path, size: int) -> Task:
 
 
 def processbench(folder: Path, size: int) -> Task:
-    """Solutions in steps, under one question: is there a mistake, and in which step is the first."""
+    """Wrong solutions in steps, whole and cut off before their first wrong step: is there a mistake, and where.
+
+    The sample has no solution without a mistake; by its labels the steps before the first wrong one are right.
+    """
     task = Task("stepwise")
     criteria = [
         _criterion("mistake", "A step that reasons or calculates wrongly.", "pitfall"),
         _criterion("answer", "The final answer is correct.", "answer"),
     ]
-    for row in _rows(folder / "processbench.jsonl", size, lambda row: row["split"] == "gsm8k"):
-        text = "\n".join(f"### Step {n}:\n{step}" for n, step in enumerate(row["steps"], 1))
-        group = {"id": row["id"], "prompt": row["problem"], "responses": [text], "rubric": {"criteria": criteria}}
-        task.groups.append(group)
-        task.labels[row["id"]] = [{"mistake": int(row["label"] >= 0), "answer": int(row["final_answer_correct"])}]
-        if row["label"] >= 0:
-            task.steps[row["id"]] = row["label"] + 1
+    file = folder / "processbench.jsonl"
+    for row in _rows(file, size, lambda row: row["split"] == "gsm8k" and row["label"] > 0):
+        steps = [f"### Step {n}:\n{step}" for n, step in enumerate(row["steps"], 1)]
+        responses = ["\n".join(steps), "\n".join(steps[: row["label"]])]
+        group = {"id": row["id"], "prompt": row["problem"], "responses": responses}
+        task.groups.append(group | {"rubric": {"criteria": criteria}})
+        task.labels[row["id"]] = [{"mistake": 1}, {"mistake": 0}]
+        task.steps[row["id"]] = row["label"] + 1
     return task
 
 
@@ -109,9 +113,9 @@ def healthbench(folder: Path, size: int) -> Task:
 TASKS: dict[str, tuple[Callable[[Path, int], Task], int]] = {
     "gsm8k": (gsm8k, 12),
     "gsm8k-named": (gsm8k_named, 12),
-    "processbench": (processbench, 24),
+    "processbench": (processbench, 16),
     "healthbench": (healthbench, 8),
-    "contractnli": (contractnli, 6),
+    "contractnli": (contractnli, 4),
 }
 """The tasks, each with how many of its rows are read unless told otherwise."""
 

@@ -50,5 +50,5 @@ def test_rows_become_groups_with_a_label_for_each_verdict(tmp_path: Path) -> Non
     rollouts, solutions = gsm8k(tmp_path, 5), processbench(tmp_path, 5)
     assert rollouts.groups[0]["ground_truth"] == "4"
     assert rollouts.labels["gsm8k-0"] == [{"answer": 0}, {"answer": 0}, {"answer": 1}, {"answer": 1}]
-    assert solutions.groups[0]["responses"] == ["### Step 1:\na\n### Step 2:\nb"]
+    assert solutions.groups[0]["responses"] == ["### Step 1:\na\n### Step 2:\nb", "### Step 1:\na"]
     assert solutions.steps == {"p": 2}

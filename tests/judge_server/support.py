@@ -22,7 +22,7 @@ CRITERIA = [
     {"id": "fact", "kind": "factual", "description": "States that 7 is prime.", "weight": 3},
     {"id": "process", "kind": "process", "description": "Gives a reason.", "weight": 1},
     {"id": "suggest", "kind": "suggest", "description": "Divides by 2, 3 and 5.", "weight": 2},
-    {"id": "pitfall", "kind": "pitfall", "description": "Calls 1 a prime.", "weight": 1},
+    {"id": "pitfall", "kind": "pitfall", "description": "Calls 1 a prime.", "weight": 0},
     {"id": "bonus", "kind": "bonus", "description": "Mentions the sieve.", "weight": 1},
     {"id": "answer", "kind": "answer", "description": "The final answer is yes.", "weight": 2},
     {"id": "point", "kind": "point", "description": "Is polite.", "weight": 1},
@@ -109,6 +109,10 @@ class Gated(ScriptedEngine):
             await self.gate.acquire()
             self.waiting.clear()
             yield index, by_hash(batch, call)
+
+    async def busy(self) -> None:
+        """Wait until a call is at the gate."""
+        await asyncio.wait_for(self.waiting.wait(), 10)
 
     def let(self, calls: int) -> None:
         """Let this many calls through."""

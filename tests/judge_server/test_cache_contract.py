@@ -1,6 +1,7 @@
 """What every verdict cache keeps to: the one in memory and the one in Redis alike."""
 
 import secrets
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -90,3 +91,18 @@ async def test_another_process_on_the_same_redis_sees_the_verdicts_for_as_long_a
 def test_an_unknown_cache_is_refused_with_those_there_are(url: str) -> None:
     with pytest.raises(ValueError, match=r"memory:// or redis://"):
         cache_from_url(url)
+
+
+async def test_a_cache_in_use_says_that_it_is_ready(cache: VerdictCache) -> None:
+    assert await cache.ready()
+
+
+async def test_a_redis_that_is_not_there_knows_nothing_and_fails_nothing() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        cache = RedisCache(f"redis://127.0.0.1:{unused.getsockname()[1]}/0")
+        (digest,) = digests(1)
+        await cache.put_many({digest: FINDINGS[0]})
+        assert await cache.get_many([digest]) == {}
+        assert not await cache.ready()
+        await cache.close()

@@ -52,11 +52,11 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
         (rubric({"id": "a", "kind": "vague"}), "rubric.criteria.0.kind", "'pitfall'"),
         (rubric({"id": "a", "wieght": 2}), "rubric.criteria.0.wieght", "check its spelling"),
         (rubric({"id": "a", "weight": "much"}), "rubric.criteria.0.weight", "number"),
-        (request(rubric=7), "rubric", "RubricContent"),
+        (request(rubric=7), "rubric", "dictionary"),
         (request(rubric=None), "", "has no rubric"),
         (request(groups=[]), "groups", "at least 1"),
         (request(groups=[{"id": "g", "prompt": "p", "responses": []}]), "groups.0.responses", "at least 1"),
-        (request(groups=[{"id": "g", "prompt": 7, "responses": [""]}]), "groups.0.prompt", "tuple"),
+        (request(groups=[{"id": "g", "prompt": 7, "responses": [""]}]), "groups.0.prompt", "list of messages"),
         (request(groups=[{"id": "g", "prompt": "p", "responses": [7]}]), "groups.0.responses.0", "string"),
         (request(groups=[{"prompt": "p", "responses": [""]}]), "groups.0.id", "required"),
         (

@@ -135,7 +135,7 @@ async def test_a_full_queue_sheds_the_whole_request_and_says_when_to_come_back(s
     engine = Gated(concurrent_batches=1)
     http = await serve(engine, queue_calls=10)
     running = asyncio.create_task(http.post("/v1/rewards", json=request("Yes.")))
-    await engine.waiting.wait()
+    await engine.busy()
     refused = await http.post("/v1/rewards", json=request("No."))
     assert (refused.status_code, refused.json()["type"]) == (429, "urn:adjudge:overloaded")
     assert int(refused.headers["Retry-After"]) > 0

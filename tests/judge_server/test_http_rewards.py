@@ -1,5 +1,6 @@
 """`POST /v1/rewards`: every mode and protocol, with rewards that follow from the verdicts in the answer."""
 
+import json
 from typing import Any, get_args
 
 import httpx2
@@ -18,7 +19,8 @@ PAIRS = [(mode, protocol) for mode in get_args(RewardMode) for protocol in PROTO
 
 async def rewards(http: httpx2.AsyncClient, body: dict[str, Any]) -> RewardAnswer:
     """Send a request that should succeed."""
-    answer = await http.post("/v1/rewards", json=body)
+    text = json.dumps(body)  # unlike httpx2's own encoder, this can send lone surrogates
+    answer = await http.post("/v1/rewards", content=text, headers={"Content-Type": "application/json"})
     assert answer.status_code == 200, answer.text
     return RewardAnswer.model_validate_json(answer.content)
 
@@ -29,13 +31,15 @@ async def test_the_reward_is_the_formula_over_the_verdicts_of_the_answer(
     serve: Serve, mode: RewardMode, protocol: str, engine: str
 ) -> None:
     scripted = ScriptedEngine() if engine == "hash" else ScriptedEngine(always(engine == "yes"))
-    body = request(*TEXTS, reward={"mode": mode, "format_weight": 0.25}, judging={"protocol": protocol})
+    criteria = [c | {"weight": -2} if mode == "points" and c["kind"] == "pitfall" else c for c in CRITERIA]
+    reward_options = {"mode": mode, "format_weight": 0.25}
+    body = request(*TEXTS, rubric={"criteria": criteria}, reward=reward_options, judging={"protocol": protocol})
     answer = await rewards(await serve(scripted), body)
     assert (answer.mode, answer.judge.protocol) == (mode, protocol)
     for text, response in zip(TEXTS, answer.groups[0].responses, strict=True):
         scores = [verdict.score for verdict in response.verdicts]
         assert None not in scores
-        expected = reward(CRITERIA, scores, mode, format_ok=has_format(text), format_weight=0.25)
+        expected = reward(criteria, scores, mode, format_ok=has_format(text), format_weight=0.25)
         assert response.reward == pytest.approx(expected, abs=1e-12)
         assert (response.status, response.policy_applied, response.dropped) == ("scored", None, 0)
         assert [verdict.criterion for verdict in response.verdicts] == [c["id"] for c in CRITERIA]

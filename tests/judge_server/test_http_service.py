@@ -32,7 +32,7 @@ async def test_rubrics_can_be_read_while_the_judge_loads(serve: Serve) -> None:
 
 async def test_a_loaded_service_is_ready_part_by_part(http: httpx2.AsyncClient) -> None:
     answer = await http.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"checks": {"store": True, "judge": True}})
+    assert (answer.status_code, answer.json()) == (200, {"checks": {"store": True, "judge": True, "cache": True}})
 
 
 async def test_a_service_whose_engine_or_store_is_gone_is_not_ready_and_says_which(

@@ -143,7 +143,7 @@ async def test_a_request_that_does_not_fit_is_refused_as_a_whole_and_asks_nothin
     engine = Gated()
     made = await judge(engine, queue_calls=3)
     running = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await soon()))
-    await engine.waiting.wait()
+    await engine.busy()
     began = list(engine.began)
     with pytest.raises(Overloaded):
         await made.outcomes(plans(made, "No.", of=AB), await soon())
@@ -159,7 +159,7 @@ async def test_known_verdicts_need_no_room_in_the_queue() -> None:
     await made.outcomes(plans(made, "Yes.", of=AB), await soon())
     engine.waiting.clear()
     running = asyncio.create_task(made.outcomes(plans(made, "No.", of=AB), await soon()))
-    await engine.waiting.wait()
+    await engine.busy()
     assert len((await made.outcomes(plans(made, "Yes.", of=AB), await soon())).cached) == 2
     engine.let(2)
     await running

@@ -37,7 +37,7 @@ class UnknownRubric(ServiceError):
     status = 404
 
 
-class UnsuitableRubricError(ServiceError):
+class RubricRefused(ServiceError):
     """A rubric that the asked-for reward mode cannot use."""
 
     type = "urn:adjudge:unsuitable-rubric"
@@ -78,6 +78,10 @@ class NotReady(ServiceError):
     title = "Not ready"
     status = 503
     retryable = True
+
+
+class EngineGone(Exception):
+    """An engine that cannot be asked: it is not started, closed, or its process has died."""
 
 
 class EngineStartError(Exception):

@@ -94,7 +94,10 @@ class Engine(Protocol):
         """Answer the batch's calls, each as (its index, outcome), as soon as it is known."""
 
     async def count_tokens(self, batch: Batch) -> int:
-        """How many tokens the batch's longest prompt takes, chat template and answer included."""
+        """How many tokens the batch's longest prompt takes, chat template and answer included.
+
+        Raises `EngineGone` when it cannot be asked.
+        """
 
     async def ready(self) -> bool:
         """Whether the engine could answer a batch now."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from judge_server.errors import InvalidRequest, UnknownRubric, UnsuitableRubricError
+from judge_server.errors import InvalidRequest, RubricRefused, UnknownRubric
 from judge_server.ports import RubricSource
 from trainer_client.rewards import UnsuitableRubric, check_rubric
 from trainer_client.wire import (
@@ -51,7 +51,7 @@ async def resolve_rubrics(source: RubricSource, request: RewardRequest, project_
 
     Raises:
         InvalidRequest, UnknownRubric: see `find_rubric`.
-        UnsuitableRubricError: a rubric cannot feed the request's reward mode; says which group and why.
+        RubricRefused: a rubric cannot feed the request's reward mode; says which group and why.
     """
     resolved: dict[str, ResolvedRubric] = {}
     rubrics = []
@@ -65,7 +65,7 @@ async def resolve_rubrics(source: RubricSource, request: RewardRequest, project_
                 check_rubric(resolved[key].criteria, request.reward.mode)
             except UnsuitableRubric as error:
                 where = f"groups.{index}.rubric" if group.rubric else "rubric"
-                raise UnsuitableRubricError(
+                raise RubricRefused(
                     f"{where}: {error}", errors=(FieldError(field=where, message=str(error)),)
                 ) from None
         rubrics.append(resolved[key])

@@ -32,7 +32,7 @@ class Scorer:
         """Judge every response of the request and reward it.
 
         Raises:
-            UnknownRubric, UnsuitableRubricError: before anything is judged.
+            UnknownRubric, RubricRefused: before anything is judged.
             Overloaded: the judge's queue has no room.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """

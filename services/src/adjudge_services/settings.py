@@ -27,7 +27,7 @@ class Settings(BaseSettings):
         description="Makes the markers around judged text; equal on all replicas. A file in data_dir unless set.",
     )
     host: str = Field(default="127.0.0.1", description="Where `adjudge serve` listens; loopback only, without keys.")
-    port: int = Field(default=8000, ge=0, le=65535)
+    port: int = Field(default=8000, ge=0, le=65535, description="The port it listens on; 0 takes a free one.")
     queue_calls: int = Field(default=50_000, ge=1, description="Judge calls that may wait before requests get 429.")
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024, description="Largest request body, in bytes.")
 

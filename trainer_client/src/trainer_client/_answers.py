@@ -66,7 +66,8 @@ def error_for(response: httpx2.Response) -> AdjudgeError:
             retryable=status in _RETRYABLE_STATUSES,
             retry_after_s=_retry_after_s(response.headers),
         )
-    fields = "".join(f"; {error.field}: {error.message}" for error in problem.errors)
+    more = problem.errors[1:]  # the detail has the first
+    fields = "".join(f"; {error.field}: {error.message}" for error in more)
     error_class = FOR_PROBLEM.get(problem.type) or for_status(status)
     return error_class(
         f"{problem.detail}{fields} (status {status}, request {problem.request_id})",

@@ -16,10 +16,11 @@ from urllib.parse import SplitResult
 
 import httpx2
 
-from judge_server.engines.llamacpp_process import EngineGone, LlamaCppProcess
+from judge_server.engines.llamacpp_process import LlamaCppProcess
 from judge_server.engines.llamacpp_tokens import ChatTokens
 from judge_server.engines.options import Options
 from judge_server.engines.weights import locate_weights
+from judge_server.errors import EngineGone
 from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Reply
 
 TOP_TOKENS = 200
@@ -27,6 +28,9 @@ TOP_TOKENS = 200
 
 ANSWER_TOKENS = 16
 """Room kept in the context for what the judge says: a verdict, and the number of a step."""
+
+_GONE = (httpx2.HTTPError, RuntimeError)
+"""What a request to a child that has died, or through a client that is closed, raises."""
 
 GREEDY = {"temperature": 0.0, "cache_prompt": True, "seed": 0}
 
@@ -74,15 +78,18 @@ class LlamaCppEngine:
         for index, call in enumerate(batch.calls):
             try:
                 outcome = await self._answer_one(batch, call)
-            except (httpx2.HTTPError, EngineGone) as error:
+            except (*_GONE, EngineGone) as error:
                 outcome = CallFailed("engine", f"llama.cpp gave no answer: {error or type(error).__name__}")
             yield index, outcome
 
     async def count_tokens(self, batch: Batch) -> int:
         """Tokens of the longest prompt with the chat template, and room for the answer."""
         tokens = self._started_tokens()
-        questions = [len(await tokens.question(call.question)) for call in batch.calls]
-        return len(await tokens.prefix(batch)) + max(questions) + ANSWER_TOKENS
+        try:
+            questions = [len(await tokens.question(call.question)) for call in batch.calls]
+            return len(await tokens.prefix(batch)) + max(questions) + ANSWER_TOKENS
+        except _GONE as error:
+            raise EngineGone(f"llama.cpp gave no answer: {error}") from error
 
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp says that it is healthy."""

@@ -8,14 +8,10 @@ from pathlib import Path
 
 import httpx2
 
-from judge_server.errors import EngineStartError
+from judge_server.errors import EngineGone, EngineStartError
 
 START_TIMEOUT_S = 180.0
 _KEPT_OUTPUT = 4096
-
-
-class EngineGone(Exception):
-    """The child process cannot be asked."""
 
 
 class LlamaCppProcess:
@@ -88,11 +84,11 @@ class LlamaCppProcess:
 
     async def stop(self) -> None:
         """End the child and wait until it is gone."""
-        if self._http is not None:
-            await self._http.aclose()
         if self._child is not None and self._child.returncode is None:
             self._child.kill()
             await self._child.wait()
+        if self._http is not None:
+            await self._http.aclose()
         if self._listener is not None:
             await self._listener
 

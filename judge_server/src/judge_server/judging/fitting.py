@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+from judge_server.errors import EngineGone
 from judge_server.judging.plan import ResponsePlan
 from judge_server.ports import Engine
 
 _MARGIN = 0.95
-_TRIES = 6
+_TRIES = 8
+_LAST_RESORT = 16
+"""Where the estimate leaves nothing to show, show this fraction: it errs when little of the context is left."""
 
 
 async def fit_response(
@@ -24,11 +27,15 @@ async def fit_response(
     around = len(whole.batch.system) + max(len(call.question) for call in whole.batch.calls)
     candidate, keep = whole, length
     for _ in range(_TRIES):
-        tokens = await engine.count_tokens(candidate.batch)
+        try:
+            tokens = await engine.count_tokens(candidate.batch)
+        except EngineGone:
+            return whole  # its calls will fail one by one, and say why
         if tokens <= context_tokens:
             return candidate
         shown = around + len(candidate.batch.shared)
-        keep = min(keep - 1, keep - int(shown * (1 - _MARGIN * context_tokens / tokens)))
+        estimate = min(keep - 1, keep - int(shown * (1 - _MARGIN * context_tokens / tokens)))
+        keep = estimate if estimate > 0 else keep // _LAST_RESORT
         if keep < 1:
             return whole
         candidate = plan(keep)

@@ -40,7 +40,9 @@ class Boundary:
             await send(message)
 
         try:
-            self._refuse_above_limit(int(headers.get("content-length", "0") or 0))
+            announced = headers.get("content-length", "")
+            if announced.isascii() and announced.isdigit():
+                self._refuse_above_limit(int(announced))
             await self._app(scope, self._counted(receive), send_with_id)
         except TooLarge as error:
             if sent:

@@ -48,6 +48,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def framework_error(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, ServiceError):  # raised while the framework read the body
+            return problem_response(error.__cause__, request.state.request_id)
+        if error.status_code == 400:  # the framework says this of JSON that is nested too deeply, for one
+            unreadable = FieldError(field="", message="this cannot be read as JSON")
+            return problem_response(invalid_request((unreadable,)), request.state.request_id)
         problem = Problem(
             type=_FRAMEWORK_TYPES.get(error.status_code, "urn:adjudge:invalid-request"),
             title=str(error.detail),
@@ -89,4 +94,5 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def _response(problem: Problem, headers: dict[str, str]) -> Response:
+    headers = headers | {"X-Request-Id": problem.request_id}  # an unforeseen error is answered outside the boundary
     return Response(problem.model_dump_json(), problem.status, headers, "application/problem+json")

@@ -115,13 +115,16 @@ def pull(
         str, typer.Argument(help="A name from the list, hf://owner/repository/file.gguf, or a path.")
     ] = DEFAULT,
     force: Annotated[bool, typer.Option("--force", help="Download it again even if it is here.")] = False,
+    allow_smaller: Annotated[
+        bool, typer.Option("--allow-smaller", help="Where no source has it, take the next smaller model.")
+    ] = False,
 ) -> None:
     """Fetch a model, resuming what was begun, and print its path."""
     try:
         with _shown() as progress:
-            path = fetch(model, progress=progress, force=force)
+            path = fetch(model, progress=progress, force=force, allow_smaller=allow_smaller)
     except ModelError as error:
-        give_up(escape(str(error)))
+        give_up(str(error))
     except KeyboardInterrupt:
         typer.echo("Stopped. The same command goes on from here.", err=True)
         raise typer.Exit(130) from None
@@ -153,10 +156,10 @@ def path(
     try:
         target = parse(model)
     except ModelError as error:
-        give_up(escape(str(error)))
+        give_up(str(error))
     found = target if isinstance(target, Path) else present(target)
     if found is None or not found.is_file():
-        give_up(escape(f"{model} is not here, or not whole. Fetch it: adjudge models pull {model}"))
+        give_up(f"{model} is not here, or not whole. Fetch it: adjudge models pull {model}")
     typer.echo(found)
 
 

@@ -97,7 +97,7 @@ async def _score(
         _Rate(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading the judge", total=None)
         async with open_client(url, settings) as client:
             if isinstance(options["rubric"], str):

@@ -1,0 +1,49 @@
+"""The documentation as the tests read it: its pages, and the parts of a page."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "*/README.md", "docs/**/*.md")
+    for path in ROOT.glob(pattern)
+    if not path.is_relative_to(ROOT / ".venv")
+)
+
+_FENCED = re.compile(r"^(?P<fence>```|~~~)(?P<language>\w*)\n(?P<code>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_CODE = re.compile(r"`(?P<code>[^`\n]+)`")
+_HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+
+
+def name(page: Path) -> str:
+    """A page's path from the root, for test ids."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return _FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language."""
+    return [b["code"] for b in _FENCED.finditer(page.read_text(encoding="utf-8")) if b["language"] == language]
+
+
+def links(page: Path) -> list[str]:
+    """The targets of a page's links and images."""
+    return [link["target"] for link in _LINK.finditer(prose(page))]
+
+
+def code_spans(page: Path) -> list[str]:
+    """What a page's prose sets in backticks."""
+    return [span["code"] for span in _CODE.finditer(prose(page))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as a forge makes them."""
+    titles = (heading["title"].lower() for heading in _HEADING.finditer(prose(page)))
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}

@@ -1,0 +1,83 @@
+"""What the documentation points to exists, and what it shows is what the repository holds."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from adjudge_services.settings import Settings
+from rubric_store import read_rubric
+from tests.docs.pages import PAGES, ROOT, anchors, blocks, code_spans, links, name
+from trainer_client.wire import ProblemType, RewardAnswer, RewardRequest
+
+_FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+_REPOSITORY_PATH = re.compile(rf"(?:{'|'.join(map(re.escape, _FOLDERS))})/[\w./-]*|[A-Z]+\.md|Makefile|[\w-]+\.toml")
+_SOURCES = {
+    "trainer_client": "trainer_client/src/trainer_client",
+    "judge_server": "judge_server/src/judge_server",
+    "rubric_store": "rubric_store/src/rubric_store",
+    "adjudge_services": "services/src/adjudge_services",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in links(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{name(page)} links to {target}, which does not exist"
+        if anchor:
+            assert anchor in anchors(found), f"{name(page)} links to {target}; {name(found)} has no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_path_of_the_repository_that_a_page_names_exists(page: Path) -> None:
+    for span in code_spans(page):
+        if _REPOSITORY_PATH.fullmatch(span) or span.startswith("adjudge_services/"):
+            assert _exists(span), f"{name(page)} names {span}, which does not exist"
+
+
+def _exists(path: str) -> bool:
+    """Whether a path exists from the root, or from the source folder that its first part is short for."""
+    package, _, rest = path.partition("/")
+    return (ROOT / path).exists() or (package in _SOURCES and (ROOT / _SOURCES[package] / rest).exists())
+
+
+def test_the_quickstart_of_the_readme_is_the_file_of_that_name() -> None:
+    assert blocks(ROOT / "README.md", "python") == [(ROOT / "examples/quickstart.py").read_text(encoding="utf-8")]
+
+
+def test_the_index_lists_every_page_of_the_documentation() -> None:
+    index = ROOT / "docs/index.md"
+    listed = {(index.parent / target).resolve() for target in links(index)}
+    missing = [name(page) for page in index.parent.rglob("*.md") if page != index and page not in listed]
+    assert not missing
+
+
+def test_the_examples_of_scoring_are_messages_of_the_contract() -> None:
+    request, answer = blocks(ROOT / "docs/scoring.md", "json")
+    RewardRequest.model_validate_json(request)
+    RewardAnswer.model_validate_json(answer)
+
+
+def test_the_rubric_files_that_are_shown_can_be_read() -> None:
+    page = ROOT / "docs/rubrics.md"
+    shown = blocks(page, "json") + blocks(page, "text")
+    assert [len(read_rubric(text).criteria) for text in shown] == [2, 2, 3]
+
+
+def test_the_python_that_the_client_page_shows_runs() -> None:
+    for code in blocks(ROOT / "docs/client.md", "python"):
+        exec(compile(code, "docs/client.md", "exec"), {})
+
+
+def test_every_setting_is_documented_with_its_name() -> None:
+    documented = set(code_spans(ROOT / "docs/configuration.md"))
+    assert {f"ADJUDGE_{field.upper()}" for field in Settings.model_fields} <= documented
+
+
+def test_every_problem_type_is_documented() -> None:
+    assert set(get_args(ProblemType)) <= set(code_spans(ROOT / "docs/failures.md"))
