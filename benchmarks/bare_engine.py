@@ -23,9 +23,9 @@ from judge_server.engines.llamacpp import GREEDY, TOP_TOKENS
 from judge_server.engines.llamacpp_process import LlamaCppProcess
 from judge_server.engines.llamacpp_tokens import ChatTokens
 from judge_server.engines.weights import locate_weights
-from judge_server.judging.fencing import Fence
 from judge_server.judging.plan import JudgeSetup, ResponsePlan, plan_response
 from judge_server.prompts import PromptTemplates
+from judge_server.prompts.fencing import Fence
 from trainer_client import AsyncClient
 from trainer_client.wire import Criterion, Group, Protocol, RubricContent
 

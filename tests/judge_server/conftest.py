@@ -11,6 +11,9 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore, migrations
 from tests.judge_server import support
+from tests.judge_server.engines import engine, fetched, loaded, scripted, spare, spare_llamacpp
+
+__all__ = ["engine", "fetched", "loaded", "scripted", "spare", "spare_llamacpp"]
 
 Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 

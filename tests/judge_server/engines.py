@@ -15,7 +15,7 @@ CONTEXT_TOKENS = 600
 
 async def llamacpp() -> LlamaCppEngine:
     """A started llama.cpp engine, its model fetched before."""
-    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS)
+    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
     await engine.start()
     return engine
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.fencing import Fence
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import JudgeSetup, ResponsePlan, plan_response
 from judge_server.judging.protocols import make_call
 from judge_server.ports import Batch, Call, CallFailed, Reply
 from judge_server.prompts import PromptTemplates
+from judge_server.prompts.fencing import Fence
 from trainer_client.wire import Criterion, Group, Protocol
 
 SECRET = b"a secret that only tests know"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from judge_server.judging.fencing import Fence, neutralise
+from judge_server.prompts.fencing import Fence, neutralise
 from tests.judge_server.support import FENCE, SECRET
 
 OTHER = Fence(b"another secret, just as long")

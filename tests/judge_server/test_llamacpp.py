@@ -3,36 +3,25 @@
 import asyncio
 import math
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import pytest
-import pytest_asyncio
 
 from judge_server.engines import LlamaCppEngine, engine_from_url
 from judge_server.errors import EngineStartError
-from judge_server.judging.fencing import Fence
 from judge_server.judging.fitting import fit_response
 from judge_server.judging.plan import plan_response
 from judge_server.ports import CallFailed, Reply
-from tests.judge_server.engines import CONTEXT_TOKENS, answers, llamacpp, loaded
+from judge_server.prompts.fencing import Fence
+from tests.judge_server.engines import CONTEXT_TOKENS, answers
 from tests.judge_server.support import batch, criteria, group, setup
 from tests.judge_server.test_fencing import CHAT_TOKENS
 
-__all__ = ["loaded"]
-
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
-VOCABULARY = 151_936
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def doomed() -> AsyncIterator[LlamaCppEngine]:
-    """An engine whose child the test may kill."""
-    engine = await llamacpp()
-    yield engine
-    await engine.close()
+NEARLY_ALL = 20_000
+"""Tokens whose probabilities are read: of a vocabulary of 151,936, all that weigh anything."""
 
 
 async def tokenise(engine: LlamaCppEngine, text: str, *, control: bool) -> list[int]:
@@ -43,19 +32,22 @@ async def tokenise(engine: LlamaCppEngine, text: str, *, control: bool) -> list[
 
 
 async def test_masses_are_those_of_the_whole_vocabulary_before_any_mask(loaded: LlamaCppEngine) -> None:
-    asked = batch("Is 7 prime? Answer yes or no.", shared="7 is prime.\n", steps=[1, 2])
+    asked = batch("Which number is prime?", shared="7 is prime.\n", steps=[1, 2])
     (reply,) = await answers(loaded, asked)
     assert isinstance(reply, Reply)
     assert loaded._tokens is not None
     prompt = await loaded._tokens.prefix(asked) + await loaded._tokens.question(asked.calls[0].question)
-    body = {"prompt": prompt, "n_predict": 1, "n_probs": VOCABULARY, "temperature": 0.0, "cache_prompt": False}
+    body = {"prompt": prompt, "n_predict": 1, "n_probs": NEARLY_ALL, "temperature": 0.0, "cache_prompt": False}
     answer = (await loaded._process.http.post("/completion", json=body)).json()
     probability = {t["id"]: math.exp(t["logprob"]) for t in answer["completion_probabilities"][0]["top_logprobs"]}
     assert sum(probability.values()) == pytest.approx(1, abs=1e-3)
+    said = 0.0
     for option, mass in zip(asked.calls[0].menu, reply.masses, strict=True):
         ids = {tuple(await tokenise(loaded, spelling, control=False)) for spelling in option.spellings}
-        assert mass == pytest.approx(sum(probability[i[0]] for i in ids if len(i) == 1), abs=0.01)
-    assert sum(reply.masses) < 1
+        expected = sum(probability.get(i[0], 0.0) for i in ids if len(i) == 1)
+        assert mass == pytest.approx(expected, abs=0.03)  # it reads the prompt in other pieces, and rounds differently
+        said += expected
+    assert said < 0.9, "the prompt should leave mass elsewhere, or a mask would not show"
 
 
 async def test_no_judged_text_becomes_a_control_token(loaded: LlamaCppEngine) -> None:
@@ -88,12 +80,12 @@ async def test_no_spelling_is_counted_for_yes_and_no_at_once(loaded: LlamaCppEng
 
 async def test_the_second_call_of_a_batch_reads_only_its_question(loaded: LlamaCppEngine) -> None:
     asked = batch(
-        "Is 7 prime?", "Is 8 prime?", "Is 9 prime?", shared="Of the numbers seven to nine, one is prime. " * 6
+        "Is 7 prime?", "Is 8 prime?", "Is 9 prime?", shared="Of the numbers seven to nine, one is prime. " * 4
     )
     first, *others = await answers(loaded, asked)
     assert isinstance(first, Reply)
     whole = first.tokens_computed + first.tokens_reused
-    assert first.tokens_computed > 60
+    assert first.tokens_computed > 40
     for other in others:
         assert isinstance(other, Reply)
         assert other.tokens_computed < first.tokens_computed / 3
@@ -101,7 +93,7 @@ async def test_the_second_call_of_a_batch_reads_only_its_question(loaded: LlamaC
 
 
 async def test_the_step_costs_only_the_words_put_in_the_judges_mouth(loaded: LlamaCppEngine) -> None:
-    shared = "Of the numbers ten to twelve, one is prime. " * 6
+    shared = "Of the numbers ten to twelve, one is prime. " * 4
     (plain,) = await answers(loaded, batch("Is it?", shared=shared))
     (stepped,) = await answers(loaded, batch("Is it?", shared=shared, steps=[1, 2]))
     assert isinstance(plain, Reply)
@@ -122,7 +114,7 @@ async def test_a_response_is_cut_to_what_the_real_tokenizer_lets_through(loaded:
 
 async def test_a_call_that_is_given_up_leaves_the_engine_free_for_the_next(loaded: LlamaCppEngine) -> None:
     async def ask() -> None:
-        await answers(loaded, batch(*[f"Is {n} prime?" for n in range(50)], shared=Fence(b"x" * 16)("word " * 300)))
+        await answers(loaded, batch(*[f"Is {n} prime?" for n in range(50)], shared=Fence(b"x" * 16)("word " * 150)))
 
     task = asyncio.create_task(ask())
     await asyncio.sleep(0.05)
@@ -132,30 +124,22 @@ async def test_a_call_that_is_given_up_leaves_the_engine_free_for_the_next(loade
     assert isinstance(reply, Reply)
 
 
-async def test_a_killed_child_gives_failures_and_never_an_exception(doomed: LlamaCppEngine) -> None:
+async def test_a_killed_child_gives_failures_and_never_an_exception(spare_llamacpp: LlamaCppEngine) -> None:
     asked = batch(*[f"Is {n} prime?" for n in range(40)], shared="Numbers. ", steps=[1])
     outcomes: list[Reply | CallFailed] = []
-    assert doomed._process.pid is not None
-    async for _, outcome in doomed.answer(asked):
+    assert spare_llamacpp._process.pid is not None
+    async for _, outcome in spare_llamacpp.answer(asked):
         if not outcomes:
-            psutil.Process(doomed._process.pid).send_signal(signal.SIGKILL)
+            psutil.Process(spare_llamacpp._process.pid).send_signal(signal.SIGKILL)
         outcomes.append(outcome)
     assert isinstance(outcomes[0], Reply)
     assert len(outcomes) == 40
     assert {o.kind for o in outcomes[2:] if isinstance(o, CallFailed)} == {"engine"}
     assert not any(isinstance(o, Reply) for o in outcomes[2:])
-    assert not await doomed.ready()
+    assert not await spare_llamacpp.ready()
     plan = plan_response(setup(), group("x" * 9000), "x" * 9000, criteria("Is it?"), None)
-    fitted = await fit_response(doomed, CONTEXT_TOKENS, 9000, lambda keep: plan)
-    assert {o.kind for o in await answers(doomed, fitted.batch) if isinstance(o, CallFailed)} == {"engine"}
-
-
-async def test_closing_leaves_no_process_behind(doomed: LlamaCppEngine) -> None:
-    child = doomed._process.pid
-    assert child is not None
-    assert psutil.pid_exists(child)
-    await doomed.close()
-    assert not psutil.pid_exists(child)
+    fitted = await fit_response(spare_llamacpp, CONTEXT_TOKENS, 9000, lambda keep: plan)
+    assert {o.kind for o in await answers(spare_llamacpp, fitted.batch) if isinstance(o, CallFailed)} == {"engine"}
 
 
 async def test_a_file_that_is_no_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -180,6 +164,6 @@ async def test_a_file_that_is_no_model_is_refused_with_the_way_out(tmp_path: Pat
     ],
 )
 async def test_an_engine_url_that_says_nothing_known_is_refused(url: str, says: str) -> None:
-    with pytest.raises(ValueError, match="unknown|number") as refused:
+    with pytest.raises(ValueError, match=r"unknown|number") as refused:
         engine_from_url(url)
     assert says in str(refused.value)

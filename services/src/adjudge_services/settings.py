@@ -1,6 +1,7 @@
 """Every setting of a process, from `ADJUDGE_…` variables. A laptop needs none of them."""
 
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -42,10 +43,11 @@ class Settings(BaseSettings):
             return self.fence_secret.get_secret_value().encode()
         file = self.data_dir / "fence-secret"
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        try:
-            file.touch(mode=0o600, exist_ok=False)
-        except FileExistsError:
-            if kept := file.read_text().strip():
-                return kept.encode()
-        file.write_text(secrets.token_hex(32) + "\n")
+        if not file.exists():
+            made = self.data_dir / f"fence-secret.{secrets.token_hex(8)}"
+            made.touch(mode=0o600)
+            made.write_text(secrets.token_hex(32) + "\n")
+            with suppress(FileExistsError):
+                file.hardlink_to(made)  # whole or not at all, and of several starting at once the first wins
+            made.unlink()
         return file.read_text().strip().encode()

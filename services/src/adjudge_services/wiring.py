@@ -1,8 +1,7 @@
 """Plugging adapters into the service: which store, cache and engine the settings name, started and stopped in order."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -12,23 +11,24 @@ from adjudge_services.settings import Settings
 from judge_server.cache import cache_from_url
 from judge_server.engines import engine_from_url
 from judge_server.errors import EngineStartError
-from judge_server.judging.fencing import Fence
 from judge_server.judging.judge import Judge
+from judge_server.prompts.fencing import Fence
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore, migrations
-
-log = logging.getLogger("adjudge")
 
 
 class StartError(Exception):
     """A process that cannot start; the message says why and the way out."""
 
 
-def build_app(settings: Settings, *, wait_for_judge: bool = False) -> FastAPI:
+def build_app(
+    settings: Settings, *, wait_for_judge: bool = False, on_judge_failure: Callable[[str], None] | None = None
+) -> FastAPI:
     """The application `adjudge serve` runs: api and judge in one process.
 
-    The judge loads in the background, so that `/healthz` answers at once and `/readyz` says when it is done;
-    `wait_for_judge` loads it before the application starts, and raises `StartError` where that fails.
+    The store must be ready: see `prepare_store`. The judge loads in the background, so that `/healthz` answers at once
+    and `/readyz` says when it is done. `on_judge_failure` is told why, where it cannot be loaded. `wait_for_judge`
+    loads it before the application starts, and raises `StartError` where that fails.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     store = RubricStore(settings.store_url)
@@ -42,13 +42,13 @@ def build_app(settings: Settings, *, wait_for_judge: bool = False) -> FastAPI:
             await judge.start()
         except EngineStartError as error:
             service.problem = str(error)
-            log.error("the judge did not start: %s", error)
+            if on_judge_failure is not None:
+                on_judge_failure(service.problem)
             return
         service.judge = judge
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await prepare_store(settings)
         loading = asyncio.create_task(start_judge())
         try:
             if wait_for_judge:
@@ -80,5 +80,5 @@ async def prepare_store(settings: Settings) -> None:
         elif not await asyncio.to_thread(migrations.is_current, url):
             raise StartError("the database schema is not the one this version needs; run: adjudge migrate")
     except (OSError, SQLAlchemyError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise StartError(f"the rubric store cannot be opened: {reason}. Check ADJUDGE_DATABASE_URL") from error

@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
-from judge_server.judging.fencing import neutralise
+from judge_server.prompts.fencing import neutralise
 from trainer_client.wire import Criterion, Group, Protocol
 
 TEMPLATE_VERSION = "1"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.output import out
@@ -31,7 +32,7 @@ def doctor() -> None:
         except Exception as error:  # noqa: BLE001 - whatever is wrong belongs in the table
             seen, ok = str(error) or type(error).__name__, False
         failed = failed or not ok
-        table.add_row(name, "[green]ok[/]" if ok else "[bold red]wrong[/]", seen)
+        table.add_row(name, "[green]ok[/]" if ok else "[bold red]wrong[/]", escape(seen))
     out.print(table)
     raise typer.Exit(1 if failed else 0)
 

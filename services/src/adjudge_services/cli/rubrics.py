@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.output import give_up, out
@@ -49,7 +50,7 @@ def show(reference: Annotated[str, typer.Argument(help="name, name@3 or sha256:â
         give_up(error.detail)
     table = Table("id", "kind", "weight", "criterion", title=f"{version.reference}  {version.digest[:19]}â€¦")
     for criterion in version.criteria:
-        table.add_row(criterion.id, criterion.kind, f"{criterion.weight:g}", criterion.description)
+        table.add_row(criterion.id, criterion.kind, f"{criterion.weight:g}", escape(criterion.description))
     out.print(table)
 
 

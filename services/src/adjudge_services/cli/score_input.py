@@ -40,7 +40,11 @@ def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
             if not line.strip():
                 continue
             try:
-                yield GroupLine(number, _group(number, json.loads(line)))
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    yield GroupLine(number, _group(number, row))
+                else:
+                    yield BadLine(number, "this is no group; write an object with prompt and responses")
             except ValidationError as error:
                 first = field_errors(error.errors())[0]
                 yield BadLine(number, f"{first.field}: {first.message}")
@@ -50,12 +54,11 @@ def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
                 yield BadLine(number, f"not JSON: {error}")
 
 
-def _group(number: int, row: Any) -> Group:
-    if isinstance(row, dict):
-        row = {"id": f"line-{number}"} | row
-        rubric = row.get("rubric")
-        if (isinstance(rubric, str) and "\n" in rubric) or isinstance(rubric, list):
-            row["rubric"] = read_rubric(rubric if isinstance(rubric, str) else json.dumps(rubric))
+def _group(number: int, row: dict[str, Any]) -> Group:
+    row = {"id": f"line-{number}"} | row
+    rubric = row.get("rubric")
+    if (isinstance(rubric, str) and "\n" in rubric) or isinstance(rubric, list):
+        row["rubric"] = read_rubric(rubric if isinstance(rubric, str) else json.dumps(rubric))
     return Group.model_validate(row)
 
 

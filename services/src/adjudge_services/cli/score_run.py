@@ -11,7 +11,7 @@ import httpx2
 
 from adjudge_services.cli.score_input import GroupLine, one_response
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app
+from adjudge_services.wiring import build_app, prepare_store
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import GroupRewards, RewardAnswer, Usage
 
@@ -33,6 +33,7 @@ async def open_client(url: str | None, settings: Settings) -> AsyncIterator[Asyn
         async with AsyncClient(url) as client:
             yield client
         return
+    await prepare_store(settings)
     app = build_app(settings, wait_for_judge=True)
     inner = AsyncClient("http://adjudge.local", transport=httpx2.ASGITransport(app))
     async with app.router.lifespan_context(app), inner as client:

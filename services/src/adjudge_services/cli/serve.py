@@ -1,5 +1,6 @@
 """`adjudge serve`: api and judge in one process."""
 
+import asyncio
 import ipaddress
 import logging
 from typing import Annotated
@@ -9,7 +10,7 @@ import uvicorn
 
 from adjudge_services.cli.output import err, give_up
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, build_app
+from adjudge_services.wiring import StartError, build_app, prepare_store
 
 
 def serve(
@@ -28,12 +29,22 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     for chatty in ("httpx2", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    failures: list[str] = []
+
+    def stop(reason: str) -> None:
+        failures.append(reason)
+        server.should_exit = True
+
     try:
-        app = build_app(settings)
+        asyncio.run(prepare_store(settings))
+        app = build_app(settings, on_judge_failure=stop)
     except (StartError, ValueError) as error:
         give_up(str(error))
     err.print(f"Adjudge with {settings.engine_url} on http://{settings.host}:{settings.port} (docs at /docs)")
-    uvicorn.run(app, host=settings.host, port=settings.port, log_level="info", access_log=False)
+    server = uvicorn.Server(uvicorn.Config(app, settings.host, settings.port, log_level="info", access_log=False))
+    server.run()
+    if failures:
+        give_up(failures[0])
 
 
 def _is_loopback(host: str) -> bool:

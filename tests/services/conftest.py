@@ -1,0 +1,27 @@
+"""Every test here has a data folder of its own, and none of the user's settings."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.processes import Service, serving
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder, named by the environment; no other ADJUDGE_ variable is set."""
+    for name in list(os.environ):
+        if name.startswith("ADJUDGE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def service(data_dir: Path) -> Iterator[Service]:
+    """A running service whose engine answers by hash."""
+    with serving("scripted://hash") as running:
+        yield running

@@ -1,0 +1,74 @@
+"""`adjudge serve` as a process of its own, on a free loopback port, stopped at the end."""
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx2
+
+from trainer_client import Client
+
+_RUNNING = re.compile(r"Uvicorn running on (http://127\.0\.0\.1:\d+)")
+
+
+@dataclass
+class Service:
+    """A running service: its address, its process, and what it said so far."""
+
+    process: "subprocess.Popen[str]"
+    said: list[str] = field(default_factory=list)
+    url: str = ""
+    listening: threading.Event = field(default_factory=threading.Event)
+
+    def listen(self) -> None:
+        """Read what the process says until it ends; its address is among it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if match := _RUNNING.search(line):
+                self.url = match[1]
+                self.listening.set()
+        self.listening.set()
+
+    def wait_until_ready(self, client: Client) -> None:
+        """Wait until the judge is loaded."""
+        pause = threading.Event()
+        for _ in range(12_000):
+            if client.ready():
+                return
+            assert self.process.poll() is None, "".join(self.said)
+            pause.wait(0.01)
+        raise AssertionError("".join(self.said))
+
+    def stop(self) -> int:
+        """Ask it to stop, as a supervisor does; its exit status."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+@contextmanager
+def serving(engine: str, *options: str) -> Iterator[Service]:
+    """A service that listens; its judge may still be loading."""
+    command = [sys.executable, "-m", "adjudge_services.cli", "serve", "--port", "0", "--engine", engine, *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    service = Service(process)
+    listener = threading.Thread(target=service.listen)
+    listener.start()
+    try:
+        assert service.listening.wait(60)
+        assert service.url, "".join(service.said)
+        yield service
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        listener.join()
+
+
+def get(service: Service, path: str) -> httpx2.Response:
+    """One GET."""
+    return httpx2.get(service.url + path, timeout=30.0)

@@ -1,0 +1,142 @@
+"""`adjudge rubrics`, `doctor` and `migrate`, as a user types them."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from rubric_store import migrations
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A rubric file whose text looks like markup."""
+    path = tmp_path / "rubric.json"
+    path.write_text(json.dumps({"criteria": [{"id": "a", "description": "Lies in [0, 1] or [/b] [red]x."}]}))
+    return path
+
+
+@pytest.fixture
+def nowhere() -> str:
+    """A database URL at which nobody answers."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return f"postgresql+psycopg://u:hunter2@127.0.0.1:{unused.getsockname()[1]}/x?connect_timeout=2"
+
+
+def test_publishing_the_same_file_again_changes_nothing(file: Path) -> None:
+    first = RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
+    again = RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert "published team/a@1" in first.stdout
+    assert "unchanged: team/a@1" in again.stdout
+    file.write_text("<SUGGEST> Says so.\n<ANSWER> The answer is yes.")
+    assert "published team/a@2" in RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)]).stdout
+
+
+def test_show_prints_a_criterion_as_it_is_written(file: Path) -> None:
+    RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
+    shown = RUN.invoke(app, ["rubrics", "show", "team/a@1"])
+    assert shown.exit_code == 0
+    assert "Lies in [0, 1] or [/b] [red]x." in shown.stdout
+
+
+def test_list_shows_the_rubrics_of_a_prefix(file: Path) -> None:
+    for name in ("team/a", "team/b", "other"):
+        RUN.invoke(app, ["rubrics", "publish", name, str(file)])
+    listed = RUN.invoke(app, ["rubrics", "list", "team/"]).stdout
+    assert "team/a" in listed
+    assert "team/b" in listed
+    assert "other" not in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rubrics", "show", "team/x"], "Did you mean 'team/a'"),
+        (["rubrics", "show", "[/red]"], "name@3"),
+        (["rubrics", "publish", "Bad Name", "FILE"], "lower-case"),
+        (["rubrics", "publish", "x", "EMPTY"], "rubric"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message_and_status_1(
+    file: Path, tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    RUN.invoke(app, ["rubrics", "publish", "team/a", str(file)])
+    (tmp_path / "empty.json").write_text("{}")
+    paths = {"FILE": str(file), "EMPTY": str(tmp_path / "empty.json")}
+    result = RUN.invoke(app, [paths.get(argument, argument) for argument in arguments])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert says in result.stderr
+
+
+def test_doctor_finds_a_sound_installation_sound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
+    result = RUN.invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    assert result.stdout.count(" ok ") == 5
+    assert "wrong" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "check"),
+    [
+        ("DATABASE_URL", "mysql://u:hunter2@db/x", "rubric store"),
+        ("DATABASE_URL", "NOWHERE", "rubric store"),
+        ("CACHE_URL", "memcached://x", "verdict cache"),
+        ("FENCE_SECRET", "short", "fence secret"),
+        ("ENGINE_URL", "scripted://maybe", "judge"),
+        ("ENGINE_URL", "llamacpp:///no/such/model.gguf", "judge"),
+    ],
+)
+def test_doctor_says_which_part_is_wrong_and_keeps_passwords(
+    name: str, value: str, check: str, nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
+    monkeypatch.setenv(f"ADJUDGE_{name}", nowhere if value == "NOWHERE" else value)
+    result = RUN.invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    wrong = [line for line in result.stdout.splitlines() if " wrong " in line]
+    assert len(wrong) == 1
+    assert check in wrong[0]
+    assert "hunter2" not in result.output
+
+
+@pytest.mark.parametrize(
+    "command", [["rubrics", "list"], ["migrate"], ["serve", "--engine", "scripted://yes", "--port", "0"]]
+)
+def test_a_database_that_does_not_answer_is_one_message(
+    command: list[str], nowhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", nowhere)
+    result = RUN.invoke(app, command)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "ADJUDGE_DATABASE_URL" in result.stderr
+    assert "hunter2" not in result.output
+
+
+def test_migrate_brings_a_new_database_to_the_newest_schema_and_may_run_again(data_dir: Path) -> None:
+    for _ in range(2):
+        result = RUN.invoke(app, ["migrate"])
+        assert result.exit_code == 0
+        assert migrations.head() in result.stdout
+    assert migrations.is_current(f"sqlite+aiosqlite:///{data_dir}/adjudge.db")
+
+
+@pytest.mark.postgres
+def test_postgres_is_migrated_by_hand_and_no_process_starts_before_that(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", postgres_url)
+    refused = RUN.invoke(app, ["rubrics", "list"])
+    assert refused.exit_code == 1
+    assert "adjudge migrate" in refused.stderr
+    assert RUN.invoke(app, ["migrate"]).exit_code == 0
+    assert RUN.invoke(app, ["rubrics", "list"]).exit_code == 0

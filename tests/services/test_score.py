@@ -1,0 +1,134 @@
+"""`adjudge score`: a file of groups in, rewards out; a bad line costs only itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from tests.services.processes import Service
+from trainer_client import Client
+from trainer_client.wire import GroupRewards
+
+RUN = CliRunner()
+RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 3}]}
+GROUP = {"id": "g1", "prompt": "Is 7 prime?", "responses": ["yes", "no"]}
+
+
+@pytest.fixture
+def rubric(tmp_path: Path) -> str:
+    """A rubric file."""
+    path = tmp_path / "rubric.json"
+    path.write_text(json.dumps(RUBRIC))
+    return str(path)
+
+
+def lines(tmp_path: Path, *rows: Any) -> str:
+    """A JSONL file of these rows; a text stands as it is."""
+    path = tmp_path / "groups.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return str(path)
+
+
+def score(*arguments: str, engine: str = "scripted://hash") -> tuple[Result, list[GroupRewards]]:
+    """Run it, and read the JSONL it printed."""
+    result = RUN.invoke(app, ["score", *arguments, "--engine", engine])
+    assert "Traceback" not in result.output
+    return result, [GroupRewards.model_validate_json(line) for line in result.stdout.splitlines()]
+
+
+def test_every_response_is_scored_and_printed_as_jsonl_in_order(tmp_path: Path, rubric: str) -> None:
+    file = lines(tmp_path, GROUP, "", GROUP | {"id": "g2", "responses": ["maybe"]})
+    result, groups = score(file, "--rubric", rubric, engine="scripted://yes")
+    assert result.exit_code == 0
+    assert [(g.id, [r.reward for r in g.responses]) for g in groups] == [("g1", [1.0, 1.0]), ("g2", [1.0])]
+    assert "3 responses" in result.stderr
+
+
+def test_lines_without_an_id_are_named_by_their_number(tmp_path: Path, rubric: str) -> None:
+    bare = {key: value for key, value in GROUP.items() if key != "id"}
+    _, groups = score(lines(tmp_path, bare, "", bare), "--rubric", rubric)
+    assert [group.id for group in groups] == ["line-1", "line-3"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("{", "JSON"),
+        ("7", "object"),
+        (GROUP | {"respnses": []}, "respnses"),
+        (GROUP | {"[/bold]": 1}, "[/bold]"),
+        (GROUP | {"responses": []}, "responses"),
+        (GROUP | {"rubric": "<SUGGEST>\n<WRONG> x"}, "rubric"),
+        (GROUP | {"rubric": "no/such"}, "no/such"),
+    ],
+    ids=str,
+)
+def test_a_bad_line_is_reported_by_its_number_and_the_others_are_scored(
+    tmp_path: Path, rubric: str, bad: Any, says: str
+) -> None:
+    result, groups = score(lines(tmp_path, GROUP, bad, GROUP | {"id": "g3"}), "--rubric", rubric)
+    assert result.exit_code == 1
+    assert [group.id for group in groups] == ["g1", "g3"]
+    (reported,) = [line for line in result.stderr.splitlines() if "groups.jsonl:2:" in line]
+    assert says in reported
+
+
+def test_responses_that_stay_unscored_are_counted_with_their_reasons(tmp_path: Path, rubric: str) -> None:
+    file = lines(tmp_path, GROUP, GROUP | {"id": "g2", "responses": ["x" * 9000]})
+    result, groups = score(file, "--rubric", rubric, engine="scripted://hash?context=1000")
+    assert result.exit_code == 1
+    assert [r.reward is None for g in groups for r in g.responses] == [False, False, True]
+    assert "1 of 3" in result.stderr
+    assert "1 truncated_input" in result.stderr
+    result, groups = score(file, "--rubric", rubric, "--truncate", engine="scripted://hash?context=1000")
+    assert result.exit_code == 0
+    assert groups[1].responses[0].characters_omitted > 0
+
+
+def test_a_rubric_may_be_a_published_one_or_the_lines_own(tmp_path: Path, rubric: str) -> None:
+    RUN.invoke(app, ["rubrics", "publish", "team/a", rubric])
+    own = "<SUGGEST> Says so.\n<ANSWER> The answer is yes."
+    result, groups = score(lines(tmp_path, GROUP, GROUP | {"rubric": own}), "--rubric", "team/a@1", "--mode", "points")
+    assert result.exit_code == 0
+    judged, own_ones = [[verdict.criterion for verdict in group.responses[0].verdicts] for group in groups]
+    assert judged == ["a", "b"]
+    assert len(own_ones) == 2
+    assert groups[0].rubric != groups[1].rubric
+
+
+@pytest.mark.parametrize("arguments", [["--rubric", "no/such"], []])
+def test_without_any_rubric_that_can_be_found_nothing_is_scored(tmp_path: Path, arguments: list[str]) -> None:
+    result, groups = score(lines(tmp_path, GROUP), *arguments)
+    assert (result.exit_code, groups) == (1, [])
+    assert "rubric" in result.stderr
+
+
+def test_limit_scores_only_the_first_lines(tmp_path: Path, rubric: str) -> None:
+    file = lines(tmp_path, GROUP, GROUP | {"id": "g2"}, "{")
+    result, groups = score(file, "--rubric", rubric, "--limit", "1")
+    assert (result.exit_code, [group.id for group in groups]) == (0, ["g1"])
+
+
+def test_output_writes_the_same_jsonl_to_a_file(tmp_path: Path, rubric: str) -> None:
+    file = lines(tmp_path, GROUP)
+    printed, _ = score(file, "--rubric", rubric)
+    written, _ = score(file, "--rubric", rubric, "--output", str(tmp_path / "out.jsonl"))
+    assert written.stdout == ""
+    assert (tmp_path / "out.jsonl").read_text() == printed.stdout
+
+
+def test_a_running_service_can_do_the_judging(tmp_path: Path, rubric: str, service: Service) -> None:
+    with Client(service.url) as client:
+        service.wait_until_ready(client)
+    result, groups = score(lines(tmp_path, GROUP), "--rubric", rubric, "--url", service.url)
+    assert result.exit_code == 0
+    assert len(groups[0].responses) == 2
+
+
+def test_an_empty_file_and_an_unknown_mode_are_refused(tmp_path: Path, rubric: str) -> None:
+    assert score(lines(tmp_path), "--rubric", rubric)[0].exit_code != 0
+    assert score(lines(tmp_path, GROUP), "--rubric", rubric, "--mode", "best")[0].exit_code != 0

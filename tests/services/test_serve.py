@@ -1,0 +1,54 @@
+"""`adjudge serve` as a process: it listens on loopback only, becomes ready, judges, and stops when asked."""
+
+import json
+import signal
+
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from tests.services.processes import Service, get, serving
+from trainer_client import Client
+
+RUBRIC = [{"id": "a", "description": "Is right."}]
+RUN = CliRunner()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
+def test_it_refuses_to_listen_where_others_could_reach_it(host: str) -> None:
+    result = RUN.invoke(app, ["serve", "--host", host, "--engine", "scripted://hash"])
+    assert result.exit_code == 1
+    assert "refusing to listen" in result.stderr
+    assert "127.0.0.1" in result.stderr
+
+
+@pytest.mark.parametrize("engine", ["ollama://m", "scripted://maybe", "llamacpp://m?contxt=3"])
+def test_it_refuses_an_engine_it_does_not_know_in_one_line(engine: str) -> None:
+    result = RUN.invoke(app, ["serve", "--port", "0", "--engine", engine])
+    assert result.exit_code == 1
+    assert "error" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_it_becomes_ready_judges_and_stops_cleanly_on_sigterm(service: Service) -> None:
+    with Client(service.url, run="r") as client:
+        service.wait_until_ready(client)
+        answer = client.rewards(
+            groups=[{"id": "g", "prompt": "p", "responses": ["yes", "no"]}], rubric={"criteria": RUBRIC}
+        )
+        assert all(response.reward is not None for response in answer.groups[0].responses)
+        published = client.publish_rubric("team/a", RUBRIC)
+        assert client.rubric("team/a").digest == published.digest
+    assert get(service, "/docs").status_code == 200
+    assert json.loads(get(service, "/healthz").text) == {"status": "ok"}
+    assert service.stop() in (0, -signal.SIGTERM)
+    assert "Traceback" not in "".join(service.said)
+
+
+def test_a_rubric_published_before_a_kill_is_there_after_the_next_start(service: Service) -> None:
+    with Client(service.url) as client:
+        published = client.publish_rubric("kept", RUBRIC)
+    service.process.kill()
+    service.process.wait()
+    with serving("scripted://yes") as next_one, Client(next_one.url) as client:
+        assert client.rubric("kept") == published

@@ -1,0 +1,58 @@
+"""Settings come from the environment, and a laptop needs none; the fence secret is made once and kept to its owner."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from adjudge_services.settings import Settings
+
+
+def test_the_fence_secret_is_random_kept_and_readable_by_its_owner_only(data_dir: Path, tmp_path: Path) -> None:
+    first = Settings().fencing_secret()
+    assert len(first) >= 32
+    assert Settings().fencing_secret() == first
+    assert (data_dir / "fence-secret").stat().st_mode & 0o777 == 0o600
+    assert Settings(data_dir=tmp_path / "other").fencing_secret() != first
+    assert [path.name for path in data_dir.iterdir()] == ["fence-secret"]
+
+
+def test_processes_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
+    for attempt in range(20):
+        settings = Settings(data_dir=tmp_path / str(attempt))
+        with ThreadPoolExecutor(8) as pool:
+            seen = set(pool.map(lambda _, settings=settings: settings.fencing_secret(), range(8)))
+        assert len(seen) == 1
+        assert len(seen.pop()) == 64
+
+
+def test_a_secret_in_the_environment_is_used_and_none_is_written(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", "one secret for all replicas")
+    settings = Settings()
+    assert settings.fencing_secret() == b"one secret for all replicas"
+    assert not data_dir.exists()
+    assert "one secret" not in repr(settings)
+
+
+def test_the_store_is_a_file_in_the_data_folder_unless_the_environment_names_another(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Settings().store_url == f"sqlite+aiosqlite:///{data_dir}/adjudge.db"
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", "postgresql+psycopg://db/x")
+    assert Settings().store_url == "postgresql+psycopg://db/x"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PORT", "70000"), ("PORT", "http"), ("QUEUE_CALLS", "0"), ("MAX_BODY_BYTES", "1")]
+)
+def test_a_setting_out_of_range_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"ADJUDGE_{name}", value)
+    with pytest.raises(ValidationError, match=name.lower()):
+        Settings()
+
+
+def test_every_setting_is_described() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
