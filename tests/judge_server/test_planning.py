@@ -64,13 +64,14 @@ def test_the_group_id_does_not_matter() -> None:
     assert digest(id="other") == digest()
 
 
-def test_the_steps_on_offer_matter_for_a_digest() -> None:
+def test_the_steps_on_offer_matter_for_a_digest_even_where_the_judge_is_not_shown_them() -> None:
     two, three = (
-        plan_response(setup("stepwise"), group(), text, criteria("Is right."), None)
-        for text in (STEPPED, STEPPED.replace("Step 2", "Step 3"))
+        plan_response(setup("stepwise"), group(), f"### Step 1: try\n### Step {n}: conclude\nyes", criteria("a"), 8)
+        for n in (2, 3)
     )
-    assert two.digests != three.digests
+    assert two.batch.shared == three.batch.shared
     assert two.batch.calls[0].then != three.batch.calls[0].then
+    assert two.digests != three.digests
 
 
 @given(texts)

@@ -66,7 +66,7 @@ def error_for(response: httpx2.Response) -> AdjudgeError:
             retryable=status in _RETRYABLE_STATUSES,
             retry_after_s=_retry_after_s(response.headers),
         )
-    more = problem.errors[1:]  # the detail has the first
+    more = [error for error in problem.errors if error.message not in problem.detail]
     fields = "".join(f"; {error.field}: {error.message}" for error in more)
     error_class = FOR_PROBLEM.get(problem.type) or for_status(status)
     return error_class(

@@ -29,7 +29,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
-from trainer_client.wire import FailurePolicy, RewardMode
+from trainer_client.wire import FailurePolicy, Protocol, RewardMode
 
 _NO_RUBRIC = "has no rubric; give the line one, or all of them one by --rubric"
 
@@ -42,6 +42,9 @@ def score(
         str | None, typer.Option(help="A reference (name@3) or a rubric file; a line's own wins.")
     ] = None,
     mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
+    protocol: Annotated[
+        Protocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
+    ] = None,
     on_failure: Annotated[FailurePolicy, typer.Option(help="What a failed verdict does to a reward.")] = "null",
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Judge over-long responses without their middle.")
@@ -74,6 +77,7 @@ def score(
         options = {
             "rubric": read_rubric_argument(rubric) if rubric else None,
             "mode": mode,
+            "protocol": protocol,
             "on_failure": on_failure,
             "truncate": truncate,
             "deadline_s": deadline_s,
