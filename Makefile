@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PACKAGES := -e trainer_client -e rubric_store -e "judge_server[llamacpp]" -e services
 STAMP := $(VENV)/.installed
 MODEL ?= qwen2.5-coder-1.5b
+# How many lines of each example file the demo scores: one of each takes under a minute on two cores.
+LIMIT ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check format serve bench bench-http bench-engine agreement clean
@@ -25,9 +27,9 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard */pyproject.toml)
 
 demo: $(STAMP) ## fetch the judge model and score the examples
 	@$(BIN)/adjudge models pull $(MODEL)
-	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --engine llamacpp://$(MODEL)
+	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --limit $(LIMIT) --table --engine llamacpp://$(MODEL)
 	@$(BIN)/adjudge score examples/gsm8k.jsonl --rubric examples/gsm8k.rubric.json --mode factual_override \
-		--limit 1 --engine llamacpp://$(MODEL)
+		--limit $(LIMIT) --table --engine llamacpp://$(MODEL)
 
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
 	@$(BIN)/pytest

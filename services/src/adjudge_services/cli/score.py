@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -31,6 +32,7 @@ from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import FailurePolicy, Protocol, RewardMode
 
+_PIPED_WIDTH = 140
 _NO_RUBRIC = "has no rubric; give the line one, or all of them one by --rubric"
 
 
@@ -51,6 +53,9 @@ def score(
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write rewards here as JSONL.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N lines.")] = None,
+    table: Annotated[
+        bool | None, typer.Option("--table/--jsonl", help="What to print; a table on a terminal, else JSONL.")
+    ] = None,
     url: Annotated[
         str | None, typer.Option(help="A running service; without it one runs inside.", envvar="ADJUDGE_URL")
     ] = None,
@@ -86,7 +91,7 @@ def score(
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         give_up(str(error))
     scored.refused.update(bad)
-    _write(scored, output, f"{file.name} · {mode} · {scored.judge}")
+    _write(scored, output, f"{file.name} · {mode} · {scored.judge}", sys.stdout.isatty() if table is None else table)
     _summarise(scored, file, time.monotonic() - started)
 
 
@@ -118,16 +123,17 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed:.2f}/s" if task.speed else "")
 
 
-def _write(scored: ScoredFile, output: Path | None, title: str) -> None:
-    if output is not None or not sys.stdout.isatty():
+def _write(scored: ScoredFile, output: Path | None, title: str, table: bool) -> None:
+    if output is not None or not table:
         text = "".join(json.dumps(group.model_dump(mode="json"), ensure_ascii=False) + "\n" for group in scored.groups)
         if output is None:
             sys.stdout.write(text)
         else:
             output.write_text(text, encoding="utf-8")
-    if sys.stdout.isatty() and scored.groups:
-        out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
-        out.print(rewards_table(scored.groups))
+    if table and scored.groups:
+        console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
+        console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+        console.print(rewards_table(scored.groups))
 
 
 def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
