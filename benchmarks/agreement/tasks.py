@@ -72,9 +72,10 @@ def contractnli(folder: Path, size: int) -> Task:
 
 
 def processbench(folder: Path, size: int) -> Task:
-    """Wrong solutions in steps, whole and cut off before their first wrong step: is there a mistake, and where.
+    """Solutions in steps, cut off after and before their first wrong step: is there a mistake, and where.
 
-    The sample has no solution without a mistake; by its labels the steps before the first wrong one are right.
+    The sample has no solution without a mistake; by its labels the steps before the first wrong one are right. Both
+    are cut off, so that telling a whole solution from a part of one earns nothing.
     """
     task = Task("stepwise")
     criteria = [
@@ -84,7 +85,7 @@ def processbench(folder: Path, size: int) -> Task:
     file = folder / "processbench.jsonl"
     for row in _rows(file, size, lambda row: row["split"] == "gsm8k" and row["label"] > 0):
         steps = [f"### Step {n}:\n{step}" for n, step in enumerate(row["steps"], 1)]
-        responses = ["\n".join(steps), "\n".join(steps[: row["label"]])]
+        responses = ["\n".join(steps[: row["label"] + 1]), "\n".join(steps[: row["label"]])]
         group = {"id": row["id"], "prompt": row["problem"], "responses": responses}
         task.groups.append(group | {"rubric": {"criteria": criteria}})
         task.labels[row["id"]] = [{"mistake": 1}, {"mistake": 0}]

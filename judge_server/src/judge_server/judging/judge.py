@@ -85,7 +85,7 @@ class Judge:
 
     async def _ask_once(self, plan: ResponsePlan, deadline: float, result: Outcomes) -> None:
         judged = await self._admission.judge(plan.batch, deadline)
-        result.calls += len(plan.digests)
+        result.calls += sum(not _expired(outcome) for outcome in judged.outcomes)
         result.seconds_queued += judged.seconds_queued
         result.seconds_judging += judged.seconds_judging
         for call, digest, outcome in zip(plan.batch.calls, plan.digests, judged.outcomes, strict=True):
@@ -99,6 +99,10 @@ class Judge:
 
 def _engine_failed(outcome: Finding | CallFailed) -> bool:
     return isinstance(outcome, CallFailed) and outcome.kind == "engine"
+
+
+def _expired(outcome: Reply | CallFailed) -> bool:
+    return isinstance(outcome, CallFailed) and outcome.kind == "timeout"
 
 
 def _unknown(plans: Sequence[ResponsePlan], known: dict[bytes, Finding | CallFailed]) -> list[ResponsePlan]:

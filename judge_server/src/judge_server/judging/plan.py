@@ -10,6 +10,9 @@ from judge_server.prompts import PromptTemplates
 from trainer_client.steps import Step, extract_final_answer, split_steps
 from trainer_client.wire import Criterion, Group, Protocol
 
+FINAL_ANSWER_CHARACTERS = 400
+"""How much of an extracted final answer is shown again beside the right one."""
+
 
 @dataclass(frozen=True, slots=True)
 class JudgeSetup:
@@ -47,6 +50,8 @@ def plan_response(
     steps = tuple(split_steps(response)) if stepwise else ()
     show_final_answer = stepwise or group.ground_truth is not None
     final_answer = extract_final_answer(response) if show_final_answer else None
+    if final_answer is not None:
+        final_answer, _ = _without_middle(final_answer, FINAL_ANSWER_CHARACTERS)
     shown, omitted = _without_middle(response, keep)
     templates = setup.templates
     shared = templates.shared(group, shown, show_final_answer=show_final_answer, final_answer=final_answer)

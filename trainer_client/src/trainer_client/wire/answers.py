@@ -90,7 +90,11 @@ class Judge(Answer):
 
 
 class Usage(Answer):
-    """What the request cost. Tokens are the judge's, times are wall seconds summed over responses."""
+    """What the request cost. Tokens are the judge's, times are wall seconds summed over responses.
+
+    `judge_calls` counts calls that the judge came to, tries again included, and not those that the deadline cut off.
+    `cached` and `failed` count distinct calls.
+    """
 
     judge_calls: int = 0
     cached: int = 0

@@ -67,11 +67,11 @@ def _message(error: Mapping[str, Any]) -> str:
             return f"needs at least {context['min_length']}, has {context['actual_length']}"
         case "too_long":
             return f"takes at most {context['max_length']}, has {context['actual_length']}"
-        case "tuple_type" if error["loc"][-1] == "(messages)":
+        case "tuple_type" if error["loc"][-1:] == ("(messages)",):
             return "expected text, or a list of messages"
         case "tuple_type":
             return "expected a list"
-        case "model_type" if error["loc"][-1] == "(inline)":
+        case "model_type" if error["loc"][-1:] == ("(inline)",):
             return "expected a rubric's reference, or an object with its criteria"
         case _:
             return str(error["msg"]).removeprefix("Value error, ")

@@ -31,7 +31,7 @@ GroupId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 class Message(Request):
     """One message of a conversation."""
 
-    role: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     content: str
 
 

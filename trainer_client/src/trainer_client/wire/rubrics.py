@@ -24,6 +24,9 @@ _NAME = r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*"
 RubricName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=200)]
 
 
+Tag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
+
+
 class Criterion(Request):
     """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights)."""
 
@@ -31,7 +34,7 @@ class Criterion(Request):
     description: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
     kind: CriterionKind = "point"
     weight: float = 1.0
-    tags: tuple[str, ...] = ()
+    tags: tuple[Tag, ...] = ()
 
 
 class RubricContent(Request):
