@@ -7,7 +7,7 @@ import pytest
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import Overloaded
 from judge_server.judging.admission import Admission, Judged
-from judge_server.ports import CallFailed, Reply
+from judge_server.ports import Batch, Call, CallFailed, Reply
 from tests.judge_server.support import Gated, Recording, batch, soon
 
 
@@ -141,3 +141,16 @@ async def test_waiting_counts_as_queued_and_working_as_judging() -> None:
     a, b = await first, await second
     assert a.seconds_judging > a.seconds_queued >= 0
     assert b.seconds_queued > b.seconds_judging > 0
+
+
+async def test_an_engine_that_breaks_off_fails_only_what_it_had_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    def breaks(batch: Batch, call: Call) -> Reply:
+        if call.question == "second":
+            raise KeyError("timings")
+        return by_hash(batch, call)
+
+    engine = ScriptedEngine(breaks)
+    await engine.start()
+    judged = await admission(engine).judge(batch("first", "second", "third"), await soon())
+    assert kinds(judged) == ["ok", "engine", "engine"]
+    assert "broke off a batch of 3 calls" in caplog.text

@@ -8,6 +8,7 @@ from collections import OrderedDict
 
 import httpx2
 
+from judge_server.errors import EngineStartError
 from judge_server.ports import Batch, Option
 
 _SYSTEM, _USER = "\x02system\x03", "\x02user\x03"
@@ -17,28 +18,39 @@ _REMEMBERED = 4096
 class ChatTokens:
     """Tokenises for one running llama.cpp server, remembering what recurs."""
 
-    def __init__(self, http: httpx2.AsyncClient, template: str, head: list[int], middle: list[int]) -> None:
+    def __init__(
+        self, http: httpx2.AsyncClient, template: str, head: list[int], middle: list[int], tail: list[int]
+    ) -> None:
         self._http = http
-        self._head = head
-        self._middle = middle
-        self._tail: list[int] = []
+        self._head, self._middle, self._tail = head, middle, tail
         self._seen: OrderedDict[str, list[int]] = OrderedDict()
         self._prefix: tuple[tuple[str, str], list[int]] | None = None
         self.template = template
 
     @classmethod
     async def load(cls, http: httpx2.AsyncClient) -> "ChatTokens":
-        """Read the model's chat template and tokenise its fixed pieces."""
+        """Read the model's chat template and tokenise its fixed pieces.
+
+        Raises:
+            EngineStartError: the template has no place for a system and a user message.
+        """
         messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _USER}]
         answer = await http.post("/apply-template", json={"messages": messages})
-        answer.raise_for_status()
-        template = str(answer.json()["prompt"])
+        template = str(answer.json().get("prompt", ""))
         head, _, rest = template.partition(_SYSTEM)
-        middle, _, tail = rest.partition(_USER)
-        tokens = cls(http, template, await _tokenise(http, head, control=True, start=True), [])
-        tokens._middle = await _tokenise(http, middle, control=True)
-        tokens._tail = await _tokenise(http, tail, control=True)
-        return tokens
+        middle, found, tail = rest.partition(_USER)
+        if not found:
+            raise EngineStartError(
+                "the model's chat template takes no system message followed by a user message; "
+                "choose a model that is tuned to follow instructions"
+            )
+        return cls(
+            http,
+            template,
+            await _tokenise(http, head, control=True, start=True),
+            await _tokenise(http, middle, control=True),
+            await _tokenise(http, tail, control=True),
+        )
 
     @property
     def warm_up(self) -> list[int]:

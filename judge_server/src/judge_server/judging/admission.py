@@ -4,6 +4,7 @@ A request reserves room for all its calls before any is judged, so that it is re
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 
 from judge_server.errors import Overloaded
 from judge_server.ports import Batch, CallFailed, Engine, Reply
+
+log = logging.getLogger("adjudge")
 
 
 @dataclass(slots=True)
@@ -67,6 +70,10 @@ class Admission:
                     judged.outcomes[index] = outcome
         except TimeoutError:
             pass  # the outcomes not yet replaced say so
+        except Exception as error:  # an engine's fault costs its own calls, never the request
+            log.exception("the engine broke off a batch of %d calls", len(batch.calls))
+            broken = CallFailed("engine", f"the engine broke off: {type(error).__name__}; its log says more")
+            judged.outcomes = [broken if outcome is late else outcome for outcome in judged.outcomes]
         ended = time.monotonic()
         judged.seconds_queued = (started or ended) - arrived
         judged.seconds_judging = ended - (started or ended)
