@@ -54,18 +54,24 @@ def _gsm8k(folder: Path, size: int, describe: Callable[[str], str]) -> Task:
 
 
 def contractnli(folder: Path, size: int) -> Task:
-    """Hypotheses as yes/no criteria grounded in a contract; yes means entailed. The shortest contracts."""
+    """Hypotheses as yes/no criteria about a contract, which is the judged text; yes means entailed."""
+    return _contractnli(folder, size, lambda text: {"prompt": "Draw up the agreement.", "responses": [text]})
+
+
+def contractnli_grounded(folder: Path, size: int) -> Task:
+    """The same hypotheses, with the contract as grounding, which only the judge sees beside an empty claim."""
+    claim = "The agreement says what the source says, and nothing else."
+    return _contractnli(
+        folder, size, lambda text: {"prompt": "What does the agreement say?", "grounding": text, "responses": [claim]}
+    )
+
+
+def _contractnli(folder: Path, size: int, texts: Callable[[str], dict[str, Any]]) -> Task:
     task = Task("weighted_mean")
     rows = sorted(_rows(folder / "contractnli_dev_test_docs.jsonl"), key=lambda row: len(row["text"]))
     for row in rows[:size]:
-        criteria = [_criterion(c["id"], f"The contract says: {c['hypothesis']}") for c in row["criteria"]]
-        group = {
-            "id": f"contract-{row['id']}",
-            "prompt": "Which obligations and permissions does the contract set out?",
-            "grounding": row["text"],
-            "responses": ["All those that the source states, and no others."],
-            "rubric": {"criteria": criteria},
-        }
+        criteria = [_criterion(c["id"], f"The agreement says: {c['hypothesis']}") for c in row["criteria"]]
+        group = {"id": f"contract-{row['id']}", "rubric": {"criteria": criteria}} | texts(row["text"])
         task.groups.append(group)
         task.labels[group["id"]] = [{c["id"]: int(c["choice"] == "Entailment") for c in row["criteria"]}]
     return task
@@ -116,7 +122,8 @@ TASKS: dict[str, tuple[Callable[[Path, int], Task], int]] = {
     "gsm8k-named": (gsm8k_named, 12),
     "processbench": (processbench, 16),
     "healthbench": (healthbench, 8),
-    "contractnli": (contractnli, 4),
+    "contractnli": (contractnli, 6),
+    "contractnli-grounded": (contractnli_grounded, 6),
 }
 """The tasks, each with how many of its rows are read unless told otherwise."""
 
