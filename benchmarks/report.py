@@ -34,14 +34,17 @@ def commit() -> str:
 
 def publish(name: str, title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> None:
     """Print the rows as a table and write them, with machine, commit and time, to `.cache/bench/NAME.json`."""
-    table = Table(title=title, title_justify="left", caption="\n".join(notes), caption_justify="left")
+    table = Table()
     columns = list(rows[0])
     for column in columns:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
-    console = Console(width=140)
+    console = Console(width=160)
+    console.print(f"[bold]{title}[/]", highlight=False)
     console.print(table)
+    for note in notes:
+        console.print(note, highlight=False)
     console.print(f"{machine()}; commit {commit()}", highlight=False)
     FOLDER.mkdir(parents=True, exist_ok=True)
     document = {
