@@ -5,11 +5,9 @@ BIN := $(VENV)/bin
 PACKAGES := -e trainer_client -e rubric_store -e "judge_server[llamacpp]" -e services
 STAMP := $(VENV)/.installed
 MODEL ?= qwen2.5-coder-1.5b
-# How many lines of each example file the demo scores: one of each takes under a minute on two cores.
-LIMIT ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format serve bench bench-http bench-engine agreement clean
+.PHONY: help install demo demo-all test check format serve bench bench-http bench-engine agreement clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,11 +23,15 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard */pyproject.toml)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt $(PACKAGES) --group dev
 	@touch $@
 
-demo: $(STAMP) ## fetch the judge model and score the examples
+demo: $(STAMP) ## fetch the judge model and score the first example
 	@$(BIN)/adjudge models pull $(MODEL)
-	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --limit $(LIMIT) --table --engine llamacpp://$(MODEL)
+	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --limit 1 --table --engine llamacpp://$(MODEL)
+
+demo-all: $(STAMP) ## score all examples; some minutes on two cores
+	@$(BIN)/adjudge models pull $(MODEL)
+	@$(BIN)/adjudge score examples/srar.jsonl --mode stepwise --table --engine llamacpp://$(MODEL)
 	@$(BIN)/adjudge score examples/gsm8k.jsonl --rubric examples/gsm8k.rubric.json --mode factual_override \
-		--limit $(LIMIT) --table --engine llamacpp://$(MODEL)
+		--table --engine llamacpp://$(MODEL)
 
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
 	@$(BIN)/pytest
