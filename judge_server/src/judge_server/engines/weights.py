@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from judge_server.errors import EngineStartError
-from judge_server.models import Model, ModelError, file_sha256, models_dir, parse, present, verify
-from judge_server.models.verify import check_gguf
+from judge_server.models import ModelError, check_installed, location, models_dir, parse
 
 
 class Weights(NamedTuple):
@@ -24,24 +23,11 @@ def locate_weights(reference: str) -> Weights:
     """
     try:
         target = parse(reference)
-        if isinstance(target, Path):
-            check_gguf(target)
-            return Weights(target.name, target, file_sha256(target))
-        path = present(target)
-        if isinstance(target, Model):
-            if path is not None:
-                verify(path, target)
-                return Weights(target.name, path, target.sha256)
-            _refuse_cut(target)
-        elif path is not None:
-            check_gguf(path)
-            return Weights(target.name, path, file_sha256(path))
+        path = target if isinstance(target, Path) else location(target, models_dir())
+        if not isinstance(target, Path) and not path.is_file():
+            raise EngineStartError(
+                f"The model {reference} is not on this machine. Fetch it: adjudge models pull {reference}"
+            )
+        return Weights(target.name, path, check_installed(target, path))
     except ModelError as error:
         raise EngineStartError(str(error)) from error
-    raise EngineStartError(f"The model {reference} is not on this machine. Fetch it: adjudge models pull {reference}")
-
-
-def _refuse_cut(model: Model) -> None:
-    file = models_dir() / model.file
-    if file.exists():
-        verify(file, model)

@@ -4,7 +4,7 @@ A model is one GGUF file. This package fetches it, checks it and says where it i
 neither engines nor terminals. `fetch` turns any reference an engine URL or a user may give into a path.
 """
 
-from judge_server.models.cache import Entry, State, listing, models_dir, present
+from judge_server.models.cache import Entry, State, listing, location, models_dir, present
 from judge_server.models.catalogue import CATALOGUE, DEFAULT, MirrorPart, Model, next_smaller
 from judge_server.models.errors import (
     CorruptModel,
@@ -15,6 +15,7 @@ from judge_server.models.errors import (
     WrongHash,
 )
 from judge_server.models.fetch import fetch
+from judge_server.models.installed import check_installed
 from judge_server.models.progress import SILENT, Progress
 from judge_server.models.reference import HubFile, parse
 from judge_server.models.verify import file_sha256, verify
@@ -35,9 +36,11 @@ __all__ = [
     "State",
     "UnknownModel",
     "WrongHash",
+    "check_installed",
     "fetch",
     "file_sha256",
     "listing",
+    "location",
     "models_dir",
     "next_smaller",
     "parse",

@@ -27,10 +27,11 @@ from judge_server.models.cache import (
 from judge_server.models.catalogue import CATALOGUE, Model, next_smaller
 from judge_server.models.errors import ModelError, ModelUnavailable, NotAModel, SourceFailed, WrongHash
 from judge_server.models.hub import Hub, tag_path
+from judge_server.models.installed import check_installed
 from judge_server.models.mirror import Mirror, scratch_path
 from judge_server.models.progress import SILENT, Progress, megabytes
 from judge_server.models.reference import HubFile, parse
-from judge_server.models.verify import check_bytes, check_gguf, file_sha256, verify
+from judge_server.models.verify import check_gguf, file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -104,13 +105,9 @@ def _only_one(path: Path, progress: Progress) -> Iterator[None]:
 def _checked(path: Path, target: Model | HubFile, progress: Progress) -> Path:
     """The path, if the model lies there. A hub file put there by hand is taken, and its hash recorded."""
     progress.stage("checking the file that is here")
-    if isinstance(target, Model):
-        verify(path, target)
-    elif record := read_record(path):
-        check_bytes(path, name=target.name, size=record.size, sha256=record.sha256)
-    else:
-        check_gguf(path)
-        write_record(path, Record(path.stat().st_size, file_sha256(path), verified=False))
+    digest = check_installed(target, path)
+    if isinstance(target, HubFile) and read_record(path) is None:
+        write_record(path, Record(path.stat().st_size, digest, verified=False))
     return path
 
 
