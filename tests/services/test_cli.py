@@ -1,7 +1,6 @@
 """`adjudge rubrics`, `doctor` and `migrate`, as a user types them."""
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
 from rubric_store import migrations
+from tests.fixtures.ports import unused_port
 
 RUN = CliRunner()
 
@@ -24,9 +24,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def nowhere() -> str:
     """A database URL at which nobody answers."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return f"postgresql+psycopg://u:hunter2@127.0.0.1:{unused.getsockname()[1]}/x?connect_timeout=2"
+    return f"postgresql+psycopg://u:hunter2@127.0.0.1:{unused_port()}/x?connect_timeout=2"
 
 
 def test_publishing_the_same_file_again_changes_nothing(file: Path) -> None:

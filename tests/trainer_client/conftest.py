@@ -1,12 +1,12 @@
 """The fake service, and the sync and the async client behind one face, so that each test runs on both."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.fixtures.ports import unused_port
 from tests.trainer_client.fake_service import FakeService, running_service
 from trainer_client import AsyncClient, Client
 
@@ -53,9 +53,7 @@ def service() -> Iterator[FakeService]:
 @pytest.fixture
 def unserved_url() -> str:
     """An address at which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    return f"http://127.0.0.1:{unused_port()}"
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ class Scorer:
             usage=wire.Usage(
                 judge_calls=outcomes.calls,
                 cached=len(outcomes.cached),
-                failed=sum(failures_by_kind(list(outcomes.of.values())).values()),
+                failed=failures_by_kind(outcomes.of.values()).total(),
                 prompt_tokens_computed=outcomes.tokens_computed,
                 prompt_tokens_reused=outcomes.tokens_reused,
                 seconds_queued=outcomes.seconds_queued,
@@ -130,7 +130,7 @@ def _reward_response(
         [verdict.score for verdict in verdicts],
         request.reward.mode,
         request.on_failure,
-        format_ok=has_format(text),
+        format_ok=has_format(text) if request.reward.mode == "stepwise" else None,
         format_weight=request.reward.format_weight,
     )
     return wire.ResponseReward.model_construct(
@@ -175,7 +175,7 @@ def _steps(
 
 
 def _judging_failed(outcomes: Outcomes) -> JudgingFailed:
-    kinds = failures_by_kind(list(outcomes.of.values()))
+    kinds = failures_by_kind(outcomes.of.values())
     counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
     example = next(o.detail for o in outcomes.of.values() if isinstance(o, CallFailed))
     return JudgingFailed(

@@ -6,7 +6,7 @@ criteria share it, and not at all if its verdict is known. Failures are outcomes
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from judge_server.judging.admission import Admission
@@ -128,6 +128,6 @@ def _only(plan: ResponsePlan, indices: Sequence[int]) -> ResponsePlan:
     return replace(plan, batch=replace(plan.batch, calls=calls), digests=digests)
 
 
-def failures_by_kind(outcomes: Sequence[Finding | CallFailed]) -> Counter[str]:
+def failures_by_kind(outcomes: Iterable[Finding | CallFailed]) -> Counter[str]:
     """How many calls failed, by kind."""
     return Counter(o.kind for o in outcomes if isinstance(o, CallFailed))

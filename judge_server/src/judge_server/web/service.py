@@ -1,6 +1,6 @@
 """What the routes need of the running process, and how they get at it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fastapi import Request
 
@@ -16,7 +16,7 @@ class Service:
 
     rubrics: RubricSource
     judge: Judge | None = None
-    problem: str = field(default="the judge model is still loading")
+    problem: str = "the judge model is still loading"
 
     def scorer(self) -> Scorer:
         """The scorer; raises `NotReady` before the judge has started."""
