@@ -1,13 +1,23 @@
-"""The contract's own rules: what a request may say, and how it is told what is wrong with it."""
+"""The contract's own rules: what a request for rewards may say, and how it is told what is wrong with it."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
 from trainer_client.rewards import UnsuitableRubric, check_rubric
-from trainer_client.wire import Criterion, RewardRequest, RubricContent, parse_reference
+from trainer_client.wire import (
+    NEEDS_NO_RUBRIC,
+    PROTOCOLS_FOR,
+    Criterion,
+    Protocol,
+    RewardMode,
+    RewardOptions,
+    RewardRequest,
+    RubricContent,
+    parse_reference,
+)
 from trainer_client.wire.problems import field_errors
 
 CRITERION = {"id": "a", "description": "Says hello."}
@@ -29,9 +39,108 @@ def test_the_smallest_request_is_judged_as_the_mode_asks() -> None:
     assert RewardRequest.model_validate(request(reward={"mode": "stepwise"})).protocol == "stepwise"
 
 
-def test_a_protocol_that_cannot_feed_the_mode_is_refused_with_the_way_out() -> None:
-    found = problems(request(reward={"mode": "stepwise"}, judging={"protocol": "binary"}))
-    assert "leave judging.protocol out" in found[""]
+@pytest.mark.parametrize("mode", get_args(RewardMode))
+def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMode) -> None:
+    group = GROUP | {"ground_truth": "hello"}
+    usable = PROTOCOLS_FOR[mode]
+    for protocol in get_args(Protocol):
+        body = request(groups=[group], reward={"mode": mode}, judging={"protocol": protocol})
+        if protocol in usable:
+            assert RewardRequest.model_validate(body).protocol == protocol
+        else:
+            assert f"reward.mode {mode!r} cannot be fed by judging.protocol {protocol!r}" in problems(body)[""]
+    default = RewardRequest.model_validate(request(groups=[group], reward={"mode": mode})).protocol
+    assert default == (usable[0] if usable else None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "protocol", "way_out"),
+    [
+        ("stepwise", "binary", "use 'stepwise', or leave judging.protocol out"),
+        ("partial_credit", "binary", "use 'checklist' or 'graded', or leave judging.protocol out"),
+        ("outcome", "binary", "it asks no judge; leave judging.protocol out"),
+    ],
+)
+def test_a_protocol_that_cannot_feed_the_mode_is_refused_with_the_way_out(
+    mode: str, protocol: str, way_out: str
+) -> None:
+    found = problems(request(reward={"mode": mode}, judging={"protocol": protocol}))
+    assert way_out in found[""]
+
+
+@pytest.mark.parametrize("mode", get_args(RewardMode))
+def test_only_the_modes_of_one_score_do_without_a_rubric(mode: RewardMode) -> None:
+    body = {"groups": [GROUP | {"ground_truth": "hello"}], "reward": {"mode": mode}}
+    if mode in NEEDS_NO_RUBRIC:
+        check_rubric([], mode)
+        assert RewardRequest.model_validate(body).rubric is None
+    else:
+        assert "group 'g' has no rubric; give it one" in problems(body)[""]
+
+
+@pytest.mark.parametrize("ground_truth", [None, ""])
+def test_an_outcome_needs_a_ground_truth_in_every_group(ground_truth: str | None) -> None:
+    groups = [GROUP | {"ground_truth": "hello"}, GROUP | {"id": "h", "ground_truth": ground_truth}]
+    found = problems({"groups": groups, "reward": {"mode": "outcome"}})
+    assert "group 'h' has no ground_truth" in found[""]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"length_penalty": {}}, "tokens"),
+        ({"overlong_penalty": {"limit_tokens": 9, "buffer_tokens": 9}}, "tokens"),
+        ({"truncation_factor": 0.0}, "stopped"),
+    ],
+)
+def test_a_penalty_asks_every_response_for_what_it_needs(options: dict[str, Any], field: str) -> None:
+    full = {"text": "hello", "tokens": 0, "stopped": False}
+    bare = {name: value for name, value in full.items() if name != field}
+    told = GROUP | {"responses": [full]}
+    RewardRequest.model_validate(request(groups=[told], reward=options))
+    for lacking in ("hello", [{"role": "assistant", "content": "hello"}], bare):
+        found = problems(request(groups=[told, GROUP | {"responses": [full, lacking]}], reward=options))
+        assert found[""].startswith(f"groups.1.responses.1 has no {field}, and ")
+        assert f'write the response as {{"text": …, "{field}": …}}' in found[""]
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"mode": "gate", "gate_fraction": 0.9}, False),
+        ({"length_penalty": {}}, True),
+        ({"overlong_penalty": {"limit_tokens": 9, "buffer_tokens": 9}}, True),
+        ({"truncation_factor": 0.0}, True),
+    ],
+)
+def test_a_reward_says_whether_a_penalty_was_asked_for(options: dict[str, Any], asked: bool) -> None:
+    assert RewardOptions.model_validate(options).penalises is asked
+
+
+def test_a_buffer_longer_than_the_limit_is_refused() -> None:
+    found = problems(request(reward={"overlong_penalty": {"limit_tokens": 5, "buffer_tokens": 6}}))
+    assert found == {
+        "reward.overlong_penalty": "buffer_tokens exceeds limit_tokens; the buffer is the last part of the limit"
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mode", "median"),
+        ("format_weight", 1.1),
+        ("gate_fraction", -0.1),
+        ("gate_fraction", math.nan),
+        ("truncation_factor", 1.1),
+        ("length_penalty.coefficient", -1e-4),
+        ("length_penalty.target_tokens", -1),
+        ("overlong_penalty.buffer_tokens", 0),
+    ],
+)
+def test_an_option_of_the_reward_out_of_range_is_named(field: str, value: Any) -> None:
+    first, _, second = field.partition(".")
+    rest = {"limit_tokens": 5} if first == "overlong_penalty" else {}
+    assert list(problems(request(reward={first: {second: value} | rest if second else value}))) == [f"reward.{field}"]
 
 
 def test_a_misspelt_option_is_named_with_its_place() -> None:
@@ -52,10 +161,6 @@ def test_a_rubric_inside_a_group_is_named_by_its_group() -> None:
     assert problems(request(groups=[GROUP, bad])) == {"groups.1.rubric.criteria": "needs at least 1, has 0"}
 
 
-def test_a_message_without_content_is_named_by_its_place_in_the_conversation() -> None:
-    assert list(problems(request(groups=[GROUP | {"prompt": [{"role": "user"}]}]))) == ["groups.0.prompt.0.content"]
-
-
 def test_a_group_without_any_rubric_is_named() -> None:
     assert "group 'g' has no rubric" in problems({"groups": [GROUP]})[""]
 
@@ -70,7 +175,7 @@ def test_a_rubric_without_a_positive_weight_is_refused_when_written() -> None:
         RubricContent.model_validate({"criteria": [CRITERION | {"weight": -1}, CRITERION | {"id": "b", "weight": 0}]})
 
 
-@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "points"])
+@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "points", "partial_credit", "gate"])
 def test_a_pitfall_of_positive_weight_is_refused_where_it_would_reward_the_mistake(mode: Any) -> None:
     criteria = [Criterion(id="p", description="Divides by zero.", kind="pitfall"), Criterion(**CRITERION)]
     with pytest.raises(UnsuitableRubric, match="reward the mistake"):

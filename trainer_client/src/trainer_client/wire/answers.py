@@ -3,7 +3,10 @@
 from typing import Literal
 
 from trainer_client.wire.base import Answer
-from trainer_client.wire.rewards import FailurePolicy, Protocol, RewardMode
+from trainer_client.wire.judging import Protocol
+from trainer_client.wire.problems import Problem
+from trainer_client.wire.rewards import FailurePolicy, RewardMode
+from trainer_client.wire.verification import VerificationMethod
 
 FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input"]
 ResponseStatus = Literal["scored", "partial", "unscored"]
@@ -20,8 +23,11 @@ class Verdict(Answer):
     """What the judge said of one criterion on one response.
 
     `score` is in [0, 1] and null if and only if `status` is `failed`. `probability` is the judge's mass on yes over
-    its mass on yes and no, before any constraint; `menu_mass` is the share of all its mass that those two had.
-    `step` is the number of the step the verdict belongs to: 0 the whole response, -1 no step, null not asked.
+    its mass on yes and no, before any constraint; `menu_mass` is the share of all its mass that the answers on offer
+    had. Both are null where the engine shows none. `grade` is the number the judge gave on the criterion's own scale:
+    0..scale (`graded`), 0..weight (`checklist`), 1..10 (`likert`). `step` is the number of the step the verdict
+    belongs to: 0 the whole response, -1 no step, null not asked. `method` says who decided: the judge, or a program.
+    `votes` holds each vote's score where several were asked for, null for one that failed.
     """
 
     criterion: str
@@ -29,7 +35,11 @@ class Verdict(Answer):
     score: float | None = None
     probability: float | None = None
     menu_mass: float | None = None
+    grade: float | None = None
     step: int | None = None
+    rationale: str | None = None
+    method: VerificationMethod = "judge"
+    votes: tuple[float | None, ...] = ()
     failure: Failure | None = None
     cached: bool = False
 
@@ -37,8 +47,9 @@ class Verdict(Answer):
 class StepReward(Answer):
     """A step of a response: its number, its span, and the raw sum of the deltas attributed to it.
 
-    `start` and `end` are a half-open range of Unicode code points of the response as sent. Step 0 is the whole
-    response. `delta` is null where no scored criterion was attributed to the step.
+    `start` and `end` are a half-open range of Unicode code points of the response as sent; of one sent as messages, of
+    its assistant messages' contents joined by blank lines. Step 0 is all that was judged. `delta` is null where no
+    scored criterion was attributed to the step.
     """
 
     number: int
@@ -53,10 +64,11 @@ class ResponseReward(Answer):
     `status`: `scored` if every criterion has a verdict, `partial` if some failed and there is a reward all the same,
     `unscored` if the verdicts give none. `policy_applied` names the failure policy that made the reward, where one
     did; `dropped` counts the criteria it left out; `characters_omitted` says how much of the response the judge did
-    not see.
+    not see. `unpenalised` is the reward before the penalties that were asked for, null where none was.
     """
 
     reward: float | None
+    unpenalised: float | None = None
     status: ResponseStatus
     policy_applied: Literal["zero", "skip"] | None = None
     dropped: int = 0
@@ -66,10 +78,14 @@ class ResponseReward(Answer):
 
 
 class GroupRewards(Answer):
-    """The responses of one group in the order they were sent, and the digest of the rubric that judged them."""
+    """The responses of one group in the order they were sent, and the digest of the rubric that judged them.
+
+    `grounding_characters_omitted` says how much of the grounding the judge did not see.
+    """
 
     id: str
-    rubric: str
+    rubric: str | None = None
+    grounding_characters_omitted: int = 0
     responses: tuple[ResponseReward, ...]
 
 
@@ -82,10 +98,10 @@ class PinnedRubric(Answer):
 
 
 class Judge(Answer):
-    """Who judged. Equal fingerprints mean the same weights, templates, decoding and protocol."""
+    """Who judged. Equal fingerprints mean the same weights, templates, decoding, protocol and way of asking."""
 
     model: str
-    protocol: Protocol
+    protocol: Protocol | Literal["comparison"]
     fingerprint: str
 
 
@@ -93,27 +109,50 @@ class Usage(Answer):
     """What the request cost. Tokens are the judge's, times are wall seconds summed over responses.
 
     `judge_calls` counts calls that the judge came to, tries again included, and not those that the deadline cut off.
-    `cached` and `failed` count distinct calls.
+    `cached` and `failed` count distinct verdicts, `checks` those that a program decided.
     """
 
     judge_calls: int = 0
+    checks: int = 0
     cached: int = 0
     failed: int = 0
     prompt_tokens_computed: int = 0
     prompt_tokens_reused: int = 0
+    tokens_written: int = 0
     seconds_queued: float = 0.0
     seconds_judging: float = 0.0
 
 
 class RewardAnswer(Answer):
-    """The answer to a `RewardRequest`; groups stand in the request's order."""
+    """The answer to a `RewardRequest`; groups stand in the request's order. `judge` is null if none was asked."""
 
     request_id: str
     run: str | None = None
     step: int | None = None
     mode: RewardMode
     on_failure: FailurePolicy
-    judge: Judge
+    judge: Judge | None = None
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage
     groups: tuple[GroupRewards, ...]
+
+
+class RewardSummary(Answer):
+    """The last line of a streamed answer: everything of a `RewardAnswer` but its groups, which came before."""
+
+    request_id: str
+    run: str | None = None
+    step: int | None = None
+    mode: RewardMode
+    on_failure: FailurePolicy
+    judge: Judge | None = None
+    rubrics: tuple[PinnedRubric, ...]
+    usage: Usage
+
+
+class RewardLine(Answer):
+    """One line of a streamed answer: a group as soon as it is done, then a summary, or a problem that ends it."""
+
+    group: GroupRewards | None = None
+    summary: RewardSummary | None = None
+    problem: Problem | None = None

@@ -71,7 +71,11 @@ def _message(error: Mapping[str, Any]) -> str:
             return "expected text, or a list of messages"
         case "tuple_type":
             return "expected a list"
+        case "model_type" | "model_attributes_type" if error["loc"][-1:] == ("(response)",):
+            return "expected text, a list of messages, or an object with its text"
         case "model_type" if error["loc"][-1:] == ("(inline)",):
             return "expected a rubric's reference, or an object with its criteria"
+        case "string_unicode":
+            return "this text holds half a surrogate pair, which is no character; decode it with errors='replace'"
         case _:
             return str(error["msg"]).removeprefix("Value error, ")

@@ -1,84 +1,100 @@
-"""The request of `POST /v1/rewards`: groups of responses, the rubric to judge them by, and how."""
+"""The request of `POST /v1/rewards`: groups of responses, the rubric to judge them by, and how they are rewarded."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Field, model_validator
 
 from trainer_client.wire.base import Request
-from trainer_client.wire.rubrics import RubricContent
+from trainer_client.wire.groups import Group, RubricChoice, RunName
+from trainer_client.wire.judging import JudgingOptions, Protocol
+from trainer_client.wire.messages import as_response
 
-RewardMode = Literal["weighted_mean", "factual_override", "points", "stepwise"]
-Protocol = Literal["binary", "stepwise"]
+RewardMode = Literal[
+    "weighted_mean",
+    "factual_override",
+    "points",
+    "partial_credit",
+    "stepwise",
+    "graded_mean",
+    "likert",
+    "outcome",
+    "gate",
+]
 FailurePolicy = Literal["null", "error", "zero", "skip"]
 
 PROTOCOLS_FOR: dict[RewardMode, tuple[Protocol, ...]] = {
-    "weighted_mean": ("binary", "stepwise"),
+    "weighted_mean": ("binary", "stepwise", "graded", "checklist"),
     "factual_override": ("binary", "stepwise"),
     "points": ("binary", "stepwise"),
+    "partial_credit": ("checklist", "graded"),
     "stepwise": ("stepwise",),
+    "graded_mean": ("graded",),
+    "likert": ("likert",),
+    "outcome": (),
+    "gate": ("binary", "stepwise"),
 }
-"""Which protocols' verdicts can feed a mode, the mode's own protocol first."""
+"""Which protocols' verdicts can feed a mode, the mode's own protocol first. `outcome` asks no judge."""
 
-RubricRef = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-RubricChoice = Annotated[
-    Annotated[RubricRef, Tag("(reference)")] | Annotated[RubricContent, Tag("(inline)")],
-    Discriminator(lambda value: "(reference)" if isinstance(value, str) else "(inline)"),
-]
-"""A rubric by reference, or inline."""
-GroupId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+NEEDS_NO_RUBRIC: frozenset[RewardMode] = frozenset({"likert", "outcome"})
 
 
-class Message(Request):
-    """One message of a conversation."""
+class LengthPenalty(Request):
+    """Takes `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
 
-    role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-    content: str
-
-
-Prompt = Annotated[
-    Annotated[str, Tag("(text)")] | Annotated[tuple[Message, ...], Tag("(messages)")],
-    Discriminator(lambda value: "(text)" if isinstance(value, str) else "(messages)"),
-]
-"""A prompt as text, or as the messages of a conversation."""
-
-
-class Group(Request):
-    """One prompt and the responses (rollouts) to it.
-
-    `grounding`, `reference_answer` and `ground_truth` are shown to the judge only. `rubric` overrides the request's.
+    Linear on both sides, so that a shorter response gains; `excess_only` leaves it alone.
     """
 
-    id: GroupId
-    prompt: Prompt
-    responses: tuple[str, ...] = Field(min_length=1, max_length=4096)
-    grounding: str | None = None
-    reference_answer: str | None = None
-    ground_truth: str | None = None
-    rubric: RubricChoice | None = None
+    coefficient: float = Field(default=1e-4, ge=0)
+    target_tokens: int = Field(default=2000, ge=0)
+    excess_only: bool = False
+
+
+class OverlongPenalty(Request):
+    """Takes up to 1 from a response whose length comes near the limit it would be cut at (DAPO's soft punishment).
+
+    Nothing up to `limit_tokens` - `buffer_tokens`, then linear up to 1 at `limit_tokens`.
+    """
+
+    limit_tokens: int = Field(ge=1)
+    buffer_tokens: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _buffer_fits(self) -> "OverlongPenalty":
+        if self.buffer_tokens > self.limit_tokens:
+            raise ValueError("buffer_tokens exceeds limit_tokens; the buffer is the last part of the limit")
+        return self
 
 
 class RewardOptions(Request):
-    """How verdicts become a reward. `format_weight` is lambda of the stepwise base reward (SRaR, 0.1)."""
+    """How verdicts become a reward.
+
+    Attributes:
+        mode: the formula, see `trainer_client.rewards`.
+        format_weight: lambda of the `stepwise` base reward (SRaR: 0.1).
+        gate_fraction: the share of the criteria that a response must satisfy to pass a `gate` (rho).
+        length_penalty: applied to the reward; needs every response's `tokens`.
+        overlong_penalty: the same.
+        truncation_factor: what the reward of a response that did not stop by itself is multiplied by, unless it is
+            negative; needs every response's `stopped`.
+    """
 
     mode: RewardMode = "weighted_mean"
     format_weight: float = Field(default=0.1, ge=0, le=1)
+    gate_fraction: float = Field(default=0.5, ge=0, le=1)
+    length_penalty: LengthPenalty | None = None
+    overlong_penalty: OverlongPenalty | None = None
+    truncation_factor: float | None = Field(default=None, ge=0, le=1)
 
-
-class JudgingOptions(Request):
-    """How the judge is asked.
-
-    `protocol` is the mode's own unless given. `truncate` lets a response that exceeds the judge's context be judged
-    with its middle left out, which the answer reports; without it such a response fails as `truncated_input`.
-    """
-
-    protocol: Protocol | None = None
-    truncate: bool = False
+    @property
+    def penalises(self) -> bool:
+        """Whether any penalty is asked for."""
+        return any(p is not None for p in (self.length_penalty, self.overlong_penalty, self.truncation_factor))
 
 
 class RewardRequest(Request):
     """Judge groups of responses by rubrics and reward them."""
 
-    run: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    run: RunName | None = None
     step: int | None = Field(default=None, ge=0)
     rubric: RubricChoice | None = None
     reward: RewardOptions = RewardOptions()
@@ -88,24 +104,43 @@ class RewardRequest(Request):
     groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
 
     @property
-    def protocol(self) -> Protocol:
-        """The judging protocol in force: the one asked for, else the mode's own."""
-        return self.judging.protocol or PROTOCOLS_FOR[self.reward.mode][0]
+    def protocol(self) -> Protocol | None:
+        """The judging protocol in force: the one asked for, else the mode's own; None where no judge is asked."""
+        return self.judging.protocol or next(iter(PROTOCOLS_FOR[self.reward.mode]), None)
 
     @model_validator(mode="after")
     def _protocol_feeds_mode(self) -> "RewardRequest":
         usable = PROTOCOLS_FOR[self.reward.mode]
-        if self.protocol not in usable:
+        if self.judging.protocol is not None and self.judging.protocol not in usable:
+            remedy = f"use {' or '.join(map(repr, usable))}, or leave" if usable else "it asks no judge; leave"
             raise ValueError(
-                f"reward.mode {self.reward.mode!r} cannot be fed by judging.protocol {self.protocol!r}; "
-                f"use {' or '.join(map(repr, usable))}, or leave judging.protocol out"
+                f"reward.mode {self.reward.mode!r} cannot be fed by judging.protocol {self.judging.protocol!r}; "
+                f"{remedy} judging.protocol out"
             )
         return self
 
     @model_validator(mode="after")
-    def _every_group_has_a_rubric(self) -> "RewardRequest":
-        if self.rubric is None:
+    def _groups_have_what_the_reward_needs(self) -> "RewardRequest":
+        options = self.reward
+        if self.rubric is None and options.mode not in NEEDS_NO_RUBRIC:
             bare = [g.id for g in self.groups if g.rubric is None]
             if bare:
                 raise ValueError(f"group {bare[0]!r} has no rubric; give it one, or give the request one")
+        if options.mode == "outcome":
+            bare = [g.id for g in self.groups if not g.ground_truth]
+            if bare:
+                raise ValueError(f"group {bare[0]!r} has no ground_truth, which reward.mode 'outcome' compares with")
+        if options.length_penalty or options.overlong_penalty:
+            self._every_response_tells("tokens", "a length penalty needs it")
+        if options.truncation_factor is not None:
+            self._every_response_tells("stopped", "reward.truncation_factor needs it")
         return self
+
+    def _every_response_tells(self, field: str, why: str) -> None:
+        for g, group in enumerate(self.groups):
+            for r, response in enumerate(group.responses):
+                if getattr(as_response(response), field) is None:
+                    raise ValueError(
+                        f"groups.{g}.responses.{r} has no {field}, and {why}; "
+                        f'write the response as {{"text": …, "{field}": …}}'
+                    )

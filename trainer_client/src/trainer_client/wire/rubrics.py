@@ -9,11 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StringConstraints, field_validator
 
 from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.verification import Verification
 
 CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
 """What a criterion is to the reward: `point` is a plain weighted one; `factual` and `process` are RGR-GRPO's;
@@ -28,13 +29,20 @@ Tag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_
 
 
 class Criterion(Request):
-    """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights)."""
+    """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights).
+
+    `scale` is the highest grade of the protocol `graded`, whose grades are 0..scale. `verification` says how it is
+    checked where the judge need not be asked; without one an `answer` is compared with the group's `ground_truth`,
+    if there is one, and all else is judged.
+    """
 
     id: CriterionId
     description: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
     kind: CriterionKind = "point"
     weight: float = 1.0
     tags: tuple[Tag, ...] = ()
+    scale: int = Field(default=4, ge=1, le=100)
+    verification: Verification | None = None
 
 
 class RubricContent(Request):
@@ -125,7 +133,19 @@ def parse_reference(text: str) -> Reference:
 
 
 def content_digest(criteria: Sequence[Criterion]) -> str:
-    """Hash criteria to `sha256:<hex>`: order, ids, wording, kinds, weights and tags all count."""
-    content = [c.model_dump(mode="json") for c in criteria]
+    """Hash criteria to `sha256:<hex>`: order, ids, wording, kinds, weights, tags and all else count.
+
+    `scale` and `verification` enter only where they are set, so that rubrics without them keep the digests they had
+    before there were any.
+    """
+    content = [_content(c) for c in criteria]
     canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _content(criterion: Criterion) -> dict[str, Any]:
+    later = {field for field, default in _LATER_FIELDS.items() if getattr(criterion, field) == default}
+    return criterion.model_dump(mode="json", exclude=later)
+
+
+_LATER_FIELDS = {field: Criterion.model_fields[field].default for field in ("scale", "verification")}

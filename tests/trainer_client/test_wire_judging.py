@@ -1,0 +1,139 @@
+"""How the judge is asked, and requests for verdicts and comparisons alone."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from trainer_client.wire import ComparisonRequest, JudgingOptions, VerdictRequest, as_response
+from trainer_client.wire.problems import field_errors
+
+CRITERION = {"id": "a", "description": "Says hello."}
+GROUP = {"id": "g", "prompt": "Greet.", "responses": ["hello"]}
+PAIR = {"id": "p", "prompt": "Greet.", "a": "hello", "b": "hi"}
+
+
+def problems(model: type[BaseModel], body: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(body)
+    return {error.field: error.message for error in field_errors(refused.value.errors())}
+
+
+class TestJudgingOptions:
+    @pytest.mark.parametrize(
+        ("options", "protocol", "share"),
+        [
+            ({}, "binary", 1),
+            ({}, "graded", 1),
+            ({}, "checklist", 12),
+            ({"criteria_per_call": 5}, "checklist", 5),
+            ({"criteria_per_call": 5}, "binary", 5),
+            ({"criteria_per_call": "all"}, "stepwise", 12),
+        ],
+    )
+    def test_criteria_share_a_call_as_told_and_all_of_them_in_a_checklist(
+        self, options: dict[str, Any], protocol: Any, share: int
+    ) -> None:
+        assert JudgingOptions.model_validate(options).per_call(protocol, 12) == share
+
+    def test_a_call_has_room_for_a_criterion_also_where_there_is_none(self) -> None:
+        assert JudgingOptions(criteria_per_call="all").per_call("likert", 0) == 1
+
+    @pytest.mark.parametrize(
+        ("options", "temperature"),
+        [
+            ({}, 0.0),
+            ({"votes": 1, "temperature": 0.3}, 0.3),
+            ({"votes": 2}, 0.7),
+            ({"votes": 5, "temperature": 1.2}, 1.2),
+        ],
+    )
+    def test_one_verdict_is_taken_at_temperature_zero_and_several_are_sampled(
+        self, options: dict[str, Any], temperature: float
+    ) -> None:
+        assert JudgingOptions.model_validate(options).sampling_temperature == temperature
+
+    def test_votes_at_temperature_zero_would_all_be_the_same(self) -> None:
+        found = problems(VerdictRequest, {"groups": [GROUP], "judging": {"votes": 3, "temperature": 0}})
+        assert found == {
+            "judging": "votes is 3 and temperature 0, so all votes would be the same; "
+            "leave temperature out (0.7) or give one above 0"
+        }
+        assert JudgingOptions(votes=1, temperature=0).sampling_temperature == 0
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("protocol", "vibes"),
+            ("votes", 0),
+            ("votes", 33),
+            ("temperature", 2.1),
+            ("think_tokens", -1),
+            ("think_tokens", 32_769),
+            ("reasoning", "some"),
+            ("grounding_characters", 0),
+            ("template", "../secrets"),
+            ("template", ""),
+            ("rationales", True),
+        ],
+    )
+    def test_an_option_out_of_range_is_named(self, field: str, value: Any) -> None:
+        assert list(problems(JudgingOptions, {field: value})) == [field]
+
+    @pytest.mark.parametrize("value", [0, 513, "some", 1.5])
+    def test_criteria_per_call_is_a_number_up_to_512_or_all(self, value: Any) -> None:
+        with pytest.raises(ValidationError, match="criteria_per_call"):
+            JudgingOptions.model_validate({"criteria_per_call": value})
+
+
+class TestVerdictRequest:
+    def test_the_smallest_is_judged_by_yes_and_no(self) -> None:
+        request = VerdictRequest.model_validate({"rubric": "math@1", "groups": [GROUP]})
+        assert request.protocol == "binary"
+        assert request.judging == JudgingOptions()
+
+    @pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded", "checklist"])
+    def test_a_group_without_any_rubric_is_named(self, protocol: str) -> None:
+        groups = [GROUP | {"rubric": {"criteria": [CRITERION]}}, GROUP | {"id": "bare"}]
+        found = problems(VerdictRequest, {"groups": groups, "judging": {"protocol": protocol}})
+        assert found == {"": "group 'bare' has no rubric; give it one, or give the request one"}
+
+    def test_a_rating_of_the_whole_response_needs_no_rubric(self) -> None:
+        request = VerdictRequest.model_validate({"groups": [GROUP], "judging": {"protocol": "likert"}})
+        assert request.protocol == "likert"
+
+    def test_an_option_of_the_reward_has_no_place_in_it(self) -> None:
+        found = problems(VerdictRequest, {"rubric": "math", "groups": [GROUP], "reward": {}})
+        assert found == {"reward": "unknown field; check its spelling"}
+
+
+class TestComparisonRequest:
+    def test_a_pair_needs_no_rubric_and_no_question(self) -> None:
+        request = ComparisonRequest.model_validate({"pairs": [PAIR]})
+        assert (request.rubric, request.question) == (None, None)
+
+    def test_both_sides_take_every_form_of_a_response(self) -> None:
+        messages = [{"role": "assistant", "content": "hello"}]
+        request = ComparisonRequest.model_validate({"pairs": [PAIR | {"a": messages, "b": {"text": "hi"}}]})
+        pair = request.pairs[0]
+        assert (type(as_response(pair.a).text), as_response(pair.b).text) == (tuple, "hi")
+
+    def test_a_question_is_trimmed_and_an_empty_one_refused(self) -> None:
+        request = ComparisonRequest.model_validate({"pairs": [PAIR], "question": " Which is kinder? "})
+        assert request.question == "Which is kinder?"
+        assert list(problems(ComparisonRequest, {"pairs": [PAIR], "question": "  "})) == ["question"]
+
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"pairs": []}, "pairs"),
+            ({"pairs": [PAIR, {k: v for k, v in PAIR.items() if k != "b"}]}, "pairs.1.b"),
+            ({"pairs": [PAIR | {"ground_truth": "x"}]}, "pairs.0.ground_truth"),
+            ({"pairs": [PAIR | {"rubric": {"criteria": []}}]}, "pairs.0.rubric.criteria"),
+            ({"judging": {"votes": 3}}, "judging.votes"),
+            ({"judging": {"reasoning": "some"}}, "judging.reasoning"),
+            ({"deadline_s": 0}, "deadline_s"),
+        ],
+    )
+    def test_what_is_wrong_is_named_by_its_place(self, changes: dict[str, Any], field: str) -> None:
+        assert list(problems(ComparisonRequest, {"pairs": [PAIR]} | changes)) == [field]

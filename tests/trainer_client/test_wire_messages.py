@@ -1,0 +1,119 @@
+"""What prompts and responses may be made of."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from trainer_client.wire import Group, Message, Response, as_response
+from trainer_client.wire.problems import field_errors
+
+CALL = {"function": {"name": "search", "arguments": '{"q": "x"}'}, "id": "call_1", "type": "function"}
+CONVERSATION = [
+    {"role": "assistant", "content": None, "reasoning_content": "I should look.", "tool_calls": [CALL]},
+    {"role": "tool", "content": "found it", "tool_call_id": "call_1", "name": "search"},
+    {"role": "assistant", "content": "Here it is."},
+]
+
+
+def group(**changes: Any) -> Group:
+    return Group.model_validate({"id": "g", "prompt": "Greet.", "responses": ["hello"]} | changes)
+
+
+def problems(**changes: Any) -> dict[str, str]:
+    with pytest.raises(ValidationError) as refused:
+        group(**changes)
+    return {error.field: error.message for error in field_errors(refused.value.errors())}
+
+
+def test_a_response_is_text_or_messages_or_either_with_its_length() -> None:
+    told = {"text": CONVERSATION, "tokens": 12, "stopped": False}
+    text, messages, response = group(responses=["hello", CONVERSATION, told]).responses
+    assert text == "hello"
+    assert isinstance(messages, tuple)
+    assert isinstance(response, Response)
+    assert response.text == messages
+    assert (response.tokens, response.stopped) == (12, False)
+
+
+def test_every_form_of_a_response_reads_as_one_and_a_length_not_told_is_not_known() -> None:
+    plain, messages, told = map(as_response, group(responses=["", CONVERSATION, {"text": "x", "tokens": 0}]).responses)
+    assert (plain.text, plain.tokens, plain.stopped) == ("", None, None)
+    assert isinstance(messages.text, tuple)
+    assert [message.role for message in messages.text] == ["assistant", "tool", "assistant"]
+    assert (told.text, told.tokens, told.stopped) == ("x", 0, None)
+
+
+def test_a_conversation_keeps_its_tool_calls_their_results_and_its_reasoning() -> None:
+    first, second, _ = (Message.model_validate(message) for message in CONVERSATION)
+    assert (first.content, first.reasoning_content) == (None, "I should look.")
+    assert (first.tool_calls[0].function.name, first.tool_calls[0].function.arguments) == ("search", '{"q": "x"}')
+    assert (second.content, second.tool_call_id, second.name) == ("found it", "call_1", "search")
+
+
+def test_arguments_of_a_tool_call_may_be_an_object() -> None:
+    arguments = {"q": ["x", {"deep": None}], "n": 1.5}
+    call = {"function": {"name": "search", "arguments": arguments}}
+    message = Message.model_validate({"role": "assistant", "tool_calls": [call]})
+    assert message.tool_calls[0].function.arguments == arguments
+
+
+def test_a_group_comes_back_the_same_from_json() -> None:
+    sent = group(prompt=CONVERSATION, responses=["hello", CONVERSATION, {"text": CONVERSATION, "stopped": True}])
+    assert Group.model_validate_json(sent.model_dump_json()) == sent
+
+
+def test_parts_of_text_become_one_text_with_a_line_each() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert Message.model_validate({"role": "user", "content": parts}).content == "one\ntwo"
+    assert Message.model_validate({"role": "user", "content": []}).content == ""
+
+
+@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "data:"}}, {"type": "input_audio"}])
+def test_a_part_that_is_no_text_is_refused_with_its_type(part: dict[str, Any]) -> None:
+    found = problems(prompt=[{"role": "user", "content": [{"type": "text", "text": "Look:"}, part]}])
+    message = f"a part of type {part['type']!r} cannot be judged; leave only parts of type 'text'"
+    assert found == {"prompt.0.content": message}
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"content": "no role"}, "role"),
+        ({"role": "two words", "content": ""}, "role"),
+        ({"role": "user", "content": 5}, "content"),
+        ({"role": "user", "contents": "x"}, "contents"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": 7}}]}, "tool_calls.0.function.name"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f"}, "type": "code"}]}, "tool_calls.0.type"),
+        ({"role": "assistant", "tool_calls": [CALL] * 129}, "tool_calls"),
+    ],
+)
+def test_what_is_wrong_with_a_message_is_named_by_its_place_in_the_conversation(
+    message: dict[str, Any], field: str
+) -> None:
+    assert list(problems(prompt=[{"role": "system", "content": "Be kind."}, message])) == [f"prompt.1.{field}"]
+    assert list(problems(responses=["hello", [message]])) == [f"responses.1.0.{field}"]
+
+
+@pytest.mark.parametrize("prompt", [5, None, {"role": "user"}])
+def test_a_prompt_of_another_shape_is_told_the_shapes(prompt: Any) -> None:
+    assert problems(prompt=prompt) == {"prompt": "expected text, or a list of messages"}
+
+
+@pytest.mark.parametrize(
+    ("response", "field"),
+    [
+        (5, ""),
+        ({}, ".text"),
+        ({"text": "x", "tokens": -1}, ".tokens"),
+        ({"text": "x", "tokens": 1.5}, ".tokens"),
+        ({"text": "x", "stop": True}, ".stop"),
+        ({"text": 5}, ".text"),
+    ],
+)
+def test_what_is_wrong_with_a_response_is_named_by_its_place(response: Any, field: str) -> None:
+    assert list(problems(responses=["hello", response])) == [f"responses.1{field}"]
+
+
+def test_a_group_has_some_response() -> None:
+    assert problems(responses=[]) == {"responses": "needs at least 1, has 0"}

@@ -1,0 +1,103 @@
+"""How a criterion on the wire says that a program verifies it."""
+
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from trainer_client.wire import Criterion, RubricContent, VerificationMethod
+
+CRITERION = {"id": "a", "description": "Says hello."}
+VERIFICATIONS: list[dict[str, Any]] = [
+    {"method": "judge"},
+    {"method": "math", "expected": "1/2"},
+    {"method": "exact", "expected": "Paris", "case_sensitive": True, "of": "response"},
+    {"method": "contains", "all_of": ["x"], "any_of": ["y", "z"]},
+    {"method": "regex", "pattern": r"^\d+$", "match": "full"},
+    {"method": "json_schema", "schema": {"type": "object", "required": ["a"]}},
+    {"method": "numeric", "expected": 3.0, "relative": 0.01},
+]
+
+
+def criterion(**changes: Any) -> Criterion:
+    return Criterion.model_validate(CRITERION | changes)
+
+
+def test_there_is_a_verification_for_every_method() -> None:
+    assert [v["method"] for v in VERIFICATIONS] == list(get_args(VerificationMethod))
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS, ids=lambda v: v["method"])
+def test_a_verification_comes_back_the_same_from_json(verification: dict[str, Any]) -> None:
+    sent = RubricContent(criteria=(criterion(verification=verification),))
+    assert RubricContent.model_validate_json(sent.model_dump_json()) == sent
+    assert RubricContent.model_validate(sent.model_dump(mode="json")) == sent
+    dumped = sent.model_dump(mode="json")["criteria"][0]["verification"]
+    assert dumped == dumped | verification
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS, ids=lambda v: v["method"])
+def test_a_verification_enters_the_digest(verification: dict[str, Any]) -> None:
+    plain, verified = (RubricContent(criteria=(c,)) for c in (criterion(), criterion(verification=verification)))
+    assert plain.digest != verified.digest
+
+
+def test_a_rubric_that_sets_neither_scale_nor_verification_keeps_the_digest_it_had_before_there_were_any() -> None:
+    digest = "sha256:c079781f7dfa53e5323f1e03b1f4b0d2b7cb84b08140d011df45de9e08779aed"
+    assert RubricContent(criteria=(criterion(),)).digest == digest
+    assert RubricContent(criteria=(criterion(scale=4, verification=None),)).digest == digest
+    assert RubricContent(criteria=(criterion(scale=5),)).digest != digest
+
+
+@pytest.mark.parametrize(
+    ("method", "of"),
+    [("math", "final_answer"), ("exact", "final_answer"), ("numeric", "final_answer")],
+)
+def test_an_answer_is_compared_with_the_final_answer_unless_told_otherwise(method: str, of: str) -> None:
+    verification = criterion(verification={"method": method}).verification
+    assert verification is not None
+    assert (verification.model_dump()["of"], verification.model_dump()["expected"]) == (of, None)
+
+
+@pytest.mark.parametrize("verification", VERIFICATIONS[3:6], ids=lambda v: v["method"])
+def test_a_text_is_looked_for_in_the_whole_response_unless_told_otherwise(verification: dict[str, Any]) -> None:
+    read = criterion(verification=verification).verification
+    assert read is not None
+    assert read.model_dump()["of"] == "response"
+
+
+@pytest.mark.parametrize("texts", ["all_of", "any_of"])
+def test_texts_to_look_for_may_all_be_needed_or_any_of_them(texts: str) -> None:
+    assert criterion(verification={"method": "contains", texts: ["x"]}).verification is not None
+
+
+@pytest.mark.parametrize(
+    ("verification", "message"),
+    [
+        ({"method": "contains"}, "contains looks for nothing; name texts in all_of or any_of"),
+        ({"method": "regex", "pattern": "("}, "this is no regular expression: missing \\)"),
+        ({"method": "regex", "pattern": "a{99999999999}"}, "this is no regular expression"),
+        ({"method": "regex", "pattern": "(" * 2000}, "this is no regular expression"),
+        ({"method": "regex", "pattern": ""}, "at least 1 character"),
+        ({"method": "exact", "expected": ""}, "at least 1 character"),
+        ({"method": "contains", "any_of": [""]}, "at least 1 character"),
+        ({"method": "contains", "any_of": ["x"] * 65}, "at most 64 items"),
+        ({"method": "numeric", "absolute": -1}, "greater than or equal to 0"),
+        ({"method": "numeric", "expected": float("inf")}, "finite number"),
+        ({"method": "math", "of": "prompt"}, "'final_answer' or 'response'"),
+        ({"method": "judge", "expected": "x"}, "Extra inputs are not permitted"),
+        ({"method": "json_schema"}, "Field required"),
+        ({"method": "json_schema", "schema": True}, "valid dictionary"),
+        ({"method": "vibes"}, "name a method: judge, math"),
+        ({"expected": "x"}, "name a method: judge, math"),
+    ],
+)
+def test_a_verification_that_cannot_be_carried_out_is_refused(verification: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        criterion(verification=verification)
+
+
+@pytest.mark.parametrize("scale", [0, 101, 2.5])
+def test_a_scale_has_its_highest_grade_between_one_and_a_hundred(scale: Any) -> None:
+    with pytest.raises(ValidationError, match="scale"):
+        criterion(scale=scale)

@@ -1,0 +1,60 @@
+"""`POST /v1/verdicts`: judging without making a reward."""
+
+from pydantic import Field, model_validator
+
+from trainer_client.wire.answers import Judge, PinnedRubric, Usage, Verdict
+from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.groups import Group, RubricChoice, RunName
+from trainer_client.wire.judging import JudgingOptions, Protocol
+
+
+class VerdictRequest(Request):
+    """Judge groups of responses by rubrics; the protocol is `binary` unless given."""
+
+    run: RunName | None = None
+    step: int | None = Field(default=None, ge=0)
+    rubric: RubricChoice | None = None
+    judging: JudgingOptions = JudgingOptions()
+    deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The judging protocol in force."""
+        return self.judging.protocol or "binary"
+
+    @model_validator(mode="after")
+    def _every_group_has_a_rubric(self) -> "VerdictRequest":
+        if self.rubric is None and self.protocol != "likert":
+            bare = [g.id for g in self.groups if g.rubric is None]
+            if bare:
+                raise ValueError(f"group {bare[0]!r} has no rubric; give it one, or give the request one")
+        return self
+
+
+class ResponseVerdicts(Answer):
+    """One response's verdicts, and how much of the response the judge did not see."""
+
+    verdicts: tuple[Verdict, ...]
+    characters_omitted: int = 0
+
+
+class GroupVerdicts(Answer):
+    """The responses of one group in the order they were sent, and the digest of the rubric that judged them."""
+
+    id: str
+    rubric: str | None = None
+    grounding_characters_omitted: int = 0
+    responses: tuple[ResponseVerdicts, ...]
+
+
+class VerdictAnswer(Answer):
+    """The answer to a `VerdictRequest`; groups stand in the request's order."""
+
+    request_id: str
+    run: str | None = None
+    step: int | None = None
+    judge: Judge | None = None
+    rubrics: tuple[PinnedRubric, ...]
+    usage: Usage
+    groups: tuple[GroupVerdicts, ...]

@@ -1,0 +1,126 @@
+"""How a criterion is verified: by the judge, or by a program that needs no model.
+
+Programs read the response's final answer (`of: final_answer`) or all of it (`of: response`). What each compares with
+is part of the criterion, or the group's `ground_truth` where it may be left out.
+"""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from trainer_client.wire.base import Request
+
+Part = Literal["final_answer", "response"]
+VerificationMethod = Literal["judge", "math", "exact", "contains", "regex", "json_schema", "numeric"]
+
+_Expected = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
+
+
+class ByJudge(Request):
+    """Asked of the judge, also where a program could decide."""
+
+    method: Literal["judge"]
+
+
+class ByMath(Request):
+    """Equal as mathematics, by math-verify: `1/2`, `0.5` and `\\frac12` are one answer."""
+
+    method: Literal["math"]
+    expected: _Expected | None = None
+    of: Part = "final_answer"
+
+
+class Exact(Request):
+    """The same text, but for space around it and runs of space inside; letter case counts only if asked."""
+
+    method: Literal["exact"]
+    expected: _Expected | None = None
+    of: Part = "final_answer"
+    case_sensitive: bool = False
+
+
+class Contains(Request):
+    """Every text of `all_of` and, where given, one of `any_of` stands in it; letter case counts only if asked."""
+
+    method: Literal["contains"]
+    all_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
+    any_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
+    of: Part = "response"
+    case_sensitive: bool = False
+
+    @model_validator(mode="after")
+    def _names_a_text(self) -> "Contains":
+        if not self.all_of and not self.any_of:
+            raise ValueError("contains looks for nothing; name texts in all_of or any_of")
+        return self
+
+
+class Regex(Request):
+    """A Python regular expression matches somewhere (`search`), or all of it (`full`)."""
+
+    method: Literal["regex"]
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
+    of: Part = "response"
+    case_sensitive: bool = True
+    match: Literal["search", "full"] = "search"
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"this is no regular expression: {error}") from None
+        return pattern
+
+
+class JsonSchema(Request):
+    """It is JSON, bare or in its last fenced block, that satisfies a JSON Schema (draft 2020-12)."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    method: Literal["json_schema"]
+    json_schema: dict[str, JsonValue] = Field(alias="schema")
+    of: Part = "response"
+
+
+class Numeric(Request):
+    """A number within `absolute` + `relative` * |expected| of the expected one."""
+
+    method: Literal["numeric"]
+    expected: float | None = None
+    absolute: float = Field(default=1e-9, ge=0)
+    relative: float = Field(default=0.0, ge=0)
+    of: Part = "final_answer"
+
+
+def _method(value: object) -> str:
+    method = value.get("method") if isinstance(value, dict) else getattr(value, "method", None)
+    return f"({method})" if isinstance(method, str) else ""
+
+
+Verification = Annotated[
+    Annotated[ByJudge, Tag("(judge)")]
+    | Annotated[ByMath, Tag("(math)")]
+    | Annotated[Exact, Tag("(exact)")]
+    | Annotated[Contains, Tag("(contains)")]
+    | Annotated[Regex, Tag("(regex)")]
+    | Annotated[JsonSchema, Tag("(json_schema)")]
+    | Annotated[Numeric, Tag("(numeric)")],
+    Discriminator(
+        _method,
+        custom_error_type="unknown_method",
+        custom_error_message="name a method: judge, math, exact, contains, regex, json_schema or numeric",
+    ),
+]
+"""How a criterion is verified, by the `method` it names."""
