@@ -1,13 +1,16 @@
 """What must hold of rewards for every rubric and every set of scores."""
 
+from fractions import Fraction
+from itertools import product
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainer_client.rewards import assess, reward
 
-MEANS = st.sampled_from(["weighted_mean", "factual_override"])
-MODES = st.sampled_from(["weighted_mean", "factual_override", "points"])
+MEANS = st.sampled_from(["weighted_mean", "factual_override", "partial_credit"])
+MODES = st.sampled_from(["weighted_mean", "factual_override", "partial_credit", "points"])
 SCORE = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, allow_subnormal=False))
 
 
@@ -101,3 +104,65 @@ def test_skip_equals_dropping_the_unscored_criteria(case):
     assert outcome.dropped == len(pairs) - len(kept)
     assert outcome.status == ("partial" if outcome.dropped else "scored")
     assert outcome.policy_applied == ("skip" if outcome.dropped else None)
+
+
+GRADED_CRITERION = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["point", "pitfall", "bonus"]), "weight": st.integers(-10, 10)}
+)
+GRADED = st.lists(st.tuples(GRADED_CRITERION, st.one_of(st.none(), SCORE)), min_size=1, max_size=8)
+POLICIES = st.sampled_from(["null", "zero", "skip"])
+
+
+@given(GRADED, st.integers(1, 100))
+def test_a_graded_mean_stays_between_zero_and_one_and_only_signs_of_weights_count(pairs, factor):
+    pairs = [(c, 0.5 if s is None else s) for c, s in pairs]
+    given_reward = reward(*split(pairs), "graded_mean")
+    assert 0.0 <= given_reward <= 1.0
+    assert reward(*split([(c | {"weight": c["weight"] * factor}, s) for c, s in pairs]), "graded_mean") == given_reward
+
+
+@given(GRADED)
+def test_turning_every_sign_and_every_grade_around_leaves_a_graded_mean_alone(pairs):
+    pairs = [({"weight": c["weight"] or 1}, 0.5 if s is None else s) for c, s in pairs]
+    turned = [({"weight": -c["weight"]}, 1 - s) for c, s in pairs]
+    assert reward(*split(turned), "graded_mean") == pytest.approx(reward(*split(pairs), "graded_mean"))
+
+
+@given(GRADED)
+def test_skip_equals_dropping_the_ungraded_criteria(pairs):
+    outcome = assess(*split(pairs), "graded_mean", "skip")
+    kept = [(c, s) for c, s in pairs if s is not None]
+    assert outcome.reward == (reward(*split(kept), "graded_mean") if kept else None)
+
+
+FRACTION = st.one_of(
+    st.tuples(st.integers(0, 8), st.integers(1, 8)).filter(lambda n: n[0] <= n[1]).map(lambda n: Fraction(*n)),
+    st.sampled_from([Fraction(n, 100) for n in range(101)]),
+)
+GATED = st.lists(st.sampled_from([None, 0.0, 0.4, 1.0]), max_size=7)
+
+
+def passes(scores, fraction):
+    return sum(s == 1 for s in scores) >= fraction * len(scores)
+
+
+@given(GATED, FRACTION, POLICIES)
+def test_a_gate_is_decided_exactly_if_every_way_of_filling_in_missing_scores_agrees(scores, fraction, on_failure):
+    ways = {passes(filled, fraction) for filled in product(*([0.0, 0.4, 1.0] if s is None else [s] for s in scores))}
+    outcome = assess([{}] * len(scores), scores, "gate", on_failure, gate_fraction=float(fraction))
+    if len(ways) == 1:
+        assert outcome == (float(ways.pop()), "partial" if None in scores else "scored", None, 0)
+    elif on_failure == "skip" and any(s is not None for s in scores):
+        kept = [s for s in scores if s is not None]
+        assert outcome == (float(passes(kept, fraction)), "partial", "skip", scores.count(None))
+    else:
+        zero = on_failure == "zero"
+        assert outcome == (0.0 if zero else None, "unscored", "zero" if zero else None, 0)
+
+
+@given(GATED, FRACTION)
+def test_where_a_gate_is_decided_the_scored_criteria_alone_would_say_the_same(scores, fraction):
+    decided = reward([{}] * len(scores), scores, "gate", gate_fraction=float(fraction))
+    kept = [s for s in scores if s is not None]
+    if decided is not None and kept:
+        assert decided == reward([{}] * len(kept), kept, "gate", gate_fraction=float(fraction))

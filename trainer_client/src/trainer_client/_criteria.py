@@ -45,7 +45,7 @@ def _term(index: int, criterion: CriterionLike) -> Term:
         label, kind, given = criterion.id, criterion.kind, criterion.weight
     if kind not in _KINDS:
         raise ValueError(f"criteria[{index}].kind is {kind!r}; use one of {', '.join(sorted(_KINDS))}")
-    weight = given if type(given) is float else _number(given)
+    weight = given if type(given) is float else as_number(given)
     if not math.isfinite(weight):
         raise ValueError(f"criteria[{index}].weight is {given!r}; a weight is a finite number")
     return Term(str(label), kind, weight)
@@ -63,13 +63,13 @@ def read_scores(scores: Sequence[Score], count: int) -> list[float | None]:
 
 
 def _score(index: int, given: Score) -> float:
-    score = given if type(given) is float else _number(given)
+    score = given if type(given) is float else as_number(given)
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"scores[{index}] is {given!r}; a score is a number in [0, 1], or None where judging failed")
     return score
 
 
-def _number(given: Any) -> float:
+def as_number(given: Any) -> float:
     """The number that a scalar holds; not a number where it is none, so that text never passes for one."""
     if isinstance(given, str | bytes | bytearray):
         return math.nan

@@ -1,0 +1,138 @@
+"""What the modes beside sums of weights do: graded_mean, likert, outcome, gate; and partial_credit."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer_client.rewards import RewardOutcome, UnscoredCriteria, assess, check_rubric, likert_score, reward
+
+RATINGS = json.loads((Path(__file__).parent / "vectors" / "likert.json").read_text())["cases"]
+
+
+def criteria(*kinds_and_weights):
+    return [{"id": f"c{i}", "kind": k, "weight": w} for i, (k, w) in enumerate(kinds_and_weights)]
+
+
+def test_partial_credit_is_the_share_of_the_points_awarded():
+    awarded, weights = [2, 0, 3], [4, 1, 5]
+    rubric = criteria(*(("point", w) for w in weights))
+    scores = [a / w for a, w in zip(awarded, weights, strict=True)]
+    assert reward(rubric, scores, "partial_credit") == pytest.approx(5 / 10)
+
+
+def test_partial_credit_skips_an_unscored_criterion_with_its_weight():
+    rubric = criteria(("point", 1), ("point", 9))
+    assert assess(rubric, [0.5, None], "partial_credit", "skip") == RewardOutcome(0.5, "partial", "skip", 1)
+
+
+class TestGradedMean:
+    rubric = criteria(("point", 5), ("pitfall", 5), ("point", -1), ("pitfall", -3))
+
+    def test_grades_of_negative_criteria_are_inverted_once_each(self):
+        assert reward(self.rubric, [0.75, 0.5, 0.25, 0], "graded_mean") == pytest.approx((0.75 + 0.5 + 0.75 + 1) / 4)
+
+    @pytest.mark.parametrize("weight", [0, 0.1, 7, 1e308])
+    def test_how_large_a_weight_is_plays_no_part(self, weight):
+        rubric = criteria(("point", weight), ("point", -weight - 1), ("point", 1e308))
+        assert reward(rubric, [1, 0.5, 0], "graded_mean") == pytest.approx(0.5)
+
+    def test_a_failed_grade_of_a_negative_criterion_is_not_a_grade_of_zero(self):
+        assert assess(self.rubric, [1, 0, None, 0], "graded_mean").reward is None
+        assert assess(self.rubric, [0, 0, None, 0], "graded_mean", "skip") == RewardOutcome(2 / 3, "partial", "skip", 1)
+        assert assess(self.rubric, [None] * 4, "graded_mean", "skip") == RewardOutcome(None, "unscored")
+
+
+@pytest.mark.parametrize("mode", ["likert", "outcome"])
+class TestHolisticModes:
+    @pytest.mark.parametrize(
+        "rubric", [[], criteria(("pitfall", 1), ("point", -2))], ids=["no criteria", "any criteria"]
+    )
+    def test_the_one_score_is_the_reward_whatever_the_criteria(self, mode, rubric):
+        assert assess(rubric, [0.25], mode) == RewardOutcome(0.25, "scored")
+
+    @pytest.mark.parametrize("scores", [[], [1, 1]])
+    def test_any_other_number_of_scores_is_refused(self, mode, scores):
+        with pytest.raises(ValueError, match=f"{len(scores)} scores in mode '{mode}'; give one"):
+            reward(criteria(("point", 1), ("point", 1)), scores, mode)
+
+    def test_a_failed_score_goes_by_the_policy(self, mode):
+        assert assess([], [None], mode) == RewardOutcome(None, "unscored")
+        assert assess([], [None], mode, "zero") == RewardOutcome(0.0, "unscored", "zero")
+        assert assess([], [None], mode, "skip") == RewardOutcome(None, "unscored")
+        with pytest.raises(UnscoredCriteria) as raised:
+            assess([], [None], mode, "error")
+        assert raised.value.criteria == ("(response)",)
+
+    def test_what_is_no_criterion_is_refused_all_the_same(self, mode):
+        with pytest.raises(ValueError, match=r"criteria\[0\]\.kind"):
+            reward(criteria(("factaul", 1)), [1], mode)
+
+
+class TestLikertScore:
+    @pytest.mark.parametrize("case", RATINGS, ids=lambda case: str(case["rating"]))
+    def test_the_worked_cases_hold(self, case):
+        assert likert_score(case["rating"]) == pytest.approx(case["reward"], abs=1e-9)
+
+    def test_the_scale_is_a_parameter(self):
+        assert likert_score(3, low=0, high=4) == 0.75
+        assert likert_score(np.int64(-1), low=-1, high=1) == 0.0
+
+    @pytest.mark.parametrize("rating", [0, 11, -1, 5.5, 7.0, math.nan, "7", None, True, np.True_])
+    def test_what_is_no_integer_of_the_scale_is_refused(self, rating):
+        with pytest.raises(ValueError, match="an integer from 1 to 10"):
+            likert_score(rating)
+
+    @pytest.mark.parametrize(("low", "high"), [(3, 3), (10, 1)])
+    def test_a_scale_without_two_ends_is_refused(self, low, high):
+        with pytest.raises(ValueError, match="low below high"):
+            likert_score(3, low=low, high=high)
+
+
+class TestGate:
+    rubric = criteria(("point", 1), ("factual", 0), ("process", 9), ("point", 2))
+
+    @pytest.mark.parametrize(
+        ("scores", "passed"), [([1, 1, 0, 0], 1.0), ([0, 0, 1, 0], 0.0), ([1, 0.999, 0.5, 0], 0.0), ([1, 1, 1, 1], 1.0)]
+    )
+    def test_a_response_passes_if_it_satisfies_half_of_the_criteria_whatever_they_weigh(self, scores, passed):
+        assert assess(self.rubric, scores, "gate") == RewardOutcome(passed, "scored")
+
+    def test_the_fraction_is_a_parameter(self):
+        assert reward(self.rubric, [1, 1, 0, 0], "gate", gate_fraction=0.51) == 0.0
+        assert reward(self.rubric, [0, 0, 0, 0], "gate", gate_fraction=0) == 1.0
+        assert reward(self.rubric, [1, 1, 1, 0], "gate", gate_fraction=1) == 0.0
+
+    @pytest.mark.parametrize("fraction", [0.1 * 3, 0.3, 1 - 0.7])
+    def test_a_rounding_error_in_the_fraction_asks_for_no_criterion_more_or_less(self, fraction):
+        rubric = criteria(*[("point", 1)] * 10)
+        assert reward(rubric, [1] * 3 + [0] * 7, "gate", gate_fraction=fraction) == 1.0
+        assert reward(rubric, [1] * 2 + [0] * 8, "gate", gate_fraction=fraction) == 0.0
+
+    def test_an_empty_rubric_lets_every_response_pass(self):
+        check_rubric([], "gate")
+        assert assess([], [], "gate", gate_fraction=1) == RewardOutcome(1.0, "scored")
+
+    @pytest.mark.parametrize("on_failure", ["null", "zero", "skip", "error"])
+    @pytest.mark.parametrize(("scores", "passed"), [([1, 1, None, None], 1.0), ([0, 0, 0, None], 0.0)])
+    def test_missing_scores_that_cannot_change_it_leave_it_decided(self, scores, passed, on_failure):
+        assert assess(self.rubric, scores, "gate", on_failure) == RewardOutcome(passed, "partial")
+
+    def test_missing_scores_that_could_change_it_go_by_the_policy(self):
+        scores = [1, 0, None, 0]
+        assert assess(self.rubric, scores, "gate") == RewardOutcome(None, "unscored")
+        assert assess(self.rubric, scores, "gate", "zero") == RewardOutcome(0.0, "unscored", "zero")
+        assert assess(self.rubric, scores, "gate", "skip") == RewardOutcome(0.0, "partial", "skip", 1)
+        assert assess(self.rubric, [1, 0, None, None], "gate", "skip") == RewardOutcome(1.0, "partial", "skip", 2)
+        with pytest.raises(UnscoredCriteria, match="c2"):
+            assess(self.rubric, scores, "gate", "error")
+
+    def test_a_response_of_which_nothing_is_known_does_not_pass_by_skipping_everything(self):
+        assert assess(self.rubric, [None] * 4, "gate", "skip") == RewardOutcome(None, "unscored")
+
+    @pytest.mark.parametrize("fraction", [-0.1, 1.1, math.nan])
+    def test_a_fraction_outside_zero_to_one_is_refused(self, fraction):
+        with pytest.raises(ValueError, match="gate_fraction"):
+            reward(self.rubric, [1, 1, 1, 1], "gate", gate_fraction=fraction)

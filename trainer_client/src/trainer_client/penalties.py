@@ -1,0 +1,134 @@
+"""What is taken from a reward for a response's length, or for being cut off.
+
+A reward of None is a judge's failure and stays None: no penalty makes a number of it. Lengths are in tokens of the
+policy. Nothing here is clipped, so a penalised reward may leave [0, 1].
+"""
+
+import math
+from typing import Any
+
+from trainer_client._criteria import as_number
+from trainer_client.wire.rewards import RewardOptions
+
+Reward = Any
+"""A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
+
+
+def length_penalty(
+    reward: Reward, length: float, *, coefficient: float = 1e-4, target: float = 2000, excess_only: bool = False
+) -> float | None:
+    """Compute r - lambda * (L - L*), the length penalty of RGR-GRPO (section 3).
+
+    Linear on both sides of the target: as in the paper, a response shorter than L* gains lambda * (L* - L).
+
+    Args:
+        reward: r, or None.
+        length: L, the response's length in tokens.
+        coefficient: lambda, per token, at least 0 (RGR-GRPO: 1e-4).
+        target: L*, in tokens (RGR-GRPO: 2000).
+        excess_only: take lambda * max(0, L - L*) instead, so that nothing is gained by a short response (ours).
+
+    Raises:
+        ValueError: the reward is no finite number, or another argument no finite number of at least 0.
+    """
+    excess = _at_least_zero("length", length) - _at_least_zero("target", target)
+    taken = _at_least_zero("coefficient", coefficient) * (max(0.0, excess) if excess_only else excess)
+    value = _read_reward(reward)
+    return None if value is None else value - taken
+
+
+def overlong_penalty(reward: Reward, length: float, *, limit: float, buffer: float) -> float | None:
+    """Add DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13) to a reward.
+
+    0 up to `limit` - `buffer` tokens, then linear to -1 at `limit`, and -1 beyond.
+
+    Args:
+        reward: r, or None.
+        length: the response's length in tokens.
+        limit: L_max, the length in tokens at which the punishment is full (DAPO: 20480).
+        buffer: L_cache, over how many tokens it grows, in (0, limit] (DAPO: 4096).
+
+    Raises:
+        ValueError: the reward is no finite number, the length no finite number of at least 0, or the buffer is not in
+            (0, limit].
+    """
+    length, limit, buffer = (
+        _at_least_zero(name, given) for name, given in (("length", length), ("limit", limit), ("buffer", buffer))
+    )
+    if not 0.0 < buffer <= limit:
+        raise ValueError(f"buffer is {buffer:g} and limit {limit:g}; the buffer is the last part of the limit, above 0")
+    value = _read_reward(reward)
+    return None if value is None else value - min(1.0, max(0.0, (length - (limit - buffer)) / buffer))
+
+
+def truncation_penalty(reward: Reward, stopped: bool | None, *, factor: float) -> float | None:
+    """Multiply the reward of a response that did not stop by itself (Rubric-Grounded RL, appendix C).
+
+    A negative reward stays as it is: a factor below 1 would raise it, and being cut off would pay.
+
+    Args:
+        reward: r, or None.
+        stopped: whether the response ended by itself; False where it was cut off.
+        factor: in [0, 1]; 1 takes nothing. The paper's value is not known.
+
+    Raises:
+        ValueError: the reward is no finite number, `stopped` is None, or the factor is not in [0, 1].
+    """
+    share = as_number(factor)
+    if not 0.0 <= share <= 1.0:
+        raise ValueError(f"factor is {factor!r}; it is a share in [0, 1]")
+    if stopped is None:
+        raise ValueError("a truncation penalty needs stopped: say whether the response ended by itself")
+    value = _read_reward(reward)
+    return value if value is None or stopped or value < 0 else value * share
+
+
+def penalise(reward: Reward, options: RewardOptions, *, tokens: int | None, stopped: bool | None) -> float | None:
+    """Apply the penalties that the options ask for; the reward unchanged where they ask for none.
+
+    The truncation factor comes first, since it scales what the verdicts earned; the length penalty and the overlong
+    penalty are then taken from the result.
+
+    Args:
+        reward: r, or None.
+        options: `truncation_factor`, `length_penalty` and `overlong_penalty` of a request.
+        tokens: the response's length; needed by the penalties on length only.
+        stopped: whether it ended by itself; needed by the truncation factor only.
+
+    Raises:
+        ValueError: `tokens` or `stopped` is None and a penalty needs it, or the reward is no finite number.
+    """
+    value = _read_reward(reward)
+    if options.truncation_factor is not None:
+        value = truncation_penalty(value, stopped, factor=options.truncation_factor)
+    if options.length_penalty is None and options.overlong_penalty is None:
+        return value
+    if tokens is None:
+        raise ValueError("a penalty on length needs tokens: give the response's length in the policy's tokens")
+    if (length := options.length_penalty) is not None:
+        value = length_penalty(
+            value,
+            tokens,
+            coefficient=length.coefficient,
+            target=length.target_tokens,
+            excess_only=length.excess_only,
+        )
+    if (overlong := options.overlong_penalty) is not None:
+        value = overlong_penalty(value, tokens, limit=overlong.limit_tokens, buffer=overlong.buffer_tokens)
+    return value
+
+
+def _read_reward(given: Reward) -> float | None:
+    if given is None:
+        return None
+    value = as_number(given)
+    if not math.isfinite(value):
+        raise ValueError(f"reward is {given!r}; a reward is a finite number, or None where there is none")
+    return value
+
+
+def _at_least_zero(name: str, given: Any) -> float:
+    value = as_number(given)
+    if not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} is {given!r}; it is a finite number of at least 0")
+    return value
