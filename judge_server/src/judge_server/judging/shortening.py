@@ -1,0 +1,77 @@
+"""Leaving out the middle of what is too long to be shown."""
+
+import json
+from collections.abc import Sequence
+
+from trainer_client.thinking import Material
+from trainer_client.wire import Message, ToolCall
+
+
+def characters(material: Material) -> int:
+    """How many characters of a response are shown whole."""
+    return len(material.text) if material.messages is None else sum(map(len, _texts(material.messages)))
+
+
+def without_middle(text: str, keep: int | None) -> tuple[str, int]:
+    """The first and the last half of `keep` characters, with a note of how many were left out; None keeps all."""
+    if keep is None or len(text) <= keep:
+        return text, 0
+    omitted = len(text) - keep
+    head = keep - keep // 2
+    return f"{text[:head]}\n[{omitted} characters left out]\n{text[len(text) - keep // 2 :]}", omitted
+
+
+def shorten_messages(messages: Sequence[Message], keep: int | None) -> tuple[tuple[Message, ...], int]:
+    """Messages whose texts together keep at most `keep` characters: the longest give up their middles first.
+
+    Contents, thinking and the arguments of tool calls are texts; what is left out of any is noted in its place.
+    """
+    lengths = [len(text) for text in _texts(messages)]
+    if keep is None or sum(lengths) <= keep:
+        return tuple(messages), 0
+    cap = _even_cap(lengths, keep)
+    omitted = sum(max(0, length - cap) for length in lengths)
+    return tuple([_shortened(message, cap) for message in messages]), omitted
+
+
+def _texts(messages: Sequence[Message]) -> list[str]:
+    texts = []
+    for message in messages:
+        texts += [message.content or "", message.reasoning_content or ""]
+        texts += [_arguments(call) for call in message.tool_calls]
+    return texts
+
+
+def _shortened(message: Message, cap: int) -> Message:
+    changes: dict[str, object] = {}
+    for field in ("content", "reasoning_content"):
+        text = getattr(message, field)
+        if text is not None and len(text) > cap:
+            changes[field] = without_middle(text, cap)[0]
+    if any(len(_arguments(call)) > cap for call in message.tool_calls):
+        changes["tool_calls"] = tuple([_shortened_call(call, cap) for call in message.tool_calls])
+    return message.model_copy(update=changes) if changes else message
+
+
+def _shortened_call(call: ToolCall, cap: int) -> ToolCall:
+    if len(_arguments(call)) <= cap:
+        return call
+    arguments = without_middle(_arguments(call), cap)[0]
+    return call.model_copy(update={"function": call.function.model_copy(update={"arguments": arguments})})
+
+
+def _arguments(call: ToolCall) -> str:
+    given = call.function.arguments
+    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+
+
+def _even_cap(lengths: Sequence[int], total: int) -> int:
+    """The largest cap under which lengths, each cut to it, add up to at most `total`."""
+    remaining = total
+    ordered = sorted(lengths)
+    for index, length in enumerate(ordered):
+        share = remaining // (len(ordered) - index)
+        if length > share:
+            return share
+        remaining -= length
+    return max(ordered, default=0)

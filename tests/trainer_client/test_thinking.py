@@ -1,0 +1,180 @@
+"""A response's thinking block is told from its answer, in texts and in messages, and the part asked for is judged."""
+
+from dataclasses import astuple
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from trainer_client.thinking import THINK_TAGS, judged, judged_part, response_text, split_thinking
+from trainer_client.wire.messages import Message, Response
+
+QWEN = "<think>\n2 + 2 is 4.\n</think>\n\nThe answer is \\boxed{4}."
+QUOTES = ["``", '""', "''", "“”", "‘’", "«»"]
+
+texts = st.lists(
+    st.one_of(
+        st.sampled_from(sorted({tag for pair in THINK_TAGS for tag in pair})),
+        st.sampled_from(["<|end|><|start|>assistant", "\n", " ", "`", '"', "“", "”", "<", "</", "think>", "👍"]),
+        st.text(max_size=4),
+    )
+).map("".join)
+
+
+def answer(text: str) -> str:
+    return text[split_thinking(text).answer_start :]
+
+
+@pytest.mark.parametrize(("opening", "closing"), THINK_TAGS)
+def test_what_stands_between_the_tags_is_thinking_and_what_follows_is_the_answer(opening: str, closing: str) -> None:
+    split = split_thinking(f"{opening}\nHm, 4.\n{closing}\n\nIt is 4.\n")
+    assert (split.thinking, answer(f"{opening}\nHm, 4.\n{closing}\n\nIt is 4.\n")) == ("Hm, 4.", "It is 4.\n")
+
+
+@pytest.mark.parametrize("closing", [closing for _, closing in THINK_TAGS])
+def test_a_block_that_the_chat_template_opened_begins_with_the_text(closing: str) -> None:
+    assert astuple(split_thinking(f"Hm, 4.{closing}It is 4.")) == ("Hm, 4.", 6 + len(closing), 0)
+
+
+@pytest.mark.parametrize("opening", [opening for opening, _ in THINK_TAGS])
+def test_a_block_that_is_never_closed_leaves_no_answer(opening: str) -> None:
+    text = f"{opening} Hm, 4. Or is"
+    split = split_thinking(text)
+    assert (split.thinking, split.answer_start) == ("Hm, 4. Or is", len(text))
+
+
+def test_a_text_without_tags_is_all_answer_with_its_space() -> None:
+    assert astuple(split_thinking("\n Let me think: 4.")) == ("", 0, 0)
+
+
+def test_the_answer_is_what_follows_the_last_closing_tag() -> None:
+    assert answer("<think>a</think>It is 3.<think>b</think>It is 4.") == "It is 4."
+    assert answer("<think>a <thinking>b</thinking> c</think> d") == "d"
+    assert split_thinking("<think>a</think> b <think>c</think> d").thinking == "a</think> b <think>c"
+
+
+def test_a_block_opened_again_after_the_answer_and_cut_off_leaves_none() -> None:
+    text = "<think>a</think> It is 4. <think>Wait"
+    assert split_thinking(text).answer_start == len(text)
+
+
+def test_text_before_the_block_is_no_thinking() -> None:
+    assert astuple(split_thinking("Sure! <think>\nHm.\n</think> 4")) == ("Hm.", 27, 14)
+
+
+def test_an_empty_block_is_no_thinking_and_not_in_the_answer() -> None:
+    assert split_thinking("<think>\n\n</think>\n\n4").thinking == ""
+    assert answer("<think>\n\n</think>\n\n4") == "4"
+
+
+@pytest.mark.parametrize("quotes", QUOTES)
+def test_a_tag_in_quotation_marks_is_spoken_of_and_is_none(quotes: str) -> None:
+    spoken = f"Write {quotes[0]}<think>{quotes[1]}, later {quotes[0]}</think>{quotes[1]}."
+    assert split_thinking(spoken).answer_start == 0
+    assert answer(f"<think>Tags?</think>{spoken}") == spoken
+
+
+@pytest.mark.parametrize("text", ["<think>call `f`</think>4", '<think>so "4"</think>4', "<think>x</think>`4`"])
+def test_a_quotation_mark_on_one_side_takes_nothing_from_a_tag(text: str) -> None:
+    assert answer(text) in ("4", "`4`")
+
+
+def test_a_code_fence_protects_no_tag() -> None:
+    assert answer("<think>\n```python\nprint(4)\n</think>\nIt is 4.") == "It is 4."
+
+
+@pytest.mark.parametrize("text", ["<Think>a</Think>b", "< think>a</ think>b", "[think]a[/think]b", "</thinks>b"])
+def test_what_only_resembles_a_tag_is_none(text: str) -> None:
+    assert split_thinking(text).answer_start == 0
+
+
+def test_the_channels_of_a_gpt_oss_response_are_told_apart() -> None:
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 4."
+    assert (split_thinking(text).thinking, answer(text)) == ("Hm.", "It is 4.")
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "offset"),
+    [("strip", "The answer is \\boxed{4}.", 30), ("keep", QWEN, 0), ("only", "2 + 2 is 4.", 8)],
+)
+def test_the_part_asked_for_is_judged_and_its_offset_told(part, text: str, offset: int) -> None:
+    assert judged_part(QWEN, part) == (text, offset)
+    assert astuple(judged(Response(text=QWEN), part)) == (text, offset, None)
+
+
+@given(texts, st.sampled_from(["strip", "keep", "only"]))
+@example("a</think>`</think>`", "strip")
+@example("<think>", "only")
+def test_a_judged_part_stands_in_the_text_at_its_offset(text: str, part) -> None:
+    of, offset = judged_part(text, part)
+    assert text[offset : offset + len(of)] == of
+
+
+@given(texts)
+def test_thinking_and_answer_never_overlap_and_no_space_is_around_a_tag(text: str) -> None:
+    split = split_thinking(text)
+    end = split.thinking_start + len(split.thinking)
+    assert end <= split.answer_start <= len(text) or not split.thinking
+    assert split.thinking == split.thinking.strip()
+    assert split.answer_start == 0 or not answer(text)[:1].isspace()
+
+
+@given(texts)
+def test_an_answer_has_no_thinking_left_in_it(text: str) -> None:
+    assert split_thinking(answer(text)).answer_start == 0
+
+
+WEATHER = (
+    Message(
+        role="assistant",
+        content="Let me look.",
+        reasoning_content="Two cities; ask for both.",
+        tool_calls=[{"id": "1", "function": {"name": "weather", "arguments": {"city": "Paris"}}}],
+    ),
+    Message(role="tool", tool_call_id="1", content="<think>17 degrees</think>, clear"),
+    Message(role="assistant", content="<think>17 it is.</think>\nParis has 17 degrees."),
+)
+
+
+def test_stripped_messages_keep_their_calls_and_results_and_lose_their_thinking() -> None:
+    material = judged(Response(text=WEATHER), "strip")
+    look, result, last = material.messages or ()
+    assert (look.reasoning_content, look.content) == (None, "Let me look.")
+    assert look.tool_calls == WEATHER[0].tool_calls
+    assert result == WEATHER[1]
+    assert last.content == "Paris has 17 degrees."
+    assert (material.text, material.offset) == ("Let me look.\n\nParis has 17 degrees.", 0)
+
+
+def test_kept_messages_are_as_they_were_and_their_text_tells_all() -> None:
+    material = judged(Response(text=WEATHER), "keep")
+    assert material.messages == WEATHER
+    assert material.text == (
+        "Two cities; ask for both.\n\nLet me look.\n\n<think>17 it is.</think>\nParis has 17 degrees."
+    )
+    assert material.text == response_text(Response(text=WEATHER))
+
+
+def test_of_messages_whose_thinking_alone_is_judged_nothing_else_is_left() -> None:
+    material = judged(Response(text=WEATHER), "only")
+    assert material.messages == (
+        Message(role="assistant", reasoning_content="Two cities; ask for both."),
+        Message(role="assistant", reasoning_content="17 it is."),
+    )
+    assert material.text == "Two cities; ask for both.\n\n17 it is."
+
+
+def test_thinking_in_both_places_of_a_message_is_joined() -> None:
+    both = Message(role="assistant", reasoning_content="a", content="<think>b</think>c")
+    assert judged(Response(text=(both,)), "only").text == "a\n\nb"
+
+
+def test_messages_that_only_call_tools_have_an_empty_text() -> None:
+    call = Message(role="assistant", tool_calls=[{"function": {"name": "f"}}])
+    for part in ("strip", "keep"):
+        material = judged(Response(text=(call,)), part)
+        assert (material.text, material.messages) == ("", (call,))
+
+
+def test_a_text_tells_all_it_says() -> None:
+    assert response_text(Response(text=QWEN)) == QWEN
