@@ -1,0 +1,234 @@
+"""Verdicts on several criteria written as one JSON answer: the schema that asks for them, and what a text says.
+
+A text is believed where it names a verdict and nowhere else: an item that is missing, cut off, contradicted or not on
+offer is a failure of its own criterion and leaves the others alone (docs/decisions/0012).
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from judge_server.judging.tolerant_json import Found, find_values
+from judge_server.ports import CallFailed
+
+WHOLE_RESPONSE, NO_STEP = 0, -1
+
+REASON_CHARACTERS = 240
+"""How long one item's reason may be."""
+
+MOST_CHARACTERS = 250_000
+"""The longest text that is read at all."""
+
+_FRAME_TOKENS, _ITEM_TOKENS, _REASON_TOKENS = 24, 48, 160
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ItemForm:
+    """What one criterion's item must hold.
+
+    `value` names it: `satisfied` is a boolean, `grade` an integer in 0..high, `awarded` a number in 0..high. `steps`
+    are the step numbers that may be named besides 0 (the whole response) and -1 (none); None if no step is asked.
+    `reason` asks for a reason, before the value.
+    """
+
+    value: Literal["satisfied", "grade", "awarded"]
+    high: float = 1.0
+    steps: tuple[int, ...] | None = None
+    reason: bool = False
+
+    @property
+    def steps_on_offer(self) -> tuple[int, ...]:
+        """Every step number that may be named; none if no step is asked."""
+        return () if self.steps is None else tuple(dict.fromkeys((*self.steps, WHOLE_RESPONSE, NO_STEP)))
+
+    @property
+    def permitted(self) -> str:
+        """The values permitted, in words."""
+        if self.value == "satisfied":
+            return "true or false"
+        return f"{'an integer' if self.value == 'grade' else 'a number'} from 0 to {self.high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What the judge wrote of one criterion: `satisfied` is 1.0 or 0.0. `step` and `reason` are None if not asked.
+
+    A reason asked for and not given is None as well; one that is too long is shortened to `REASON_CHARACTERS`.
+    """
+
+    value: float
+    step: int | None
+    reason: str | None
+
+
+def items_schema(forms: Sequence[ItemForm]) -> str:
+    """The JSON Schema, as compact JSON text, of an answer with one item per form, ids 1..k in order.
+
+    The order of its keys is the order in which an answer is written, so they must not be sorted.
+    """
+    listed = {
+        "type": "array",
+        "prefixItems": [_object(_properties(number, form)) for number, form in enumerate(forms, 1)],
+        "minItems": len(forms),
+        "maxItems": len(forms),
+    }
+    return json.dumps(_object({"verdicts": listed}), separators=(",", ":"))
+
+
+def written_tokens(forms: Sequence[ItemForm]) -> int:
+    """How many tokens such an answer has room for, indented, and with reasons in a language that takes many."""
+    return _FRAME_TOKENS + sum(_ITEM_TOKENS + (_REASON_TOKENS if form.reason else 0) for form in forms)
+
+
+def read_items(text: str, cut: bool, forms: Sequence[ItemForm]) -> list[Item | CallFailed]:
+    """What `text` says of each form, in their order; never raises.
+
+    `cut` says that the text ended at its limit of tokens. The last answer in the text that is whole counts, or else
+    the last one as far as it goes; an earlier one that says otherwise of a criterion makes it fail. Failures are of
+    the kind `parse`.
+    """
+    if len(text) > MOST_CHARACTERS:
+        detail = f"the judge wrote {len(text)} characters, and at most {MOST_CHARACTERS} are read"
+        return [CallFailed("parse", detail) for _ in forms]
+    answers = [answer for found in find_values(text) if (answer := _Answer(found, len(forms))).items]
+    whole = [number for number, answer in enumerate(answers) if answer.found.ended == "whole"]
+    last = whole[-1] if whole else len(answers) - 1
+    mentions: Mapping[int, list[_Mention]] = _mentions(answers)
+    lacking = _why_lacking(text, cut, answers[last] if answers else None)
+    return [_outcome(n, form, mentions.get(n, []), last, lacking) for n, form in enumerate(forms, 1)]
+
+
+class _Answer:
+    """The finished items of one JSON value, by the ids that were asked for; none if it is not an answer's shape."""
+
+    def __init__(self, found: Found, asked: int) -> None:
+        self.found = found
+        listed: object = found.value
+        if isinstance(listed, dict):
+            listed = listed.get("verdicts", [listed] if asked == 1 else None)
+        self.items: dict[int, list[dict[str, object]]] = defaultdict(list)
+        for item in listed if isinstance(listed, list) else ():
+            if isinstance(item, dict) and found.finished(item):
+                number = _number(item.get("id"))
+                if number is not None and number.is_integer() and 1 <= number <= asked:
+                    self.items[int(number)].append(item)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """An item that speaks of a criterion, and which of the text's answers it stands in."""
+
+    answer: int
+    item: dict[str, object]
+
+
+def _mentions(answers: Sequence[_Answer]) -> dict[int, list[_Mention]]:
+    of: dict[int, list[_Mention]] = defaultdict(list)
+    for number, answer in enumerate(answers):
+        for criterion, items in answer.items.items():
+            of[criterion] += [_Mention(number, item) for item in items]
+    return of
+
+
+def _outcome(number: int, form: ItemForm, mentions: Sequence[_Mention], last: int, lacking: str) -> Item | CallFailed:
+    readings = [(mention.answer, _read(mention.item, form)) for mention in mentions]
+    counted = [reading for answer, reading in readings if answer == last]
+    if not counted:
+        return CallFailed("parse", f"the judge left out criterion {number}{lacking}")
+    for reading in counted:
+        if isinstance(reading, str):
+            return CallFailed("parse", f"criterion {number}: {reading}")
+    if len({(reading.value, reading.step) for _, reading in readings if isinstance(reading, Item)}) > 1:
+        return CallFailed("parse", f"the judge gave criterion {number} more than one verdict, and they differ")
+    final = counted[-1]
+    assert isinstance(final, Item)
+    return final
+
+
+def _read(item: Mapping[str, object], form: ItemForm) -> Item | str:
+    """The item, or what is wrong with it."""
+    if form.value not in item:
+        return f"the judge gave no {form.value!r}"
+    raw = item[form.value]
+    value = _boolean(raw) if form.value == "satisfied" else _number(raw)
+    if value is None or not 0 <= value <= (1 if form.value == "satisfied" else form.high):
+        return f"the judge wrote {form.value!r}: {_shown(raw)}, which is not {form.permitted}"
+    if form.value == "grade" and not value.is_integer():
+        return f"the judge wrote {form.value!r}: {_shown(raw)}, which is not {form.permitted}"
+    step = None
+    if form.steps is not None:
+        named = _number(item.get("step"))
+        if named is None or named not in form.steps_on_offer:
+            return f"the judge named step {_shown(item.get('step'))}, which was not on offer"
+        step = int(named)
+    return Item(abs(value), step, _reason(item.get("reason")) if form.reason else None)
+
+
+def _boolean(raw: object) -> float | None:
+    if isinstance(raw, str):
+        raw = {"true": True, "false": False}.get(raw.strip().lower())
+    return float(raw) if isinstance(raw, bool) else None
+
+
+def _number(raw: object) -> float | None:
+    if isinstance(raw, str) and _NUMBER.fullmatch(raw.strip()):
+        raw = float(raw)
+    return raw if isinstance(raw, float) else None
+
+
+def _reason(raw: object) -> str | None:
+    """A reason as text that can be stored: surrogate pairs joined, what no encoding or database takes replaced."""
+    if not isinstance(raw, str):
+        return None
+    text = raw.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd").strip()
+    return text if len(text) <= REASON_CHARACTERS else text[: REASON_CHARACTERS - 1] + "…"
+
+
+def _why_lacking(text: str, cut: bool, answer: _Answer | None) -> str:
+    """What to add to a failure about a criterion that the answer does not have."""
+    began = _beginning(text)
+    if not began:
+        return ": it wrote nothing"
+    if answer is None and not cut:
+        return f": no verdicts in what it wrote, which began {began!r}"
+    if answer is not None and answer.found.ended == "broken":
+        return f": the answer stops being JSON before it; it began {began!r}"
+    if (answer is None and cut) or (answer is not None and answer.found.ended == "cut"):
+        return f": the answer was cut off before it; ask fewer criteria per call. It began {began!r}"
+    return ""
+
+
+def _beginning(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:1000]).split())[:80]
+
+
+def _shown(raw: object) -> str:
+    return f"{raw:g}" if isinstance(raw, float) else repr(raw)[:40]
+
+
+def _object(properties: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _properties(number: int, form: ItemForm) -> dict[str, object]:
+    properties: dict[str, object] = {"id": {"type": "integer", "const": number}}
+    if form.reason:
+        properties["reason"] = {"type": "string", "maxLength": REASON_CHARACTERS}
+    high = int(form.high) if float(form.high).is_integer() else form.high
+    properties[form.value] = {
+        "satisfied": {"type": "boolean"},
+        "grade": {"type": "integer", "minimum": 0, "maximum": high},
+        "awarded": {"type": "number", "minimum": 0, "maximum": high},
+    }[form.value]
+    if form.steps is not None:
+        properties["step"] = {"type": "integer", "enum": list(form.steps_on_offer)}
+    return properties

@@ -1,0 +1,185 @@
+"""The JSON values in a text, found in one pass over it: between prose, in other dialects, and cut off at the end.
+
+JSON is read as models write it: with comments, trailing commas, single quotes, keys without quotes, line ends in
+strings, and Python's spelling of true, false and null. Nothing is mended: where a value stops being that, it ends.
+What a value means is for others to say.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+DEEPEST = 32
+"""How deep a value may nest; the text is read no further than a deeper one."""
+
+_BRACKET = re.compile(r"[{\[]")
+_SPACE = re.compile(r"(?:\s++|//[^\n]*+|/\*(?s:.*?)(?:\*/|\Z))*+")
+_STRING = re.compile(r""""(?:[^"\\]++|\\.)*+"|'(?:[^'\\]++|\\.)*+'""", re.DOTALL)
+_KEY = re.compile(r"""(?:"([^"\\\n]*+)"|'([^'\\\n]*+)'|([A-Za-z_]\w*+))""", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?(?![\w.])")
+_WORD = re.compile(r"[-+]?[A-Za-z]++(?!\w)")
+_TAIL = re.compile(r"""(?:["'][^"'\n]*+|[-+.\w]*+)\Z""")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+
+_WORDS: dict[str, float | None] = {
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+    "null": None,
+    "None": None,
+}
+_WORDS |= {sign + word: float(sign + word) for word in ("NaN", "Infinity") for sign in ("", "+", "-")}
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+_Container = dict[str, object] | list[object]
+
+
+class _Repeated:
+    def __repr__(self) -> str:
+        return "given more than once"
+
+
+REPEATED = _Repeated()
+"""The value of a key that an object gives more than once, whatever it gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object or an array that stands in a text, in no other one.
+
+    Numbers are floats. `ended` says how: `whole`; `cut` by the end of the text; `broken` where it stopped being JSON.
+    `unfinished` are the parts of it, itself included, that were still open there.
+    """
+
+    value: _Container
+    ended: Literal["whole", "cut", "broken"]
+    unfinished: tuple[_Container, ...]
+
+    def finished(self, part: object) -> bool:
+        """Whether a part of the value was read to its end."""
+        return all(part is not container for container in self.unfinished)
+
+
+def find_values(text: str) -> Iterator[Found]:
+    """Every object and array in `text` that stands in no other one, in order; in time linear in the text.
+
+    What follows a broken value is searched on, except where it broke right behind a string: then a quotation mark was
+    in the wrong place, nothing tells any longer what is quoted, and the search ends.
+    """
+    scan = _Scan(text)
+    while scan.to_next_container():
+        yield scan.container()
+
+
+class _Scan:
+    """A position in a text that only moves forward."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._behind_string = False
+
+    def to_next_container(self) -> bool:
+        match = _BRACKET.search(self._text, self._at)
+        self._at = match.start() if match else len(self._text)
+        return match is not None
+
+    def container(self) -> Found:
+        """The object or array that begins here. Leaves the position behind it, or where it stopped being one."""
+        root = self._opened()
+        stack: list[_Container] = [root]
+        try:
+            self._fill(stack)
+        except _Stop:
+            ended: Literal["cut", "broken"] = "cut" if _TAIL.match(self._text, self._at) else "broken"
+            if self._behind_string or len(stack) > DEEPEST:
+                self._at = len(self._text)
+            return Found(root, ended, tuple(stack))
+        return Found(root, "whole", ())
+
+    def _fill(self, stack: list[_Container]) -> None:
+        comma = True
+        while stack:
+            self._space()
+            inner = stack[-1]
+            if self._take("}" if isinstance(inner, dict) else "]"):
+                stack.pop()
+                comma = False
+            elif not comma:
+                self._need(",")
+                comma = True
+            else:
+                key = self._key() if isinstance(inner, dict) else ""
+                value = self._value()
+                if isinstance(inner, list):
+                    inner.append(value)
+                else:
+                    inner[key] = REPEATED if key in inner else value
+                comma = isinstance(value, dict | list)
+                if isinstance(value, dict | list):
+                    stack.append(value)
+                    if len(stack) > DEEPEST:
+                        raise _Stop
+
+    def _opened(self) -> _Container:
+        self._at += 1
+        self._behind_string = False
+        return {} if self._text[self._at - 1] == "{" else []
+
+    def _space(self) -> None:
+        match = _SPACE.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()
+
+    def _take(self, mark: str) -> bool:
+        taken = self._text.startswith(mark, self._at)
+        if taken:
+            self._at += 1
+            self._behind_string = False
+        return taken
+
+    def _need(self, mark: str) -> None:
+        if not self._take(mark):
+            raise _Stop
+
+    def _key(self) -> str:
+        match = _KEY.match(self._text, self._at)
+        if match is None:
+            raise _Stop
+        self._at = match.end()
+        self._behind_string = match[3] is None
+        self._space()
+        self._need(":")
+        self._space()
+        return match[match.lastindex or 0]
+
+    def _value(self) -> object:
+        mark = self._text[self._at : self._at + 1]
+        if mark and mark in "{[":
+            return self._opened()
+        if mark and mark in "\"'":
+            match = _STRING.match(self._text, self._at)
+            self._at = match.end() if match else len(self._text)
+            if match is None:
+                raise _Stop
+            self._behind_string = True
+            return _unescaped(match[0][1:-1])
+        self._behind_string = False
+        if match := _NUMBER.match(self._text, self._at):
+            self._at = match.end()
+            return float(match[0])
+        match = _WORD.match(self._text, self._at)
+        if match is None or match[0] not in _WORDS:
+            raise _Stop
+        self._at = match.end()
+        return _WORDS[match[0]]
+
+
+class _Stop(Exception):
+    """The value goes no further here."""
+
+
+def _unescaped(body: str) -> str:
+    return _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else _ESCAPED.get(m[2], m[2]), body)

@@ -1,0 +1,234 @@
+"""What a judge wrote about several criteria: a verdict counts where it stands in the text, and nothing is guessed."""
+
+import json
+
+import pytest
+
+from judge_server.judging.items import (
+    MOST_CHARACTERS,
+    REASON_CHARACTERS,
+    Item,
+    ItemForm,
+    items_schema,
+    read_items,
+)
+from judge_server.ports import CallFailed
+
+SATISFIED = ItemForm("satisfied")
+REASONED = ItemForm("satisfied", reason=True)
+TWO = (SATISFIED, SATISFIED)
+ANSWER = '{"verdicts": [{"id": 1, "satisfied": true}, {"id": 2, "satisfied": false}]}'
+YES, NO = Item(1.0, None, None), Item(0.0, None, None)
+
+
+def failure(outcome: Item | CallFailed) -> str:
+    """The detail of a parse failure."""
+    assert isinstance(outcome, CallFailed), outcome
+    assert outcome.kind == "parse"
+    return outcome.detail
+
+
+def read_one(item: object, form: ItemForm) -> Item | CallFailed:
+    (outcome,) = read_items(json.dumps({"verdicts": [item]}), False, [form])
+    return outcome
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ANSWER,
+        f"```json\n{ANSWER}\n```",
+        f"Here's what I find (criteria {{1}} and [2]):\n{ANSWER}\nThat's all.",
+        "{'verdicts': [{'id': 1, 'satisfied': True,}, {'id': 2, 'satisfied': False},],}",
+        "{verdicts: [{id: 1, satisfied: true}, // the first\n {id: 2, /* no */ satisfied: false}]}",
+        '[{"id": 1, "satisfied": true}, {"id": 2, "satisfied": false}]',
+        '{"verdicts": [{"id": "1", "satisfied": "true"}, {"id": 2.0, "satisfied": "False"}]}',
+        '{"verdicts": [{"id": 2, "satisfied": false}, {"satisfied": true, "id": 1}]}',
+        f"{{{ANSWER}}}",
+        f"{ANSWER}\n{ANSWER}",
+        '{"total": 7, "verdicts": [{"id": 1, "satisfied": true, "score": 3}, {"id": 2, "satisfied": false}], "max": 9}',
+    ],
+    ids=["plain", "fenced", "prose", "python", "json5", "list", "quoted", "order", "double braces", "twice", "totals"],
+)
+def test_an_answer_is_read_in_whatever_dress_it_comes(text: str) -> None:
+    assert read_items(text, False, TWO) == [YES, NO]
+
+
+def test_a_single_item_needs_no_list_around_it_and_two_do() -> None:
+    item = '{"id": 1, "satisfied": true}'
+    assert read_items(item, False, [SATISFIED]) == [YES]
+    assert all(isinstance(outcome, CallFailed) for outcome in read_items(item, False, TWO))
+
+
+def test_a_criterion_left_out_fails_and_the_others_do_not() -> None:
+    first, second = read_items('{"verdicts": [{"id": 1, "satisfied": true}]}', False, TWO)
+    assert first == YES
+    assert failure(second) == "the judge left out criterion 2"
+
+
+def test_ids_that_were_not_asked_for_are_ignored() -> None:
+    items = [{"id": n, "satisfied": True} for n in (0, -1, 3, 1.5, "A", None, True, [1])]
+    outcomes = read_items(json.dumps({"verdicts": [*items, {"id": 1, "satisfied": False}, "x"]}), False, TWO)
+    assert outcomes[0] == NO
+    assert "left out criterion 2" in failure(outcomes[1])
+
+
+def test_the_same_verdict_twice_is_one_and_two_different_ones_are_none() -> None:
+    text = '[{"id": 1, "satisfied": true}, {"id": 1, "satisfied": true}, {"id": 2, "satisfied": true}, %s]'
+    assert read_items(text % '{"id": 2, "satisfied": true}', False, TWO) == [YES, YES]
+    first, second = read_items(text % '{"id": 2, "satisfied": false}', False, TWO)
+    assert first == YES
+    assert "they differ" in failure(second)
+
+
+def test_a_verdict_given_twice_with_another_step_is_none() -> None:
+    form = ItemForm("satisfied", steps=(1, 2))
+    text = '[{"id": 1, "satisfied": true, "step": 1}, {"id": 1, "satisfied": true, "step": 2}]'
+    assert "they differ" in failure(read_items(text, False, [form])[0])
+
+
+def test_a_key_given_twice_in_an_item_has_no_value() -> None:
+    text = '{"verdicts": [{"id": 1, "satisfied": false, "satisfied": true}]}'
+    assert "more than once" in failure(read_items(text, False, [SATISFIED])[0])
+
+
+@pytest.mark.parametrize("raw", [2, 1, 0, -1, "yes", "1", "", None, [True], {"is": True}, 0.5])
+def test_satisfied_is_true_or_false_and_nothing_else(raw: object) -> None:
+    assert "not true or false" in failure(read_one({"id": 1, "satisfied": raw}, SATISFIED))
+
+
+@pytest.mark.parametrize("raw", [9, 5, -1, 2.5, True, "two", "4/4", None, 1e300, "1" * 500])
+def test_a_grade_is_an_integer_on_its_scale(raw: object) -> None:
+    assert "not an integer from 0 to 4" in failure(read_one({"id": 1, "grade": raw}, ItemForm("grade", 4)))
+
+
+@pytest.mark.parametrize("raw", ["3.01", "-0.5", "NaN", "Infinity", "-Infinity", "1e400", "true", "9" * 5000])
+def test_points_stay_within_what_the_criterion_has(raw: str) -> None:
+    text = f'{{"verdicts": [{{"id": 1, "awarded": {raw}}}]}}'
+    assert "not a number from 0 to 3" in failure(read_items(text, False, [ItemForm("awarded", 3)])[0])
+
+
+def test_values_on_offer_are_read_as_written() -> None:
+    assert [read_one({"id": 1, "grade": raw}, ItemForm("grade", 4)) for raw in (0, 4, "3", 2.0)] == [
+        Item(value, None, None) for value in (0.0, 4.0, 3.0, 2.0)
+    ]
+    assert [read_one({"id": 1, "awarded": raw}, ItemForm("awarded", 2.5)) for raw in (0, 2.5, "0.75")] == [
+        Item(value, None, None) for value in (0.0, 2.5, 0.75)
+    ]
+
+
+def test_a_value_under_another_name_is_none() -> None:
+    assert "no 'satisfied'" in failure(read_one({"id": 1, "grade": 1}, SATISFIED))
+
+
+@pytest.mark.parametrize("step", [2, 3, 0, -1, "2"])
+def test_a_step_on_offer_is_the_items_step(step: object) -> None:
+    form = ItemForm("satisfied", steps=(2, 3))
+    assert read_one({"id": 1, "satisfied": True, "step": step}, form) == Item(1.0, int(str(step)), None)
+
+
+@pytest.mark.parametrize("step", [1, 4, -2, 2.5, "whole", None, True, [2]])
+def test_a_step_not_on_offer_fails_the_item(step: object) -> None:
+    form = ItemForm("satisfied", steps=(2, 3))
+    assert "was not on offer" in failure(read_one({"id": 1, "satisfied": True, "step": step}, form))
+    assert "was not on offer" in failure(read_one({"id": 1, "satisfied": True}, form))
+
+
+def test_a_step_and_a_reason_that_nobody_asked_for_are_dropped() -> None:
+    assert read_one({"id": 1, "satisfied": True, "step": 99, "reason": "because"}, SATISFIED) == YES
+
+
+def test_a_reason_can_be_stored_whatever_stands_in_it() -> None:
+    text = r'{"verdicts": [{"id": 1, "reason": "a\u0000b \ud83d\ude00 \ud83d. \n\"q\" \(x\)", "satisfied": true}]}'
+    (outcome,) = read_items(text, False, [REASONED])
+    assert outcome == Item(1.0, None, 'a\ufffdb 😀 \ufffd. \n"q" (x)')
+
+
+def test_a_long_reason_is_shortened_and_a_missing_one_costs_no_verdict() -> None:
+    outcome = read_one({"id": 1, "reason": "x" * 999, "satisfied": True}, REASONED)
+    assert outcome == Item(1.0, None, "x" * (REASON_CHARACTERS - 1) + "…")
+    assert read_one({"id": 1, "satisfied": True}, REASONED) == YES
+    assert read_one({"id": 1, "reason": 7, "satisfied": True}, REASONED) == YES
+
+
+def test_of_a_text_that_was_cut_the_items_before_the_cut_are_read() -> None:
+    for end in range(len(ANSWER)):
+        first, second = read_items(ANSWER[:end], True, TWO)
+        complete = ANSWER[:end].count("}")
+        assert (first == YES) == (complete >= 1)
+        assert (second == NO) == (complete >= 2)
+        if complete == 1:
+            assert "cut off before it" in failure(second)
+            assert '{"verdicts": [{"id": 1, "satisfied": true}' in failure(second)
+
+
+def test_an_answer_that_stops_being_json_counts_up_to_there() -> None:
+    first, second = read_items('{"verdicts": [{"id": 1, "satisfied": true}, {"id": 2: 3}]}', False, TWO)
+    assert first == YES
+    assert "stops being JSON" in failure(second)
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        '{"verdicts": [{"id": "A", "reason": "…", "satisfied": true}]}',
+        '{"verdicts": [{"id": "A", "satisfied": true}, ...]}',
+        '{"verdicts": [{"id": 1, "satisfied": <true or false>}]}',
+        '{"verdicts": [{"id": 1, "satisfied": "true or false"}]}',
+        items_schema(TWO),
+    ],
+    ids=["letters", "dots", "placeholder", "quoted placeholder", "schema"],
+)
+def test_an_example_of_the_format_before_the_answer_is_no_answer(echo: str) -> None:
+    assert read_items(f"I am to write {echo}. So:\n{ANSWER}", False, TWO) == [YES, NO]
+    assert all(isinstance(outcome, CallFailed) for outcome in read_items(echo, False, TWO))
+
+
+def test_two_answers_that_contradict_each_other_on_a_criterion_give_none_for_it() -> None:
+    other = '{"verdicts": [{"id": 1, "satisfied": true}, {"id": 2, "satisfied": true}]}'
+    for text in (other + ANSWER, ANSWER + other, ANSWER + other[:-1], other[:-1] + "!" + ANSWER):
+        first, second = read_items(text, False, TWO)
+        assert first == YES
+        assert "they differ" in failure(second)
+
+
+def test_the_last_whole_answer_counts_also_where_an_earlier_one_says_more() -> None:
+    first, second = read_items(ANSWER + '{"verdicts": [{"id": 1, "satisfied": true}]}' + ANSWER[:60], True, TWO)
+    assert first == YES
+    assert "left out criterion 2" in failure(second)
+
+
+def test_an_answer_begun_again_and_cut_does_not_undo_the_whole_one() -> None:
+    assert read_items(ANSWER + ANSWER[:50], True, TWO) == [YES, NO]
+
+
+def test_nothing_is_read_from_where_a_text_nests_too_deep() -> None:
+    assert read_items("[" * 20 + "]" * 20 + ANSWER, False, TWO) == [YES, NO]
+    assert all(isinstance(outcome, CallFailed) for outcome in read_items("[" * 99 + ANSWER, False, TWO))
+
+
+@pytest.mark.parametrize(
+    "quote", ['{"id": 1, "satisfied": true}', '{"verdicts": [{"id": 1, "satisfied": true}]}', '[{"id": 1, "x": "']
+)
+def test_what_a_reason_quotes_is_never_a_verdict(quote: str) -> None:
+    real = {"id": 1, "reason": f'It says "{quote}".', "satisfied": False}
+    assert read_items(json.dumps({"verdicts": [real]}), False, [SATISFIED]) == [NO]
+    unescaped = f'{{"verdicts": [{{"id": 1, "reason": "It says "{quote}".", "satisfied": false}}]}}'
+    assert isinstance(read_items(unescaped, False, [SATISFIED])[0], CallFailed)
+
+
+def test_a_failure_shows_the_beginning_of_what_was_written_on_one_clean_line() -> None:
+    detail = failure(read_items("I\ncannot\x00 \ud800judge \x1b[31m" + "this " * 99, False, [SATISFIED])[0])
+    assert "I cannot judge [31mthis this" in detail
+    assert len(detail) < 200
+    assert detail.isprintable()
+    assert "wrote nothing" in failure(read_items(" \n", False, [SATISFIED])[0])
+
+
+def test_a_text_beyond_all_measure_is_not_read() -> None:
+    padding = " " * (MOST_CHARACTERS - len(ANSWER))
+    assert read_items(ANSWER + padding, False, TWO) == [YES, NO]
+    assert all(
+        f"{MOST_CHARACTERS + 1} characters" in failure(outcome)
+        for outcome in read_items(ANSWER + padding + " ", False, TWO)
+    )

@@ -1,0 +1,226 @@
+"""A label counts where it stands as the answer; whatever else a model says instead is a failure, never a guess."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.judging.reading import MOST_CHARACTERS, read_choice, read_menu
+from judge_server.ports import CallFailed, Choice, Menu, Option
+
+YES_NO = Menu((Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No"))))
+STEPPED = Menu(YES_NO.options, Choice(("1", "2", "3", "0", "-1"), ", step "))
+SCALE = Menu(tuple(Option(str(n), (str(n), f" {n}")) for n in range(11)))
+BETTER = Choice(("A", "B", "tie"))
+STEPS = Choice(("1", "2", "3", "0", "-1"), "step ")
+
+
+def failure(outcome: object) -> str:
+    """The detail of a parse failure."""
+    assert isinstance(outcome, CallFailed), outcome
+    assert outcome.kind == "parse"
+    return outcome.detail
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yes",
+        " Yes.",
+        "YES!",
+        "**Yes**",
+        '"yes"',
+        "> `yes`",
+        "Yes, as it should.",
+        "Yes: the source is named.",
+        "Yes — it cites one",
+        "Yes\n\nThe response is no good otherwise.",
+        "Yes. It leaves no doubt.",
+        "Answer: yes",
+        "**Final answer:** Yes",
+        "The answer is yes.",
+        "So the answer is: yes",
+        "It is hard to say.\n- Verdict: yes",
+        "Not sure, maybe no.\nAnswer: yes",
+        "Yes.\n\nAnswer: yes",
+    ],
+)
+def test_a_label_that_stands_as_the_answer_is_the_answer(text: str) -> None:
+    assert read_menu(text, YES_NO) == ("yes", None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yes and no",
+        "Yes or no?",
+        "yes/no",
+        "Yes, or rather no",
+        "Yes, there is no doubt",
+        "not sure",
+        "maybe yes",
+        "I think yes",
+        "Yes?",
+        "Yes, right?",
+        "yesterday",
+        "yes-ish",
+        "No idea",
+        "No way to tell",
+        "The response says yes",
+        "true",
+        "Yes.\nAnswer: no",
+        "Answer: yes\nAnswer: no",
+        "Answer: yes\nAnswer: see above",
+        "Yes.\nAnswer: perhaps",
+        "The answer is not yes",
+        "答案是 yes",
+        "{}",
+    ],
+)
+def test_anything_else_is_a_failure_that_shows_what_was_said(text: str) -> None:
+    assert " ".join(text.split()) in failure(read_menu(text, YES_NO))
+
+
+def test_silence_is_a_failure() -> None:
+    assert failure(read_menu(" \n\x00", YES_NO)) == "the judge wrote nothing"
+    assert failure(read_choice("", BETTER)) == "the judge wrote nothing"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("7", "7"),
+        ("**7**", "7"),
+        ("7.", "7"),
+        ("7/10", "7"),
+        ("7 / 10", "7"),
+        ("7 out of 10.", "7"),
+        ("7 of 10", "7"),
+        ("10/10", "10"),
+        ("0", "0"),
+        ("Rating: 7/10", "7"),
+        ("Grade 3: some of it", "3"),
+        ("3 - poor", "3"),
+        ("7.\nIt is good.", "7"),
+    ],
+)
+def test_a_number_on_the_scale_is_read_whole(text: str, number: str) -> None:
+    assert read_menu(text, SCALE) == (number, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "11",
+        "-3",
+        "7.5",
+        "7,5",
+        "07",
+        "7/5",
+        "7/100",
+        "7%",
+        "7 10",
+        "7-8",
+        "3 or 4",
+        "3, or 4",
+        "1. The response is good",
+        "1. 2. 3.",
+        "seven",
+        "7th",
+        "Score: 12",
+        "I'd give it 7",
+    ],
+)
+def test_a_number_off_the_scale_or_one_of_several_is_a_failure(text: str) -> None:
+    failure(read_menu(text, SCALE))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("yes, step 2", ("yes", "2")),
+        ("Yes. Step: 2", ("yes", "2")),
+        ("**No**, in step 3.", ("no", "3")),
+        ("No (step 0)", ("no", "0")),
+        ("no, step -1", ("no", "-1")),
+        ("no, step −1", ("no", "-1")),
+        ("Answer: yes\nStep: 1", ("yes", "1")),
+        ("Yes, step 2: it adds them up. The sum is 3.", ("yes", "2")),
+        ("Yes, step 2 of 3", ("yes", "2")),
+    ],
+)
+def test_a_step_is_read_where_it_follows_the_answer(text: str, answer: tuple[str, str]) -> None:
+    assert read_menu(text, STEPPED) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "yes",
+        "yes, step 4",
+        "yes, step two",
+        "yes, step 2 or 3",
+        "yes, step 2, 3",
+        "yes, steps 2",
+        "yes, step 2-3",
+        "yes, step 2.5",
+        "yes, step 2, no",
+        "Yes\nStep 1: it adds them up.\nStep 2: it doubles them.",
+        "yes, because step 2",
+        "step 2",
+    ],
+)
+def test_a_step_that_is_missing_off_the_menu_or_one_of_several_fails_the_answer(text: str) -> None:
+    failure(read_menu(text, STEPPED))
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [("Step 3", "3"), ("3", "3"), ("**Step -1**", "-1"), ("step: 0.", "0"), ("Answer: step 2", "2")],
+)
+def test_a_choice_of_a_step_is_read_with_and_without_its_word(text: str, label: str) -> None:
+    assert read_choice(text, STEPS) == label
+
+
+def test_a_letter_is_a_label_where_it_stands_alone_and_a_word_where_it_does_not() -> None:
+    assert read_choice("B", BETTER) == "B"
+    assert read_choice("b.", BETTER) == "B"
+    assert read_choice("**B**: a reference is given", BETTER) == "B"
+    assert read_choice("Tie", BETTER) == "tie"
+    for text in ("A tie", "A response", "B, not A", "A/B", "A and B", "B is better than A", "AB"):
+        failure(read_choice(text, BETTER))
+
+
+LABELS = st.lists(st.from_regex(r"[a-g]{2,8}", fullmatch=True), min_size=2, max_size=5, unique=True)
+
+
+@given(LABELS, st.data())
+def test_a_label_is_read_back_and_two_are_not(labels: list[str], data: st.DataObject) -> None:
+    choice = Choice(tuple(labels))
+    first, second = data.draw(st.permutations(labels))[:2]
+    before = data.draw(st.sampled_from(["", " ", "Answer: ", "**Answer:** ", "Hm, hard.\nFinal answer: "]))
+    after = data.draw(st.sampled_from(["", ".", "\n", "!", ", xx xx.", ": xx"]))
+    plain = before + data.draw(st.sampled_from([first, first.upper(), first.title(), f"**{first}**"])) + after
+    assert read_choice(plain, choice) == first
+    for between in (" ", ", ", "/", " or ", ", not ", " and "):
+        assert isinstance(read_choice(before + first + between + second + after, choice), CallFailed)
+
+
+@given(st.text(st.characters()) | st.text("yesno YESNO.,:?!\n-*/0123457answer step"))
+def test_no_text_raises_and_what_is_read_was_on_offer_and_was_said(text: str) -> None:
+    for menu in (YES_NO, STEPPED, SCALE):
+        outcome = read_menu(text, menu)
+        if not isinstance(outcome, CallFailed):
+            label, step = outcome
+            assert label in [option.label for option in menu.options]
+            assert label in text.lower()
+            assert (step is None) == (menu.then is None)
+            assert step is None or (step in STEPS.labels and step.lstrip("-") in text)
+    chosen = read_choice(text, STEPS)
+    assert isinstance(chosen, CallFailed) or chosen.lstrip("-") in text
+
+
+@pytest.mark.parametrize("piece", ["yes", "answer: ", "yes, ", "\n", " ", "1/", "the ", "-", "yes\nanswer: yes\n", "."])
+def test_a_long_text_is_read_to_its_end_and_one_beyond_all_measure_is_not(piece: str) -> None:
+    text = (piece * MOST_CHARACTERS)[:MOST_CHARACTERS]
+    assert read_choice(text, STEPS) is not None
+    assert str(MOST_CHARACTERS + 1) in failure(read_menu(text + "x", YES_NO))
