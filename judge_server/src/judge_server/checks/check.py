@@ -1,0 +1,100 @@
+"""One thing for a program to verify: the criterion's method, and the texts it reads. How it decides is elsewhere."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+
+from trainer_client.final_answer import extract_final_answer
+from trainer_client.wire.verification import (
+    ByJudge,
+    ByMath,
+    Contains,
+    Exact,
+    JsonSchema,
+    Numeric,
+    Regex,
+    Verification,
+)
+
+Program = ByMath | Exact | Contains | Regex | JsonSchema | Numeric
+"""A verification that no judge is needed for."""
+
+_RULES = 1  # grows when the same check may come out otherwise than before
+_DECIDED_BY = {
+    "math": ("math-verify", "latex2sympy2-extended", "sympy"),
+    "json_schema": ("jsonschema",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A verification of one response; it can be pickled.
+
+    Attributes:
+        verification: the method and what it compares with; never `judge`.
+        text: the judged response.
+        final_answer: what `trainer_client.final_answer.extract_final_answer` found in it.
+        ground_truth: the group's, compared with where the verification names nothing itself.
+    """
+
+    verification: Verification
+    text: str
+    final_answer: str | None
+    ground_truth: str | None
+
+    @property
+    def program(self) -> Program:
+        """The verification; `ValueError` where it is the judge's."""
+        if isinstance(self.verification, ByJudge):
+            raise ValueError("a criterion verified by the judge is no check; ask the judge")
+        return self.verification
+
+    @property
+    def subject(self) -> str | None:
+        """The part of the response that is verified; None where that is a final answer and there is none."""
+        return self.final_answer if self.program.of == "final_answer" else self.text
+
+    @property
+    def expected(self) -> str | float | None:
+        """What the verification compares with: its own, else the ground truth's; None where neither says.
+
+        Of a ground truth that states a final answer (a worked solution), a final answer is compared with that.
+        """
+        program = self.program
+        if not isinstance(program, ByMath | Exact | Numeric):
+            return None
+        if program.expected is not None or self.ground_truth is None:
+            return program.expected
+        if program.of == "response" and isinstance(program, Exact):
+            return self.ground_truth
+        return extract_final_answer(self.ground_truth) or self.ground_truth
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes, the same for checks that cannot come out differently: only texts that are compared count.
+
+        The versions of the libraries that decide are part of it.
+        """
+        program = self.program
+        content = [
+            _RULES,
+            _versions(program.method),
+            program.model_dump(mode="json"),
+            self.subject,
+            self.expected,
+        ]
+        return sha256(json.dumps(content, sort_keys=True).encode()).digest()
+
+
+def needs(verification: Verification, ground_truth: str | None) -> str | None:
+    """Name the group's field without which a verification cannot be decided, or None where nothing is missing."""
+    if not isinstance(verification, ByMath | Exact | Numeric) or verification.expected is not None:
+        return None
+    return None if (ground_truth or "").strip() else "ground_truth"
+
+
+@cache
+def _versions(method: str) -> list[str]:
+    return [f"{name} {version(name)}" for name in _DECIDED_BY.get(method, ())]

@@ -1,0 +1,83 @@
+"""Decides a check, here and now. Where it runs, for how long and in how much memory is up to the caller."""
+
+import re
+from fractions import Fraction
+
+from judge_server.checks.check import Check
+from judge_server.checks.quantities import exact, read_quantity, within
+from judge_server.checks.texts import contains, same
+from judge_server.ports import CallFailed, Finding
+from trainer_client.wire.verification import ByMath, Contains, Exact, JsonSchema, Numeric, Regex
+
+SATISFIED = Finding(score=1.0)
+NOT_SATISFIED = Finding(score=0.0)
+
+
+def decide(check: Check) -> Finding | CallFailed:
+    """Give the check's finding, 1.0 or 0.0; a failure (`parse`) where what it compares with cannot be read."""
+    subject, expected = check.subject, check.expected
+    if subject is None:
+        return NOT_SATISFIED
+    match check.program:
+        case Contains() as wanted:
+            satisfied = contains(subject, wanted.all_of, wanted.any_of, case_sensitive=wanted.case_sensitive)
+        case Regex() as wanted:
+            pattern = re.compile(wanted.pattern, 0 if wanted.case_sensitive else re.IGNORECASE)
+            satisfied = (pattern.search if wanted.match == "search" else pattern.fullmatch)(subject) is not None
+        case JsonSchema() as wanted:
+            return _by_schema(subject, wanted)
+        case _ if expected is None:
+            return CallFailed("parse", "there is nothing to compare with: give `expected`, or the group a ground_truth")
+        case Exact() as wanted:
+            satisfied = same(subject, str(expected), case_sensitive=wanted.case_sensitive)
+        case ByMath() as wanted:
+            return _by_math(subject, str(expected), wanted)
+        case Numeric() as wanted:
+            return _by_number(subject, expected, wanted)
+    return SATISFIED if satisfied else NOT_SATISFIED
+
+
+def _by_math(subject: str, expected: str, wanted: ByMath) -> Finding | CallFailed:
+    from judge_server.checks import formulas
+
+    compare = formulas.equal if wanted.of == "final_answer" else formulas.stated
+    try:
+        return SATISFIED if compare(expected, subject) else NOT_SATISFIED
+    except formulas.UnreadableFormula:
+        return _unreadable(expected, wanted, "no formula that math-verify reads")
+
+
+def _by_number(subject: str, expected: str | float, wanted: Numeric) -> Finding | CallFailed:
+    targets: tuple[Fraction, ...]
+    if isinstance(expected, str):
+        quantity = read_quantity(expected)
+        if quantity is None:
+            return _unreadable(expected, wanted, "no number")
+        targets = quantity.readings
+    else:
+        targets = (exact(expected),)
+    answer = read_quantity(subject)
+    values = answer.readings if answer is not None else ()
+    satisfied = any(
+        within(value, target, absolute=wanted.absolute, relative=wanted.relative)
+        for value in values
+        for target in targets
+    )
+    return SATISFIED if satisfied else NOT_SATISFIED
+
+
+def _by_schema(subject: str, wanted: JsonSchema) -> Finding | CallFailed:
+    from judge_server.checks import schemas
+
+    try:
+        return SATISFIED if schemas.satisfies(subject, wanted.json_schema) else NOT_SATISFIED
+    except schemas.UnusableSchema as error:
+        return CallFailed("parse", str(error))
+
+
+def _unreadable(expected: str, wanted: ByMath | Numeric, what: str) -> CallFailed:
+    source = "the ground truth" if wanted.expected is None else "the expected answer"
+    shown = expected if len(expected) <= 100 else expected[:99] + "…"
+    return CallFailed(
+        "parse", f"{source} {shown!r} is {what}; correct it, or verify the criterion by `exact` or by the judge"
+    )

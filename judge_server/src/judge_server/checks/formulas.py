@@ -1,0 +1,104 @@
+r"""Answers compared as mathematics, by math-verify; answers in words, which it would take for products of letters,
+as text.
+
+It may hang, and it may ask for more memory than there is: it runs in a worker that can be killed.
+"""
+
+import re
+
+import math_verify  # type: ignore[import-untyped]
+
+from judge_server.checks.quantities import read_quantity
+from judge_server.checks.texts import same, undressed, without_text_commands
+
+_LETTER = re.compile(r"\(?(?P<letter>[A-Za-z])\)?")
+_LABEL = re.compile(r"\(?(?P<letter>[A-Za-z])[).:]\s.*", re.DOTALL)
+_SIGNS = re.compile(r"[\\^_=<>{}|$+*]|/\s*\d|\d\s*/")
+_WORD = re.compile(r"[^\W\d_]{3,}|\b(?i:no)\b")
+_OTHER_SCRIPT = re.compile(r"[^\W\d_a-zA-Z\u0370-\u03ff]")
+_MATHEMATICAL = re.compile("and|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|log|exp|sqrt|max|min|gcd|lcm|mod|det")
+_BARE_PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])|π")
+_PI = r"\\pi "
+
+_Formulas = list[object]
+
+
+class UnreadableFormula(ValueError):
+    """The expected answer is neither mathematics nor words."""
+
+
+def equal(expected: str, answer: str) -> bool:
+    """Whether a final answer is the expected one; `UnreadableFormula` where the expected one cannot be read."""
+    if _in_words(expected):
+        return _same_words(expected, answer)
+    if (letter := _letter(expected)) and letter in (_letter(answer), _label(answer)):
+        return True
+    wanted = _parse(expected)
+    return same(expected, answer, case_sensitive=True) or _verify(wanted, _read(_boxed(answer)))
+
+
+def stated(expected: str, response: str) -> bool:
+    """Whether the answer that math-verify finds in a whole response is the expected one.
+
+    Raises `UnreadableFormula` where the expected one cannot be read.
+    """
+    if _in_words(expected):
+        return _same_words(expected, response)
+    return _verify(_parse(expected), _read(response))
+
+
+def _parse(expected: str) -> _Formulas:
+    parsed = _read(_boxed(expected))
+    if not parsed:
+        raise UnreadableFormula(expected)
+    return parsed
+
+
+def _boxed(answer: str) -> str:
+    quantity = read_quantity(answer)
+    if quantity is not None and "=" not in answer:
+        return rf"\boxed{{{quantity.digits}{'%' * quantity.percent}}}"
+    return rf"\boxed{{{_BARE_PI.sub(_PI, undressed(answer))}}}"
+
+
+def _read(text: str) -> _Formulas:
+    found: _Formulas = math_verify.parse(text, fallback_mode="no_fallback", parsing_timeout=None)
+    return found
+
+
+def _verify(wanted: _Formulas, given: _Formulas) -> bool:
+    try:
+        return bool(given) and bool(math_verify.verify(wanted, given, timeout_seconds=None, raise_on_error=True))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - what sympy cannot compare raises anything, and is not equal
+        return False
+
+
+def _in_words(answer: str) -> bool:
+    """Whether an answer is words (`Paris`, `June 20`) and no formula: a run of letters that is no function's name."""
+    if read_quantity(answer) is not None:
+        return False
+    bare = without_text_commands(undressed(answer))
+    if _SIGNS.search(bare):
+        return False
+    words = (word for word in _WORD.findall(bare) if not _MATHEMATICAL.fullmatch(word))
+    return any(words) or _OTHER_SCRIPT.search(bare) is not None
+
+
+def _same_words(expected: str, answer: str) -> bool:
+    return same(_words(expected), _words(answer), case_sensitive=False)
+
+
+def _words(answer: str) -> str:
+    return undressed(without_text_commands(undressed(answer)))
+
+
+def _letter(answer: str) -> str | None:
+    found = _LETTER.fullmatch(_words(answer))
+    return found["letter"].upper() if found else None
+
+
+def _label(answer: str) -> str | None:
+    found = _LABEL.fullmatch(_words(answer))
+    return found["letter"].upper() if found else None

@@ -1,0 +1,96 @@
+r"""Numbers as people and models write them: `1,234.5`, `$12`, `12%`, `3e4`, `1/2`, `\frac12`, `80 km/h`.
+
+Only a text that is one number is read. Anything to be worked out (`2\pi`, `3 million`, `1 + 1`) is not one.
+"""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from judge_server.checks.texts import undressed, without_text_commands
+
+LONGEST = 200
+"""A longer text is no number, in characters."""
+
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_QUANTITY = re.compile(
+    rf"(?:[A-Za-z]+\s*[=≈]\s*|[=≈]\s*)?(?P<sign>[+-]?)\s*(?P<currency>[$€£¥₹]?)\s*(?P<minus>-?)"
+    rf"(?:(?P<whole>\d+)\s+(?=[^/]+/))?(?P<number>{_DIGITS})(?:\s*/\s*(?P<divisor>{_DIGITS}))?"
+    r"(?:\s*(?P<percent>%|(?i:per ?cent|pct)\b))?"
+    r"(?P<unit>\s*[A-Za-z°µΩ][A-Za-z°µΩ/.²³ -]*(?:\^?\{?-?[23]\}?)?)?",
+    re.ASCII,
+)
+_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}|(\d))\s*(?:\{([^{}]+)\}|(\d))")
+_GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|\{,\})\s*(?=\d{3}(?!\d))")
+_SPACING = re.compile(r"\\[,!;: ]|~")
+_SHORT_UNIT = re.compile(
+    "a|m|s|g|h|l|L|V|W|N|J|C|F|[kcmn]m|k?g|mg|m[lL]|lb|oz|ft|in|yd|mi|hr|k?[hH]z|[kM]W|kV|[kM]J|eV|Pa|pt|[ap]m|[AP]M"
+    "|per|of|by|at|the"
+)
+_NO_UNIT = re.compile(
+    "sin|cos|tan|log|exp|sqrt|and|plus|minus|times|over|half|mod|hundred|thousand|million|billion|trillion|dozen"
+    "|percent|percentage",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number as written: its exact value, its digits, and whether a percent sign, a currency or a unit stood by."""
+
+    value: Fraction
+    digits: str
+    percent: bool
+    has_unit: bool
+
+    @property
+    def readings(self) -> tuple[Fraction, ...]:
+        """The values it may stand for: `12%` is 12 to who asked for percent, and 0.12 to who did not."""
+        return (self.value, self.value / 100) if self.percent else (self.value,)
+
+
+def read_quantity(text: str) -> Quantity | None:
+    """Read a text that is one number, with a currency before or percent or a unit in words after it; None if not."""
+    if len(text) > LONGEST:
+        return None
+    match = _QUANTITY.fullmatch(_plain(text))
+    if match is None or not _is_unit(match["unit"] or ""):
+        return None
+    number, divisor = match["number"].replace(",", ""), (match["divisor"] or "1").replace(",", "")
+    if not Fraction(divisor):
+        return None
+    negative = (match["sign"] == "-") != bool(match["minus"])
+    value = Fraction(number) / Fraction(divisor) + int(match["whole"] or 0)
+    shown = f"{Decimal(number):f}" + (f"/{Decimal(divisor):f}" if match["divisor"] else "")
+    if match["whole"]:
+        shown = str(value)
+    return Quantity(
+        value=-value if negative else value,
+        digits="-" * negative + shown,
+        percent=match["percent"] is not None,
+        has_unit=bool(match["unit"] or match["currency"]),
+    )
+
+
+def within(value: Fraction, expected: Fraction, *, absolute: float, relative: float) -> bool:
+    """Whether |value - expected| <= absolute + relative * |expected|, in exact arithmetic of the decimals given."""
+    return abs(value - expected) <= exact(absolute) + exact(relative) * abs(expected)
+
+
+def exact(number: float) -> Fraction:
+    """The decimal that a float is written as: 1/10 for 0.1."""
+    return Fraction(repr(number))
+
+
+def _plain(text: str) -> str:
+    bare = text.replace("\\$", "$").replace("\\%", "%").replace("−", "-")
+    bare = _SPACING.sub(" ", _GROUPED.sub("", undressed(bare)))
+    bare = undressed(without_text_commands(bare))
+    bare = re.sub(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "°", bare)
+    return _FRACTION.sub(lambda frac: f" {frac[1] or frac[2]}/{frac[3] or frac[4]} ", bare).strip()
+
+
+def _is_unit(unit: str) -> bool:
+    words = re.findall(r"[A-Za-z]+", unit)
+    return all(_SHORT_UNIT.fullmatch(word) or (len(word) > 2 and not _NO_UNIT.fullmatch(word)) for word in words)

@@ -1,0 +1,142 @@
+"""`math`: answers compared as mathematics, on the answers of MATH-500 and the labelled rollouts of GSM8K."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.checks.deciding import decide
+from judge_server.checks.formulas import equal
+from tests.judge_server.checks.checks import answered, check
+
+ANSWERS = json.loads((Path(__file__).parent / "math500_answers.json").read_text())
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize("dress", ["{}", " {}. ", "${}$", r"\({}\)", r"\[ {} \]", "**${}$**", r"$\boxed{{{}}}$"])
+def test_every_answer_of_math500_equals_itself_in_any_dress(dress):
+    assert [answer for answer in ANSWERS if not equal(answer, dress.format(answer))] == []
+
+
+def test_every_answer_of_math500_equals_itself_with_other_fractions():
+    assert [answer for answer in ANSWERS if not equal(answer, answer.replace(r"\frac", r"\dfrac"))] == []
+
+
+@pytest.mark.parametrize("distance", [1, 7, 31])
+def test_no_answer_of_math500_equals_another(distance):
+    others = ANSWERS[distance:] + ANSWERS[:distance]
+    same = {(a, b) for a, b in zip(ANSWERS, others, strict=True) if equal(a, b)}
+    assert same - {("5", "x=5"), ("x=5", "5")} == set()
+
+
+def test_the_labels_of_gsm8k_are_found_again():
+    labels = [json.loads(line) for line in (EXAMPLES / "gsm8k.labels.jsonl").read_text().splitlines()]
+    groups = [json.loads(line) for line in (EXAMPLES / "gsm8k.jsonl").read_text().splitlines()]
+    correct = {row["id"]: row["is_correct"] for row in labels}
+    for group in groups:
+        found = [decide(check("math", text, ground_truth=group["ground_truth"])).score for text in group["responses"]]
+        assert found == [float(label) for label in correct[group["id"]]]
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        ("1/2", "0.5"),
+        ("1/2", r"\frac12"),
+        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt3}"),
+        ("x^2 + 2x + 1", "(x+1)^2"),
+        (r"\{1, 2\}", r"\{2, 1\}"),
+        ("[0, 1)", r"\left[0,1\right)"),
+        ("1,234", "1234 dollars"),
+        ("80 km/h", r"80\text{ km/h}"),
+        ("12%", "12"),
+        ("12%", "0.12"),
+        (r"1\frac{4}{5}", "1.8"),
+        ("2 pi", r"2\pi"),
+        ("3e4", "30000"),
+        ("x = 5", "5"),
+        ("1/3", "0.3333333"),
+    ],
+)
+def test_the_same_mathematics_is_equal_however_it_is_written(expected, answer):
+    assert equal(expected, answer)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        ("(1, 2)", "(2, 1)"),
+        ("[0, 1)", "(0, 1]"),
+        ("x = 2", "y = 2"),
+        ("13", "12 or 13"),
+        ("2", "2 pi"),
+        ("5", "five"),
+        ("1/3", "0.33"),
+        ("18", "1.8"),
+        ("7", "}7{"),
+        ("7", ""),
+    ],
+)
+def test_other_mathematics_is_not(expected, answer):
+    assert not equal(expected, answer)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        ("Paris", "**Paris**."),
+        ("yes", "Yes"),
+        ("No", "no"),
+        (r"\text{east}", "East"),
+        ("June 20", r"\text{June 20}"),
+        ("3 apples and 2 pears", "3 Apples and 2  Pears"),
+        ("10 a.m.", "10 a.m."),
+        ("巴黎", "巴黎"),
+        (r"\text{(B)}", "B"),
+        ("B", "(b)"),
+        ("B", "B) 42"),
+        ("b", "B. Paris"),
+    ],
+)
+def test_words_and_choices_are_compared_as_text(expected, answer):
+    assert equal(expected, answer)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [("east", "seat"), ("no", "on"), ("巴黎", "黎巴"), ("Paris", "Paris, Texas"), ("B", "A) B"), ("B", "Because of C")],
+)
+def test_words_are_never_taken_for_products_of_their_letters(expected, answer):
+    assert not equal(expected, answer)
+
+
+@pytest.mark.parametrize("broken", [r"\frac{1", "1+", "="])
+def test_an_expected_answer_that_cannot_be_read_is_a_failure_that_says_so(broken):
+    failed = decide(answered("math", broken, ground_truth=broken))
+    assert failed.kind == "parse"
+    assert f"the ground truth {broken!r} is no formula that math-verify reads" in failed.detail
+    assert "the expected answer" in decide(answered("math", "1", expected=broken)).detail
+
+
+def test_the_final_answer_of_a_worked_ground_truth_is_compared_with():
+    assert decide(answered("math", "0.5", ground_truth=r"Halve it: \boxed{\frac{1}{2}}.")).score == 1.0
+
+
+def test_a_whole_response_is_searched_for_its_answer_when_asked():
+    assert decide(check("math", "So the answer is $x = 7$.", expected="7", of="response")).score == 1.0
+    assert decide(check("math", "So the answer is $x = 8$.", expected="7", of="response")).score == 0.0
+
+
+@settings(max_examples=60)
+@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_whole_numbers_are_equal_if_they_are(a, b):
+    assert equal(str(a), f"${a}.0$")
+    assert equal(str(a), str(b)) == (a == b)
+
+
+@settings(max_examples=60)
+@given(st.text(max_size=40) | st.text(r"\frac{}()[]^_$0123456789xyz+-=,. ", max_size=15))
+def test_no_answer_makes_the_comparison_raise(answer):
+    equal("1/2", answer)

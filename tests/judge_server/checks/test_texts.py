@@ -1,0 +1,89 @@
+"""`exact` and `contains`: text compared as text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.checks.deciding import decide
+from judge_server.checks.texts import contains, same, undressed
+from tests.judge_server.checks.checks import answered, check
+
+ANY = st.text(st.characters())
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "score"),
+    [
+        ("New York", "  new\n  york ", 1.0),
+        ("New York", "NewYork", 0.0),
+        ("Straße", "STRASSE", 1.0),
+        ("18", "18.0", 0.0),
+    ],
+)
+def test_exact_ignores_case_and_the_amount_of_space(expected, answer, score):
+    assert decide(answered("exact", answer, expected=expected)).score == score
+
+
+def test_exact_minds_case_when_asked():
+    assert decide(answered("exact", "Ja", expected="ja", case_sensitive=True)).score == 0.0
+    assert decide(answered("exact", "ja", expected="ja", case_sensitive=True)).score == 1.0
+
+
+def test_exact_compares_with_the_final_answer_of_the_ground_truth():
+    worked = "3 apples and 4 apples are 7 apples.\n#### 7"
+    assert decide(answered("exact", "7", ground_truth=worked)).score == 1.0
+    assert decide(answered("exact", "7", ground_truth="7")).score == 1.0
+
+
+def test_exact_of_the_whole_response_compares_with_the_whole_ground_truth():
+    truth = "Seven.\nA: 7"
+    assert decide(check("exact", " Seven. A: 7", ground_truth=truth, of="response")).score == 1.0
+    assert decide(check("exact", "7", ground_truth=truth, of="response")).score == 0.0
+
+
+def test_a_response_without_a_final_answer_is_not_satisfied():
+    for method in ("exact", "math", "numeric"):
+        assert decide(check(method, "I cannot say.", ground_truth="7")).score == 0.0
+
+
+def test_contains_wants_all_of_the_one_and_any_of_the_other():
+    def score(text, **options):
+        return decide(check("contains", text, **options)).score
+
+    assert score("Salt and Pepper", all_of=["salt", "pepper"]) == 1.0
+    assert score("salt", all_of=["salt", "pepper"]) == 0.0
+    assert score("pepper", any_of=["salt", "pepper"]) == 1.0
+    assert score("pepper", all_of=["pepper"], any_of=["salt", "sugar"]) == 0.0
+    assert score("Pepper", any_of=["pepper"], case_sensitive=True) == 0.0
+
+
+@given(ANY, st.booleans())
+def test_a_text_is_the_same_as_itself_and_as_itself_with_other_space(text, case_sensitive):
+    assert same(text, text, case_sensitive=case_sensitive)
+    assert same(f" {text}\n", "  ".join(text.split()), case_sensitive=case_sensitive)
+
+
+@given(ANY, ANY)
+def test_sameness_works_both_ways_and_minding_case_only_narrows_it(a, b):
+    assert same(a, b, case_sensitive=False) == same(b, a, case_sensitive=False)
+    assert same(a, b, case_sensitive=False) or not same(a, b, case_sensitive=True)
+
+
+@given(ANY, ANY, ANY, st.booleans())
+def test_a_text_contains_what_was_put_in_it(before, needle, after, case_sensitive):
+    text = before + needle + after
+    assert contains(text, [needle, before], [], case_sensitive=case_sensitive)
+    assert contains(text, [], [needle, "\0"], case_sensitive=case_sensitive)
+
+
+@given(ANY)
+def test_an_undressed_answer_has_nothing_left_to_take_off(answer):
+    assert undressed(undressed(answer)) == undressed(answer)
+
+
+@pytest.mark.parametrize(
+    "dress", ["${}$", r"\({}\)", r"\[ {} \]", "$${}$$", "**{}**", "`{}`", r"\boxed{{{}}}", " {}. "]
+)
+def test_an_answer_is_the_same_in_any_dress(dress):
+    assert undressed(dress.format("x + 1")) == "x + 1"
+    assert undressed(dress.format(r"\(x + 1.\)")) == "x + 1"
