@@ -2,26 +2,107 @@
 
 import asyncio
 import math
+import resource
+import shutil
 import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
+import pytest_asyncio
 
 from judge_server.engines import LlamaCppEngine, engine_from_url
-from judge_server.errors import EngineStartError
+from judge_server.engines.llamacpp_tokens import ChatTokens
+from judge_server.errors import EngineGone, EngineStartError
 from judge_server.judging.fitting import fit_response
-from judge_server.judging.plan import plan_response
-from judge_server.ports import CallFailed, Reply
-from judge_server.prompts.fencing import Fence
-from tests.judge_server.engines import CONTEXT_TOKENS, answers
-from tests.judge_server.support import batch, criteria, group, setup
+from judge_server.judging.plan import ResponsePlan
+from judge_server.models import fetch
+from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reasoning, Reply, Sample, Written
+from tests.judge_server.engines import (
+    CONTEXT_TOKENS,
+    MODEL,
+    NO,
+    YES,
+    YES_NO,
+    answers,
+    asked,
+    failures,
+    identity_of,
+    llamacpp,
+    replies,
+)
+from tests.judge_server.support import criteria, group, plan, setup
 from tests.judge_server.test_fencing import CHAT_TOKENS
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
 NEARLY_ALL = 20_000
 """Tokens whose probabilities are read: of a vocabulary of 151,936, all that weigh anything."""
+
+STEPPED = Menu((YES, NO), Choice(("1", "2", "0", "-1"), ", step "))
+ENDLESS = Written('{"type": "array", "items": {"type": "integer"}, "minItems": 4000}', 3000)
+"""More than a minute's writing."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def roomy(fetched: None) -> AsyncIterator[LlamaCppEngine]:
+    """A llama.cpp engine with room for long answers."""
+    engine = await llamacpp(4096)
+    yield engine
+    await engine.close()
+
+
+def kill(engine: LlamaCppEngine) -> None:
+    """End the child as a crash would."""
+    assert engine._process.pid is not None
+    psutil.Process(engine._process.pid).send_signal(signal.SIGKILL)
+
+
+async def busy(engine: LlamaCppEngine) -> bool:
+    """Whether the model's slot is at work."""
+    (slot,) = (await engine._process.http.get("/slots")).json()
+    return bool(slot["is_processing"])
+
+
+async def free(engine: LlamaCppEngine) -> bool:
+    """Whether the model's slot has nothing to do."""
+    return not await busy(engine)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it holds; fails where it does not in two minutes."""
+    async with asyncio.timeout(120):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+async def until_busy(engine: LlamaCppEngine) -> None:
+    """Wait until the slot is at work."""
+    await until(lambda: busy(engine))
+
+
+async def until_free(engine: LlamaCppEngine) -> None:
+    """Wait until the slot is free; fails where that takes as long as what it was given to do."""
+    async with asyncio.timeout(30):
+        await until(lambda: free(engine))
+
+
+async def until_it_says(engine: LlamaCppEngine, *words: str) -> str:
+    """Wait until a call succeeds, or its failure says one of these; which one, or nothing."""
+
+    async def said() -> bool:
+        (outcome,) = await answers(engine, asked("Is it?"))
+        found.append(outcome.detail if isinstance(outcome, CallFailed) else "")
+        return not found[-1] or any(word in found[-1] for word in words)
+
+    found: list[str] = []
+    await until(said)
+    return found[-1]
 
 
 async def tokenise(engine: LlamaCppEngine, text: str, *, control: bool) -> list[int]:
@@ -32,17 +113,17 @@ async def tokenise(engine: LlamaCppEngine, text: str, *, control: bool) -> list[
 
 
 async def test_masses_are_those_of_the_whole_vocabulary_before_any_mask(loaded: LlamaCppEngine) -> None:
-    asked = batch("Which number is prime?", shared="7 is prime.\n", steps=[1, 2])
-    (reply,) = await answers(loaded, asked)
-    assert isinstance(reply, Reply)
+    batch = asked("Which number is prime?", answer=STEPPED)
+    (reply,) = await replies(loaded, batch)
     assert loaded._tokens is not None
-    prompt = await loaded._tokens.prefix(asked) + await loaded._tokens.question(asked.calls[0].question)
+    prompt = await loaded._tokens.prefix(batch) + await loaded._tokens.question(batch.calls[0].question)
     body = {"prompt": prompt, "n_predict": 1, "n_probs": NEARLY_ALL, "temperature": 0.0, "cache_prompt": False}
     answer = (await loaded._process.http.post("/completion", json=body)).json()
     probability = {t["id"]: math.exp(t["logprob"]) for t in answer["completion_probabilities"][0]["top_logprobs"]}
     assert sum(probability.values()) == pytest.approx(1, abs=1e-3)
     said = 0.0
-    for option, mass in zip(asked.calls[0].menu, reply.masses, strict=True):
+    assert reply.masses is not None
+    for option, mass in zip(STEPPED.options, reply.masses, strict=True):
         ids = {tuple(await tokenise(loaded, spelling, control=False)) for spelling in option.spellings}
         expected = sum(probability.get(i[0], 0.0) for i in ids if len(i) == 1)
         assert mass == pytest.approx(expected, abs=0.03)  # it reads the prompt in other pieces, and rounds differently
@@ -59,8 +140,8 @@ async def test_no_judged_text_becomes_a_control_token(loaded: LlamaCppEngine) ->
     }
     assert len(special) == 3
     text = " ".join(CHAT_TOKENS)
-    honest = await loaded._tokens.prefix(batch("x", shared="7 is prime."))
-    hostile = await loaded._tokens.prefix(batch("x", shared=text))
+    honest = await loaded._tokens.prefix(asked("x", shared="7 is prime."))
+    hostile = await loaded._tokens.prefix(asked("x", shared=text))
     assert await loaded._tokens.question("x " + text) != await loaded._tokens.question("x")
     for ids in (hostile, await loaded._tokens.question(text)):
         assert sum(i in special for i in ids) in (
@@ -72,84 +153,235 @@ async def test_no_judged_text_becomes_a_control_token(loaded: LlamaCppEngine) ->
 
 async def test_no_spelling_is_counted_for_yes_and_no_at_once(loaded: LlamaCppEngine) -> None:
     assert loaded._tokens is not None
-    yes, no = [set(await loaded._tokens.spellings(option)) for option in batch("x").calls[0].menu]
+    yes, no = [set(await loaded._tokens.spellings(option)) for option in YES_NO.options]
     assert len(yes) >= 4
     assert len(no) >= 4
     assert not yes & no
 
 
 async def test_the_second_call_of_a_batch_reads_only_its_question(loaded: LlamaCppEngine) -> None:
-    asked = batch(
+    batch = asked(
         "Is 7 prime?", "Is 8 prime?", "Is 9 prime?", shared="Of the numbers seven to nine, one is prime. " * 4
     )
-    first, *others = await answers(loaded, asked)
-    assert isinstance(first, Reply)
+    first, *others = await replies(loaded, batch)
     whole = first.tokens_computed + first.tokens_reused
     assert first.tokens_computed > 40
     for other in others:
-        assert isinstance(other, Reply)
         assert other.tokens_computed < first.tokens_computed / 3
         assert other.tokens_computed + other.tokens_reused == pytest.approx(whole, abs=5)
 
 
 async def test_the_step_costs_only_the_words_put_in_the_judges_mouth(loaded: LlamaCppEngine) -> None:
     shared = "Of the numbers ten to twelve, one is prime. " * 4
-    (plain,) = await answers(loaded, batch("Is it?", shared=shared))
-    (stepped,) = await answers(loaded, batch("Is it?", shared=shared, steps=[1, 2]))
-    assert isinstance(plain, Reply)
-    assert isinstance(stepped, Reply)
+    (plain,) = await replies(loaded, asked("Is it?", shared=shared))
+    (stepped,) = await replies(loaded, asked("Is it?", answer=STEPPED, shared=shared))
     assert stepped.tokens_computed < 20 < plain.tokens_computed
 
 
 async def test_a_response_is_cut_to_what_the_real_tokenizer_lets_through(loaded: LlamaCppEngine) -> None:
     for text in ("a number, " * 2000, "1234567890" * 500, "数学" * 3000, "\U0001d538" * 2000):
 
-        def planned(keep: int | None, text: str = text):  # type: ignore[no-untyped-def]
-            return plan_response(setup(), group(text), text, criteria("Is it?"), keep)
+        def planned(keep: int | None, text: str = text) -> ResponsePlan:
+            return plan(setup(), group(text), text, criteria("Is it?"), keep=keep)
 
-        plan = await fit_response(loaded, CONTEXT_TOKENS, len(text), planned)
-        assert await loaded.count_tokens(plan.batch) <= CONTEXT_TOKENS
-        assert 0 < plan.characters_omitted < len(text)
+        fitted = await fit_response(loaded, CONTEXT_TOKENS, len(text), planned)
+        assert await loaded.count_tokens(fitted.batch) <= CONTEXT_TOKENS
+        assert 0 < fitted.characters_omitted < len(text)
 
 
-async def test_a_call_that_is_given_up_leaves_the_engine_free_for_the_next(loaded: LlamaCppEngine) -> None:
-    async def ask() -> None:
-        await answers(loaded, batch(*[f"Is {n} prime?" for n in range(50)], shared=Fence(b"x" * 16)("word " * 150)))
-
-    task = asyncio.create_task(ask())
-    await asyncio.sleep(0.05)
+@pytest.mark.parametrize(
+    "call", [Call("Count.", ENDLESS), Call("Count.", YES_NO, Reasoning(3000, "So?"))], ids=["written", "reasons"]
+)
+async def test_a_call_given_up_while_it_writes_frees_the_slot(roomy: LlamaCppEngine, call: Call) -> None:
+    story = Sample(1.5, 1)  # greedy reasons might come to an end
+    batch = Batch("Write at length.", "A long story.\n", (replace(call, sample=story),))
+    task = asyncio.create_task(answers(roomy, batch))
+    await until_busy(roomy)
+    await asyncio.sleep(0.5)
+    assert not task.done()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    (reply,) = await answers(loaded, batch("Is it?"))
-    assert isinstance(reply, Reply)
+    await until_free(roomy)
+    await replies(roomy, asked("Is it?"))
+
+
+async def test_a_prompt_that_is_given_up_is_not_read_to_its_end(roomy: LlamaCppEngine) -> None:
+    batch = asked("Is it?", shared=" ".join(map(str, range(400))))
+    unread = asyncio.create_task(answers(roomy, batch))
+    await until_busy(roomy)
+    unread.cancel()
+    await asyncio.gather(unread, return_exceptions=True)
+    await until_free(roomy)
+    (again,) = await replies(roomy, batch)
+    assert again.tokens_computed > 500, "what was read before is known, and would not be read again"
+
+
+async def test_right_after_each_answer_it_is_ready(loaded: LlamaCppEngine) -> None:
+    for _ in range(20):
+        await replies(loaded, asked("Is it?"))
+        assert await loaded.ready()
+
+
+async def test_a_conversation_is_the_templates_own(loaded: LlamaCppEngine) -> None:
+    tokens, http = loaded._tokens, loaded._process.http
+    assert tokens is not None
+    batch = asked("Is it?")
+    ids = await tokens.prefix(batch) + await tokens.question("Is it?")
+    ids += await tokens.written("Reasons.") + await tokens.second_turn("So?")
+    texts = (("system", batch.system), ("user", batch.shared + "Is it?"), ("assistant", "Reasons."), ("user", "So?"))
+    messages = [{"role": role, "content": text} for role, text in texts]
+    rendered = (await http.post("/apply-template", json={"messages": messages})).json()["prompt"]
+    assert ids == await tokenise(loaded, rendered, control=True)
+
+
+async def test_nothing_that_the_model_wrote_becomes_a_control_token(loaded: LlamaCppEngine) -> None:
+    assert loaded._tokens is not None
+    special = {i for t in CHAT_TOKENS[:3] for i in await tokenise(loaded, t.partition(">")[0] + ">", control=True)}
+    assert len(special) == 3
+    assert not special & set(await loaded._tokens.written(" ".join(CHAT_TOKENS)))
+
+
+async def test_reasons_are_not_read_twice(loaded: LlamaCppEngine) -> None:
+    shared = "Of the numbers ten to twelve, one is prime. " * 8
+    reasoning = Reasoning(30, "So?")
+    (plain,) = await replies(loaded, asked("Is it?", shared=shared))
+    (reasoned,) = await replies(loaded, asked("Is it?", shared=shared, reasoning=reasoning))
+    assert reasoned.tokens_computed < 50 < plain.tokens_computed
+    assert reasoned.tokens_written <= 31
+
+
+async def test_a_template_of_one_turn_still_answers_and_refuses_reasons(loaded: LlamaCppEngine) -> None:
+    class OneTurn(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            content = await request.aread()
+            if request.url.path == "/apply-template" and b"assistant" in content:
+                return httpx2.Response(500, json={"error": {"message": "only one turn is supported"}})
+            answer = await loaded._process.http.post(request.url.path, content=content)
+            return httpx2.Response(answer.status_code, content=answer.content)
+
+    async with httpx2.AsyncClient(transport=OneTurn(), base_url="http://llama.test") as http:
+        tokens = await ChatTokens.load(http)
+        assert loaded._tokens is not None
+        assert tokens.warm_up == loaded._tokens.warm_up
+        with pytest.raises(EngineGone, match="takes no second turn"):
+            await tokens.second_turn("So?")
 
 
 async def test_a_killed_child_gives_failures_and_never_an_exception(spare_llamacpp: LlamaCppEngine) -> None:
-    asked = batch(*[f"Is {n} prime?" for n in range(40)], shared="Numbers. ", steps=[1])
+    batch = asked(*[f"Is {n} prime?" for n in range(40)], answer=STEPPED, shared="Numbers. ")
     outcomes: list[Reply | CallFailed] = []
-    assert spare_llamacpp._process.pid is not None
-    async for _, outcome in spare_llamacpp.answer(asked):
+    async for _, outcome in spare_llamacpp.answer(batch):
         if not outcomes:
-            psutil.Process(spare_llamacpp._process.pid).send_signal(signal.SIGKILL)
+            kill(spare_llamacpp)
         outcomes.append(outcome)
     assert isinstance(outcomes[0], Reply)
     assert len(outcomes) == 40
     assert {o.kind for o in outcomes[2:] if isinstance(o, CallFailed)} == {"engine"}
     assert not any(isinstance(o, Reply) for o in outcomes[2:])
     assert not await spare_llamacpp.ready()
-    plan = plan_response(setup(), group("x" * 9000), "x" * 9000, criteria("Is it?"), None)
-    fitted = await fit_response(spare_llamacpp, CONTEXT_TOKENS, 9000, lambda keep: plan)
-    assert {o.kind for o in await answers(spare_llamacpp, fitted.batch) if isinstance(o, CallFailed)} == {"engine"}
+    whole = plan(setup(), group("x" * 9000), "x" * 9000, criteria("Is it?"))
+    fitted = await fit_response(spare_llamacpp, CONTEXT_TOKENS, 9000, lambda keep: whole)
+    assert {failed.kind for failed in await failures(spare_llamacpp, fitted.batch)} == {"engine"}
 
 
-async def test_a_file_that_is_no_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF" + b"\x03\0\0\0" + bytes(2000))
-    for path in (broken, tmp_path / "missing.gguf"):
-        engine = LlamaCppEngine(str(path))
+async def test_a_killed_child_comes_back_with_the_same_model(spare_llamacpp: LlamaCppEngine) -> None:
+    (before,) = await replies(spare_llamacpp, asked("Is it?"))
+    for _ in range(2):
+        dead = spare_llamacpp._process.pid
+        kill(spare_llamacpp)
+        assert await until_it_says(spare_llamacpp) == ""
+        assert await spare_llamacpp.ready()
+        (after,) = await replies(spare_llamacpp, asked("Is it?"))
+        assert after.masses == pytest.approx(before.masses, abs=0.03)
+        assert dead != spare_llamacpp._process.pid
+
+
+async def test_a_child_is_not_started_again_on_a_file_that_was_exchanged(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    shutil.copy(fetch(MODEL), model)
+    engine = LlamaCppEngine(str(model), context_tokens=CONTEXT_TOKENS, threads=1)
+    await engine.start()
+    with model.open("ab") as file:
+        file.write(b"another")
+    kill(engine)
+    assert "restart the service" in await until_it_says(engine, "another file now")
+    assert not await engine.ready()
+    await engine.close()
+
+
+async def test_closing_while_it_is_started_again_leaves_no_child(fetched: None) -> None:
+    engine = await llamacpp()
+    dead = engine._process.pid
+    kill(engine)
+
+    async def started_again() -> bool:
+        return engine._process.pid != dead
+
+    await until(started_again)
+    pid = engine._process.pid
+    await engine.close()
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+    (failed,) = await failures(engine, asked("Is it?"))
+    assert "closed" in failed.detail
+
+
+async def test_a_context_that_the_model_was_not_trained_for_is_not_offered(fetched: None) -> None:
+    engine = await llamacpp(40_000)
+    assert identity_of(engine).context_tokens == 32_768
+    await engine.close()
+
+
+async def test_a_context_too_large_for_memory_is_refused_with_the_way_out(fetched: None) -> None:
+    engine = LlamaCppEngine(MODEL, context_tokens=1_000_000, threads=1)  # 12 GB
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, limits[1]))  # the child has it from us
+    try:
+        with pytest.raises(EngineStartError, match=r"insufficient memory .* lower the engine's \?context="):
+            await engine.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert not await engine.ready()
+    await engine.close()
+
+
+async def test_a_child_that_is_killed_while_it_loads_is_said_to_have_been(fetched: None) -> None:
+    engine = LlamaCppEngine(MODEL, context_tokens=CONTEXT_TOKENS, threads=1)
+    start = asyncio.create_task(engine.start())
+
+    async def loading() -> bool:
+        return engine._process.pid is not None
+
+    await until(loading)
+    kill(engine)
+    with pytest.raises(EngineStartError, match="killed while it loaded, as happens when memory runs out"):
+        await start
+    await engine.close()
+
+
+async def test_a_file_that_is_no_model_is_refused_with_what_is_wrong_and_the_way_out(tmp_path: Path) -> None:
+    texts = {
+        "broken.gguf": (b"GGUF" + b"\x03\0\0\0" + bytes(2000), "unknown model architecture"),
+        "cut.gguf": (fetch(MODEL).open("rb").read(50_000_000), "corrupted or incomplete"),
+    }
+    for name, (content, wrong) in texts.items():
+        (tmp_path / name).write_bytes(content)
+        engine = LlamaCppEngine(str(tmp_path / name))
         with pytest.raises(EngineStartError) as refused:
             await engine.start()
-        assert str(path) in str(refused.value)
+        assert f"could not load {tmp_path / name}: " in str(refused.value)
+        assert wrong in str(refused.value)
+        assert "choose a smaller model" in str(refused.value)
+        await engine.close()
+
+
+async def test_a_file_of_another_kind_or_none_is_refused_without_a_child(tmp_path: Path) -> None:
+    (tmp_path / "text.gguf").write_text("no model " * 500)
+    for name, says in (("text.gguf", r"text\.gguf is no GGUF model"), ("missing.gguf", r"missing\.gguf")):
+        engine = LlamaCppEngine(str(tmp_path / name))
+        with pytest.raises(EngineStartError, match=says):
+            await engine.start()
+        assert engine._process.pid is None
         await engine.close()
 
 

@@ -21,26 +21,67 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A second constrained answer that follows the first: `lead` is written for the model, then it picks a label."""
+    """An answer picked among labels: `lead` is written for the model, then it picks one of them."""
 
-    lead: str
     labels: tuple[str, ...]
+    lead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """An answer of one token, whose probabilities are read; then, where asked, a choice that follows it."""
+
+    options: tuple[Option, ...]
+    then: Choice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An answer written as JSON. `schema` is the JSON Schema it must satisfy, as canonical JSON text."""
+
+    schema: str
+    max_tokens: int
+
+
+AnswerForm = Menu | Choice | Written
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Reasons written before the answer: at most `max_tokens` of them, then the user asks `ask` for the answer."""
+
+    max_tokens: int
+    ask: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How what is written is sampled; without one, everything is decoded greedily."""
+
+    temperature: float
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One question about the shared text of its batch, with the menu of permitted answers."""
+    """One question about the shared text of its batch, and the form its answer takes.
+
+    The model may first think (`think_tokens`, 0 for not at all; the thoughts are dropped), then give its `reasoning`,
+    then answers in the form asked for.
+    """
 
     question: str
-    menu: tuple[Option, ...]
-    then: Choice | None = None
+    answer: AnswerForm
+    reasoning: Reasoning | None = None
+    think_tokens: int = 0
+    sample: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Calls that share everything before their question, so that an engine computes it once.
 
-    The user message of each call is `shared + question`; `system` is the system message.
+    The first user message of each call is `shared + question`; `system` is the system message.
     """
 
     system: str
@@ -52,28 +93,64 @@ class Batch:
 class Reply:
     """What the model answered to one call.
 
-    `masses` holds, per option, the probability of all its spellings together as the next token **before** any
-    constraint (each in [0, 1], their sum at most 1). `chosen` is the label picked for `Call.then`, given the option
-    of greater mass. Token counts are of the prompt.
+    Attributes:
+        masses: for a `Menu`, the probability of all spellings of each option together as the next token **before**
+            any constraint (each in [0, 1], their sum at most 1); None where the engine cannot read them.
+        chosen: for a `Choice` (also the one that follows a menu, given the option of greatest mass), the label
+            picked; None where the engine cannot hold the model to the labels.
+        text: for `Written`, what was written. For the other forms, on an engine that cannot constrain or read
+            probabilities, what the model said instead, to be read by `judge_server.judging.reading`.
+        cut: the text ended at its limit of tokens.
+        reasoning: the reasons given first, where they were asked for.
+        tokens_computed: prompt tokens that were computed.
+        tokens_reused: prompt tokens whose computation was reused.
+        tokens_written: tokens the model wrote.
     """
 
-    masses: tuple[float, ...]
+    masses: tuple[float, ...] | None = None
     chosen: str | None = None
+    text: str | None = None
+    cut: bool = False
+    reasoning: str | None = None
     tokens_computed: int = 0
     tokens_reused: int = 0
+    tokens_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """Why a call has no reply."""
+    """Why a call has no reply; `retry_after_s` is how long the engine asked to be left alone, if it did."""
 
     kind: FailureKind
     detail: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do, as found when it started.
+
+    Attributes:
+        logprobs: menus are answered with the masses of their options before any constraint.
+        token_menus: answers to menus and choices are held to what is on offer; without it the model's text is read.
+        json_schema: written answers are held to their schema.
+        prompt_logprobs: the probabilities of given tokens can be read.
+        prefix_in_flight: calls submitted together share the computation of their prefix.
+        seeds: a sampled answer can be repeated by its seed.
+    """
+
+    logprobs: bool
+    token_menus: bool
+    json_schema: bool
+    prompt_logprobs: bool
+    prefix_in_flight: bool
+    seeds: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """Everything about an engine that can change a verdict; it enters the judge fingerprint."""
+    """What an engine is: everything about it that can change a verdict (it enters the judge fingerprint), and what
+    it can take: `context_tokens` in a prompt, `concurrent_batches` at a time."""
 
     model: str
     weights_digest: str
@@ -82,6 +159,7 @@ class EngineIdentity:
     decoding: str
     context_tokens: int
     concurrent_batches: int
+    capabilities: Capabilities
 
 
 class Engine(Protocol):
@@ -91,7 +169,10 @@ class Engine(Protocol):
         """Load the model and warm it up; raises `EngineStartError` with the way out when it cannot."""
 
     def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
-        """Answer the batch's calls, each as (its index, outcome), as soon as it is known."""
+        """Answer the batch's calls, each as (its index, outcome), as soon as it is known.
+
+        Closing the iterator before its end, or cancelling the task that waits for it, stops what is being computed.
+        """
 
     async def count_tokens(self, batch: Batch) -> int:
         """How many tokens the batch's longest prompt takes, chat template and answer included.
@@ -108,12 +189,17 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A verdict as it is kept under its call digest: no run, no criterion id, no response."""
+    """A verdict as it is kept under its call digest: no run, no criterion id, no response.
+
+    The fields mean what they mean in `trainer_client.wire.Verdict`.
+    """
 
     score: float
-    probability: float | None
-    menu_mass: float | None
-    step: int | None
+    probability: float | None = None
+    menu_mass: float | None = None
+    step: int | None = None
+    grade: float | None = None
+    rationale: str | None = None
 
 
 class VerdictCache(Protocol):

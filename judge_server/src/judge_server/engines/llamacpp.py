@@ -2,37 +2,36 @@
 
 One slot, because llama.cpp's slots do not share a prefix in flight: with one, the prefix of a response is read once
 and stays hot for all its criteria (docs/decisions/0004). Prompts go in as token ids: only the chat template's own
-text may become control tokens, so no judged text can, whatever the model's vocabulary.
+text may become control tokens, so no judged text can, whatever the model's vocabulary. A child that dies is started
+again; until it is up, calls fail.
 """
 
 import asyncio
 import hashlib
-import json
-import math
+import logging
 import os
 from collections.abc import AsyncIterator
-from typing import Any
 from urllib.parse import SplitResult
 
 import httpx2
 
+from judge_server.engines.llamacpp_call import TOP_TOKENS, Answering, room
+from judge_server.engines.llamacpp_completion import complete, sampling
 from judge_server.engines.llamacpp_process import LlamaCppProcess
 from judge_server.engines.llamacpp_tokens import ChatTokens
 from judge_server.engines.options import Options
-from judge_server.engines.weights import locate_weights
-from judge_server.errors import EngineGone
-from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Reply
+from judge_server.engines.weights import Weights, locate_weights
+from judge_server.errors import EngineGone, EngineStartError
+from judge_server.ports import Batch, Call, CallFailed, Capabilities, EngineIdentity, Reply
 
-TOP_TOKENS = 200
-"""How many next-token probabilities are read; a spelling below all of these weighs less than 1/200 of the mass."""
-
-ANSWER_TOKENS = 16
-"""Room kept in the context for what the judge says: a verdict, and the number of a step."""
+log = logging.getLogger("adjudge")
 
 _GONE = (httpx2.HTTPError, RuntimeError)
 """What a request to a child that has died, or through a client that is closed, raises."""
 
-GREEDY = {"temperature": 0.0, "cache_prompt": True, "seed": 0}
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_STEADY_S = 60.0
+"""A child that lived this long died of something new: it is started again after the shortest pause."""
 
 
 class LlamaCppEngine:
@@ -43,12 +42,15 @@ class LlamaCppEngine:
         self._context_tokens = context_tokens
         self._process = LlamaCppProcess(context_tokens=context_tokens, threads=threads or os.cpu_count() or 1)
         self._tokens: ChatTokens | None = None
+        self._down = "the engine is not started"
+        self._upkeep: asyncio.Task[None] | None = None
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "LlamaCppEngine":
         """`llamacpp://NAME`, `llamacpp:///path/to/file.gguf` or `llamacpp://hf/owner/repo/file.gguf`.
 
-        Options: `?context=8192` (tokens), `?threads=` (all cores unless given).
+        Options: `?context=8192` (tokens; a model that was trained for fewer takes fewer), `?threads=` (all cores
+        unless given).
         """
         options = Options(url)
         model = f"hf:/{url.path}" if url.netloc == "hf" else url.netloc or url.path
@@ -60,17 +62,24 @@ class LlamaCppEngine:
     async def start(self) -> EngineIdentity:
         """Check the model file, load it in a child process and warm it up."""
         weights = await asyncio.to_thread(locate_weights, self._model)
-        build = await self._process.start(weights.path)
-        self._tokens = await ChatTokens.load(self._process.http)
-        await self._predict(self._tokens.warm_up)
+        build, tokens = await self._load(weights)
+        self._upkeep = asyncio.create_task(self._keep_up(weights))
         return EngineIdentity(
             model=weights.name,
             weights_digest=weights.sha256,
             engine=f"llama.cpp {build}",
-            chat_template_digest=hashlib.sha256(self._tokens.template.encode()).hexdigest(),
-            decoding=f"greedy; top {TOP_TOKENS}",
+            chat_template_digest=hashlib.sha256(tokens.template.encode()).hexdigest(),
+            decoding=f"greedy, or sampled from the whole distribution; top {TOP_TOKENS}",
             context_tokens=self._context_tokens,
             concurrent_batches=1,
+            capabilities=Capabilities(
+                logprobs=True,
+                token_menus=True,
+                json_schema=True,
+                prompt_logprobs=False,
+                prefix_in_flight=False,
+                seeds=True,
+            ),
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
@@ -83,11 +92,11 @@ class LlamaCppEngine:
             yield index, outcome
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Tokens of the longest prompt with the chat template, and room for the answer."""
-        tokens = self._started_tokens()
+        """Tokens of the longest prompt with the chat template, and room for all that comes after it."""
+        tokens = self._loaded_tokens()
         try:
-            questions = [len(await tokens.question(call.question)) for call in batch.calls]
-            return len(await tokens.prefix(batch)) + max(questions) + ANSWER_TOKENS
+            questions = [len(await tokens.question(c.question)) + await room(tokens, c) for c in batch.calls]
+            return len(await tokens.prefix(batch)) + max(questions)
         except _GONE as error:
             raise EngineGone(f"llama.cpp gave no answer: {error}") from error
 
@@ -97,41 +106,65 @@ class LlamaCppEngine:
 
     async def close(self) -> None:
         """Stop the child; its memory goes with it."""
+        self._tokens, self._down = None, "the engine is closed"
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
         await self._process.stop()
 
     async def _answer_one(self, batch: Batch, call: Call) -> Reply | CallFailed:
-        tokens = self._started_tokens()
+        tokens = self._loaded_tokens()
         prompt = await tokens.prefix(batch) + await tokens.question(call.question)
-        if len(prompt) + ANSWER_TOKENS > self._context_tokens:
+        after = await room(tokens, call)
+        if len(prompt) + after > self._context_tokens:
             return CallFailed(
                 "truncated_input",
-                f"the prompt takes {len(prompt)} tokens and the judge's context holds {self._context_tokens}; "
-                "allow judging.truncate, or raise the engine's ?context=",
+                f"the prompt takes {len(prompt)} tokens, its answer up to {after}, and the judge's context holds "
+                f"{self._context_tokens}; allow judging.truncate, or raise the engine's ?context=",
             )
-        first = await self._predict(prompt, n_probs=TOP_TOKENS)
-        mass_of = {t["id"]: math.exp(t["logprob"]) for t in first["completion_probabilities"][0]["top_logprobs"]}
-        masses = tuple([sum(mass_of.get(t, 0.0) for t in await tokens.spellings(o)) for o in call.menu])
-        computed, reused = first["timings"]["prompt_n"], first["timings"]["cache_n"]
-        if call.then is None or not any(masses):
-            return Reply(masses, None, computed, reused)
-        decided = call.menu[masses.index(max(masses))]
-        second = await self._predict(
-            prompt + await tokens.plain(decided.label + call.then.lead),
-            n_predict=ANSWER_TOKENS // 2,
-            grammar="root ::= " + " | ".join(json.dumps(label) for label in call.then.labels),
-        )
-        # The prompt is what the first prediction read; the second reads only the words put in the judge's mouth.
-        return Reply(masses, second["content"], computed + second["timings"]["prompt_n"], reused)
+        return await Answering(self._process.http, tokens, prompt, call).reply()
 
-    async def _predict(self, prompt: list[int], **options: Any) -> Any:
-        response = await self._process.http.post(
-            "/completion", json={"prompt": prompt, "n_predict": 1} | GREEDY | options
-        )
-        if response.status_code != 200:
-            raise EngineGone(f"HTTP {response.status_code}: {response.text[:200]}")
-        return response.json()
+    async def _load(self, weights: Weights) -> tuple[str, ChatTokens]:
+        """Start the child and warm it up; calls are answered from then on."""
+        build = await self._process.start(weights.path)
+        http = self._process.http
+        try:
+            tokens = await ChatTokens.load(http)
+            held = (await http.get("/props")).json()["default_generation_settings"]["n_ctx"]
+            await complete(http, tokens.warm_up, 1, **sampling(None))
+        except (*_GONE, EngineGone) as error:
+            await self._process.stop()
+            raise EngineStartError(f"llama.cpp loaded {weights.path} and then gave no answer: {error}") from error
+        self._context_tokens = min(self._context_tokens, held)
+        self._tokens = tokens
+        return build, tokens
 
-    def _started_tokens(self) -> ChatTokens:
+    async def _keep_up(self, weights: Weights) -> None:
+        """Start the child again whenever it has died, after a pause that grows while it keeps dying."""
+        loop, pause = asyncio.get_running_loop(), 0.0
+        while True:
+            began = loop.time()
+            await self._process.ended()
+            if loop.time() - began > _STEADY_S:
+                pause = 0.0
+            self._tokens, self._down = None, "its process died and is being started again"
+            log.warning("the llama.cpp process died; starting it again")
+            while self._tokens is None:
+                await self._process.stop()
+                pause = min(max(2 * pause, _PAUSE_S), _LONGEST_PAUSE_S)
+                await asyncio.sleep(pause)
+                try:
+                    await self._load_again(weights)
+                except (EngineStartError, OSError) as error:
+                    self._down = f"its process died and cannot be started again: {error}"
+                    log.warning("llama.cpp cannot be started again: %s", error)
+
+    async def _load_again(self, weights: Weights) -> None:
+        if (await asyncio.to_thread(locate_weights, self._model)).sha256 != weights.sha256:
+            raise EngineStartError(f"{weights.path} is another file now; restart the service to judge with it")
+        await self._load(weights)
+
+    def _loaded_tokens(self) -> ChatTokens:
         if self._tokens is None:
-            raise EngineGone("the engine is not started")
+            raise EngineGone(self._down)
         return self._tokens

@@ -20,6 +20,7 @@ def main() -> None:
     params.model.path = settings["model"]
     params.n_ctx = settings["context_tokens"]
     params.n_parallel = 1
+    params.n_batch = 256  # a call that is given up is noticed between two of these
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.api_keys = [settings["key"]]
     params.hostnames = ["127.0.0.1"]

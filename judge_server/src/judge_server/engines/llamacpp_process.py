@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import secrets
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from judge_server.errors import EngineGone, EngineStartError
 
 START_TIMEOUT_S = 180.0
 _KEPT_OUTPUT = 4096
+_COMPLAINT = re.compile(r"^[0-9.]+ E +(?:[a-z]+ +)?[a-z_]+: +(.*)$", re.MULTILINE)
+"""A line of llama.cpp's log that says what went wrong; those after the first one follow from it."""
 
 
 class LlamaCppProcess:
@@ -47,6 +51,7 @@ class LlamaCppProcess:
             "key": key,
         }
         pipe = asyncio.subprocess.PIPE
+        self._last_words = b""
         self._child = child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "judge_server.engines.llamacpp_child", stdin=pipe, stdout=pipe, stderr=pipe
         )
@@ -60,10 +65,10 @@ class LlamaCppProcess:
         except TimeoutError:
             line = b""
         if not line:
-            await self.stop()
+            reason = await self._why_it_ended()
             raise EngineStartError(
-                f"llama.cpp could not load {model}: {self._said() or 'it gave no reason'}. Check the file with "
-                "adjudge doctor, free some memory, lower the engine's ?context=, or choose a smaller model"
+                f"llama.cpp could not load {model}: {reason}. Check the file with adjudge doctor, free some memory, "
+                "lower the engine's ?context=, or choose a smaller model"
             )
         ready = json.loads(line)
         self._http = httpx2.AsyncClient(
@@ -82,8 +87,13 @@ class LlamaCppProcess:
         except httpx2.HTTPError:
             return False
 
+    async def ended(self) -> None:
+        """Wait until the child, which was started, is gone for whatever reason."""
+        assert self._child is not None
+        await self._child.wait()
+
     async def stop(self) -> None:
-        """End the child and wait until it is gone."""
+        """End the child, if it runs, and wait until it is gone; it can be started again."""
         if self._child is not None and self._child.returncode is None:
             self._child.kill()
             await self._child.wait()
@@ -96,6 +106,17 @@ class LlamaCppProcess:
         while chunk := await stream.read(_KEPT_OUTPUT):
             self._last_words = (self._last_words + chunk)[-_KEPT_OUTPUT:]
 
-    def _said(self) -> str:
-        lines = [line.strip() for line in self._last_words.decode(errors="replace").splitlines() if line.strip()]
-        return " / ".join(lines[-2:])
+    async def _why_it_ended(self) -> str:
+        """What a child that did not come up died of; stops one that still tries."""
+        assert self._child is not None
+        try:
+            killed = await asyncio.wait_for(self._child.wait(), 1.0) == -signal.SIGKILL
+        except TimeoutError:
+            killed = False
+        await self.stop()
+        said = self._last_words.decode(errors="replace").strip()
+        if complaint := _COMPLAINT.search(said):
+            return complaint[1].strip()
+        if killed:
+            return "it was killed while it loaded, as happens when memory runs out"
+        return said.splitlines()[-1] if said else "it gave no reason"

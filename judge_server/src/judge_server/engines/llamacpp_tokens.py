@@ -1,31 +1,53 @@
-"""Prompts as token ids: the chat template split around its two messages, and everything else tokenised as plain text.
+"""Prompts as token ids: the chat template split around its messages, and everything else tokenised as plain text.
 
 Only the template's own pieces are tokenised with control tokens allowed. Prefix and question are tokenised apart, so
 that the prefix's ids are the same whatever question follows.
 """
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import httpx2
 
-from judge_server.errors import EngineStartError
+from judge_server.errors import EngineGone, EngineStartError
 from judge_server.ports import Batch, Option
 
 _SYSTEM, _USER = "\x02system\x03", "\x02user\x03"
+_REASONS, _ASK = "\x02reasons\x03", "\x02ask\x03"
 _REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTokens:
+    """The fixed pieces of a chat template.
+
+    Attributes:
+        head: before the system message.
+        middle: between it and the user message.
+        tail: between that and the assistant's.
+        again: between the assistant's message and a second one of the user; None if the template has no place for it.
+        tail_again: after that one.
+        thinking, thought: what opens and what closes a thinking block.
+    """
+
+    head: list[int]
+    middle: list[int]
+    tail: list[int]
+    again: list[int] | None
+    tail_again: list[int]
+    thinking: list[int]
+    thought: list[int]
 
 
 class ChatTokens:
     """Tokenises for one running llama.cpp server, remembering what recurs."""
 
-    def __init__(
-        self, http: httpx2.AsyncClient, template: str, head: list[int], middle: list[int], tail: list[int]
-    ) -> None:
+    def __init__(self, http: httpx2.AsyncClient, template: str, pieces: TemplateTokens) -> None:
         self._http = http
-        self._head, self._middle, self._tail = head, middle, tail
         self._seen: OrderedDict[str, list[int]] = OrderedDict()
         self._prefix: tuple[tuple[str, str], list[int]] | None = None
         self.template = template
+        self.pieces = pieces
 
     @classmethod
     async def load(cls, http: httpx2.AsyncClient) -> "ChatTokens":
@@ -34,40 +56,51 @@ class ChatTokens:
         Raises:
             EngineStartError: the template has no place for a system and a user message.
         """
-        messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _USER}]
-        answer = await http.post("/apply-template", json={"messages": messages})
-        template = str(answer.json().get("prompt", ""))
-        head, _, rest = template.partition(_SYSTEM)
-        middle, found, tail = rest.partition(_USER)
-        if not found:
+        template = await _rendered(http, {"system": _SYSTEM}, {"user": _USER})
+        one_turn = _between(template, _SYSTEM, _USER)
+        if one_turn is None:
             raise EngineStartError(
                 "the model's chat template takes no system message followed by a user message; "
                 "choose a model that is tuned to follow instructions"
             )
-        return cls(
-            http,
-            template,
-            await _tokenise(http, head, control=True, start=True),
-            await _tokenise(http, middle, control=True),
-            await _tokenise(http, tail, control=True),
+        more = {"assistant": _REASONS}, {"user": _ASK}
+        two_turns = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, *more)
+        second = _between(two_turns, _SYSTEM, _USER, _REASONS, _ASK)
+        head, middle, tail = one_turn
+        *_, again, tail_again = second or ("", "")
+        pieces = TemplateTokens(
+            head=await _tokenise(http, head, control=True, start=True),
+            middle=await _tokenise(http, middle, control=True),
+            tail=await _tokenise(http, tail, control=True),
+            again=await _tokenise(http, again, control=True) if second else None,
+            tail_again=await _tokenise(http, tail_again, control=True),
+            thinking=await _tokenise(http, "<think>\n", control=True),
+            thought=await _tokenise(http, "\n</think>\n\n", control=True),
         )
+        return cls(http, template if second is None else f"{template}\0{two_turns}", pieces)
 
     @property
     def warm_up(self) -> list[int]:
         """A short valid prompt."""
-        return self._head + self._middle + self._tail
+        return self.pieces.head + self.pieces.middle + self.pieces.tail
 
     async def prefix(self, batch: Batch) -> list[int]:
         """Everything before the question. The last batch's is remembered: its calls come one after another."""
         key = (batch.system, batch.shared)
         if self._prefix is None or self._prefix[0] != key:
             shared = await _tokenise(self._http, batch.shared)
-            self._prefix = key, self._head + await self.plain(batch.system) + self._middle + shared
+            self._prefix = key, self.pieces.head + await self.plain(batch.system) + self.pieces.middle + shared
         return self._prefix[1]
 
     async def question(self, text: str) -> list[int]:
         """The question and what the template puts before the answer."""
-        return await self.plain(text) + self._tail
+        return await self.plain(text) + self.pieces.tail
+
+    async def second_turn(self, ask: str) -> list[int]:
+        """The end of the assistant's first message, and the user's `ask`; raises `EngineGone` where there is none."""
+        if self.pieces.again is None:
+            raise EngineGone("the model's chat template takes no second turn, so it cannot give reasons first")
+        return self.pieces.again + await self.plain(ask) + self.pieces.tail_again
 
     async def spellings(self, option: Option) -> list[int]:
         """The ids of the option's spellings that are one token for this model."""
@@ -78,12 +111,34 @@ class ChatTokens:
         """Ids of a text in which nothing is a control token."""
         ids = self._seen.get(text)
         if ids is None:
-            ids = self._seen[text] = await _tokenise(self._http, text)
+            ids = self._seen[text] = await self.written(text)
             if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
         else:
             self._seen.move_to_end(text)
         return ids
+
+    async def written(self, text: str) -> list[int]:
+        """As `plain`, for a text that will not come again: it is not remembered."""
+        return await _tokenise(self._http, text)
+
+
+async def _rendered(http: httpx2.AsyncClient, *messages: dict[str, str]) -> str:
+    """The conversation in the model's chat template; empty where the template refuses it."""
+    body = [{"role": role, "content": content} for message in messages for role, content in message.items()]
+    answer = await http.post("/apply-template", json={"messages": body})
+    return str(answer.json().get("prompt", ""))
+
+
+def _between(text: str, *marks: str) -> list[str] | None:
+    """What stands before, between and after the marks; None unless each is there once, in this order."""
+    pieces = []
+    for mark in marks:
+        piece, found, text = text.partition(mark)
+        if not found or mark in text:
+            return None
+        pieces.append(piece)
+    return [*pieces, text]
 
 
 async def _tokenise(http: httpx2.AsyncClient, text: str, *, control: bool = False, start: bool = False) -> list[int]:

@@ -4,36 +4,94 @@ Never a default: its answers say nothing about a response.
 """
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from urllib.parse import SplitResult
 
 from judge_server.engines.options import Options
-from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Reply
+from judge_server.engines.scripted_answers import Draw, drawing, fill, fraction
+from judge_server.ports import (
+    AnswerForm,
+    Batch,
+    Call,
+    CallFailed,
+    Capabilities,
+    Choice,
+    EngineIdentity,
+    Menu,
+    Reply,
+    Written,
+)
 
 Script = Callable[[Batch, Call], Reply | CallFailed]
 
+CAPABILITIES = Capabilities(
+    logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=False, prefix_in_flight=True, seeds=True
+)
+
+_WIDEST_SCALE = 16
+_YES_NO = ["yes", "no"]
+
 
 def by_hash(batch: Batch, call: Call) -> Reply:
-    """Answer from a hash of the prompt: the same prompt always gets the same verdict, half of them are yes."""
-    digest = hashlib.blake2b(f"{batch.system}\0{batch.shared}\0{call.question}".encode(), digest_size=8).digest()
-    yes = digest[0] / 255
-    chosen = call.then.labels[digest[1] % len(call.then.labels)] if call.then else None
-    return Reply((yes * 0.9, (1 - yes) * 0.9), chosen, tokens_computed=len(call.question) // 4)
+    """Answer from a hash of the prompt: the same prompt always gets the same verdict, half of them are yes.
+
+    What is written also depends on the seed, where it is sampled. An option's mass depends on no other option.
+    """
+    prompt = "\0".join((batch.system, batch.shared, call.question))
+    seed = f"\0{call.sample.seed}" if call.sample is not None and call.sample.temperature else ""
+    reason = ""
+    if call.reasoning is not None:
+        reason = f"Reason number {drawing(prompt + seed)(10_000)}."
+        prompt += f"\0{reason}"
+    draw = drawing(prompt + seed)
+
+    def masses(labels: Sequence[str]) -> tuple[float, ...]:
+        if labels == _YES_NO:
+            yes = fraction(prompt)
+            return yes * 0.9, (1 - yes) * 0.9
+        return tuple(_mass(prompt, label) for label in labels)
+
+    return _reply(batch, call, masses, value=draw, label=draw, reason=reason)
+
+
+def _mass(prompt: str, label: str) -> float:
+    if label in _YES_NO:
+        yes = fraction(prompt)
+        return (yes if label == "yes" else 1 - yes) * 0.9
+    return fraction(f"{prompt}\0{label}") / _WIDEST_SCALE
 
 
 def always(satisfied: bool) -> Script:
-    """Answer every call alike, and attribute it to the first label on offer."""
+    """Answer every call alike: yes or no, the top of a scale or its bottom; the step is the first on offer."""
+
+    def best(labels: Sequence[str]) -> int:
+        ranked = sorted(range(len(labels)), key=lambda i: int(labels[i]) if labels[i].isdecimal() else -i)
+        return ranked[-1 if satisfied else 0]
+
+    def masses(labels: Sequence[str]) -> tuple[float, ...]:
+        rest = 0.05 / max(1, len(labels) - 1)
+        return tuple(0.9 if i == best(labels) else rest for i in range(len(labels)))
 
     def script(batch: Batch, call: Call) -> Reply:
-        chosen = call.then.labels[0] if call.then else None
-        return Reply((0.9, 0.05) if satisfied else (0.05, 0.9), chosen)
+        labels = call.answer.labels if isinstance(call.answer, Choice) else ()
+        return _reply(
+            batch,
+            call,
+            masses,
+            value=lambda among: among - 1 if satisfied else 0,
+            label=lambda _: best(labels) if labels else 0,
+            reason="It was to be so.",
+        )
 
     return script
 
 
 class ScriptedEngine:
-    """Answers by a script: a function from a call to its outcome."""
+    """Answers by a script: a function from a call to its outcome.
+
+    What `capabilities` withholds it does not show: it then says its answer in text, as a chat model would.
+    """
 
     def __init__(
         self,
@@ -42,11 +100,13 @@ class ScriptedEngine:
         delay_s: float = 0.0,
         context_tokens: int = 1_000_000,
         concurrent_batches: int = 64,
+        capabilities: Capabilities = CAPABILITIES,
     ) -> None:
         self._script = script
         self._delay_s = delay_s
         self._context_tokens = context_tokens
         self._concurrent_batches = concurrent_batches
+        self._capabilities = capabilities
         self._running = False
 
     @classmethod
@@ -76,6 +136,7 @@ class ScriptedEngine:
             decoding="scripted",
             context_tokens=self._context_tokens,
             concurrent_batches=self._concurrent_batches,
+            capabilities=self._capabilities,
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
@@ -85,17 +146,18 @@ class ScriptedEngine:
                 await asyncio.sleep(self._delay_s)
             if not self._running:
                 yield index, CallFailed("engine", "the scripted engine is closed")
-            elif (tokens := _tokens(batch, call)) > self._context_tokens:
+            elif (tokens := _room(batch, call)) > self._context_tokens:
                 yield (
                     index,
                     CallFailed("truncated_input", f"{tokens} tokens; the context holds {self._context_tokens}"),
                 )
             else:
-                yield index, self._script(batch, call)
+                outcome = self._script(batch, call)
+                yield index, _shown(call.answer, outcome, self._capabilities) if isinstance(outcome, Reply) else outcome
 
     async def count_tokens(self, batch: Batch) -> int:
         """Four characters count as a token."""
-        return max(_tokens(batch, call) for call in batch.calls)
+        return max(_room(batch, call) for call in batch.calls)
 
     async def ready(self) -> bool:
         """Whether it was started and not closed."""
@@ -106,5 +168,58 @@ class ScriptedEngine:
         self._running = False
 
 
-def _tokens(batch: Batch, call: Call) -> int:
-    return (len(batch.system) + len(batch.shared) + len(call.question)) // 4 + 1
+def _reply(
+    batch: Batch,
+    call: Call,
+    masses: Callable[[Sequence[str]], tuple[float, ...]],
+    *,
+    value: Draw,
+    label: Draw,
+    reason: str,
+) -> Reply:
+    """The answer in the form asked for: masses of menus, `label` for choices, both draws for what is written."""
+    given = reason[: 4 * call.reasoning.max_tokens] if call.reasoning is not None else None
+    reply = Reply(
+        reasoning=given,
+        tokens_computed=_tokens(call.question),
+        tokens_reused=_tokens(batch.system + batch.shared),
+        tokens_written=_tokens(given) if given is not None else 0,
+    )
+    match call.answer:
+        case Menu(options, then):
+            chosen = then.labels[label(len(then.labels))] if then is not None else None
+            return replace(reply, masses=masses([option.label for option in options]), chosen=chosen)
+        case Choice(labels):
+            return replace(reply, chosen=labels[label(len(labels))])
+        case Written(schema, max_tokens):
+            text = fill(schema, value, label)
+            shown = text[: 4 * max_tokens]
+            written = reply.tokens_written + _tokens(shown)
+            return replace(reply, text=shown, cut=shown != text, tokens_written=written)
+
+
+def _shown(form: AnswerForm, reply: Reply, able: Capabilities) -> Reply:
+    """The reply as an engine of these capabilities would give it."""
+    match form:
+        case Menu(options, then) if reply.masses is not None and not (able.logprobs and able.token_menus):
+            said = options[reply.masses.index(max(reply.masses))].label
+            if then is not None:
+                said += f"{then.lead}{reply.chosen}"
+            return replace(reply, masses=reply.masses if able.logprobs else None, chosen=None, text=said)
+        case Choice() if not able.token_menus:
+            return replace(reply, chosen=None, text=reply.chosen)
+        case Written() if not able.json_schema and reply.text is not None:
+            end = "" if reply.cut else "\n```\n"
+            return replace(reply, text=f"These are my verdicts:\n```json\n{reply.text}{end}")
+    return reply
+
+
+def _room(batch: Batch, call: Call) -> int:
+    asked = _tokens(batch.system + batch.shared + call.question) + call.think_tokens
+    if call.reasoning is not None:
+        asked += call.reasoning.max_tokens + _tokens(call.reasoning.ask)
+    return asked + (call.answer.max_tokens if isinstance(call.answer, Written) else 1)
+
+
+def _tokens(text: str) -> int:
+    return len(text) // 4
