@@ -1,0 +1,244 @@
+"""A server of the OpenAI chat API as an engine: vLLM's, llama.cpp's, a hosted one.
+
+Portable, so it leans on nothing that not all of them have: it asks in plain chat, and what the server can do beyond
+that is found out when the engine starts. Which weights answer is the server's word; an answer that names another model
+than the first one did is refused.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl
+
+import httpx2
+from pydantic import ValidationError
+
+from judge_server.engines.openai_calls import (
+    Message,
+    answer_body,
+    opening,
+    read_answer,
+    room,
+    sampling,
+    too_long,
+    with_reasons,
+)
+from judge_server.engines.openai_http import EndpointError, OpenAIHttp
+from judge_server.engines.openai_probe import Endpoint, probe
+from judge_server.engines.openai_tokens import TokenCounter, at_least
+from judge_server.engines.openai_wire import Completion, ModelList
+from judge_server.engines.options import Options
+from judge_server.errors import EngineGone
+from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Reply
+
+READY_S = 2.0
+"""How long an endpoint may take to say that it is there."""
+
+_KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
+_KEY_ELSEWHERE = "an engine URL holds no key, since URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
+
+
+class OpenAIEngine:
+    """A model behind a chat API. `base_url` ends before `/chat/completions`, mostly in `/v1`.
+
+    `model` may be left out where the server lists one. At most `concurrency` calls are under way at a time; one fails
+    when the server sends nothing for `timeout_s` seconds. `context_tokens` is asked of the server unless given.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        concurrency: int = 16,
+        context_tokens: int | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self._http = OpenAIHttp(base_url, api_key, timeout_s=timeout_s)
+        self._model = model
+        self._concurrency = concurrency
+        self._context_tokens = context_tokens
+        self._turns = asyncio.Semaphore(concurrency)
+        self._endpoint: Endpoint | None = None
+        self._counter: TokenCounter | None = None
+        self._under_way: set[asyncio.Task[Reply | CallFailed]] = set()
+
+    @classmethod
+    def from_url(cls, url: SplitResult, *, api_key: str | None = None) -> "OpenAIEngine":
+        """`openai+http://HOST:PORT/v1` or `openai+https://…`.
+
+        Options: `?model=` (needed where several are served), `?concurrency=16` (calls), `?context=` (tokens),
+        `?timeout_s=120`.
+        """
+        if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
+            raise ValueError(_KEY_ELSEWHERE)
+        base_url = f"{url.scheme.removeprefix('openai+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
+        try:
+            reachable = bool(httpx2.URL(base_url).host)
+        except httpx2.InvalidURL:
+            reachable = False
+        if not reachable:
+            raise ValueError(f"{url.geturl()} names no server; write openai+http://HOST:PORT/v1")
+        options = _Options(url)
+        context = options.integer("context", 0)
+        engine = cls(
+            base_url,
+            model=options.text("model"),
+            api_key=api_key,
+            concurrency=options.integer("concurrency", 16),
+            context_tokens=context or None,
+            timeout_s=options.number("timeout_s", 120.0),
+        )
+        options.refuse_others()
+        return engine
+
+    async def start(self) -> EngineIdentity:
+        """Find out what is served and what it can do; raises `EngineStartError` with the way out."""
+        endpoint = await probe(self._http, model=self._model, context_tokens=self._context_tokens)
+        dialect = endpoint.dialect
+        self._counter = TokenCounter(self._http, dialect.model, endpoint.counter, at_once=self._concurrency)
+        self._endpoint = endpoint
+        release = f" ({endpoint.release})" if endpoint.release else ""
+        return EngineIdentity(
+            model=dialect.model,
+            weights_digest=f"declared by the endpoint: {endpoint.answered_as or dialect.model}{release}",
+            engine=f"OpenAI chat API of {endpoint.maker}",
+            chat_template_digest=endpoint.template_digest,
+            decoding=f"greedy; top {dialect.top_logprobs}" if dialect.top_logprobs else "greedy; text",
+            context_tokens=endpoint.context_tokens,
+            concurrent_batches=self._concurrency,
+            capabilities=endpoint.capabilities,
+        )
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """Answer as the server does, in any order.
+
+        The first call goes alone, unless the server shares the prefix of calls that come together.
+        """
+        shares = self._endpoint is not None and self._endpoint.capabilities.prefix_in_flight
+        alone = 0 if shares else min(1, len(batch.calls))
+        waves = (range(alone), range(alone, len(batch.calls)))
+        for wave in waves:
+            tasks = {asyncio.create_task(self._outcome(batch, batch.calls[index])): index for index in wave}
+            self._under_way |= tasks.keys()
+            try:
+                pending = set(tasks)
+                while pending:
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        yield tasks[task], _result(task)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                self._under_way -= tasks.keys()
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """Tokens of the longest prompt, counted by the server where it does, and room for what the model writes."""
+        endpoint, counter = self._endpoint, self._counter
+        if endpoint is None or counter is None:
+            raise EngineGone("the engine is not running")
+
+        async def count(call: Call) -> int:
+            messages = opening(batch, call)
+            if call.reasoning is not None:
+                messages = with_reasons(messages, call, "")
+            return await counter.count(messages) + room(call, endpoint.dialect)
+
+        return max(await asyncio.gather(*map(count, dict.fromkeys(batch.calls))))
+
+    async def ready(self) -> bool:
+        """Whether the server answers, and still lists the model, where it lists any."""
+        endpoint = self._endpoint
+        if endpoint is None:
+            return False
+        try:
+            async with asyncio.timeout(READY_S):
+                answer = await self._http.get(f"{self._http.base_url}/models")
+            if not endpoint.listed:
+                return answer.status < 500
+            cards = ModelList.model_validate_json(answer.body).data
+        except (EndpointError, TimeoutError, ValidationError):
+            return False
+        return answer.status == 200 and any(endpoint.dialect.model in card.names for card in cards)
+
+    async def close(self) -> None:
+        """Drop what is under way and every connection."""
+        self._endpoint = self._counter = None
+        for task in self._under_way:
+            task.cancel()
+        await self._http.close()
+
+    async def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        try:
+            async with self._turns:
+                if (endpoint := self._endpoint) is None:
+                    return CallFailed("engine", "the engine is not running")
+                return await self._converse(endpoint, batch, call)
+        except EndpointError as error:
+            return error.failure
+
+    async def _converse(self, endpoint: Endpoint, batch: Batch, call: Call) -> Reply | CallFailed:
+        dialect, capabilities = endpoint.dialect, endpoint.capabilities
+        messages = opening(batch, call)
+        least = at_least(messages) + room(call, dialect)
+        if least > endpoint.context_tokens:
+            return too_long(least, endpoint.context_tokens)
+        if call.reasoning is None:
+            answer = await self._answered(endpoint, call, messages)
+            return read_answer(call, answer, capabilities)
+        limit = call.reasoning.max_tokens + call.think_tokens
+        first = await self._chat(endpoint, dialect.body(messages, limit, **sampling(call, capabilities)))
+        reasons = first.said(thinking=bool(call.think_tokens))
+        messages = with_reasons(messages, call, reasons)
+        answer = await self._answered(endpoint, call, messages)
+        reply = read_answer(call, answer, capabilities)
+        computed, reused, written = first.tokens
+        return replace(
+            reply,
+            reasoning=reasons,
+            tokens_computed=computed + reply.tokens_computed,
+            tokens_reused=reused + reply.tokens_reused,
+            tokens_written=written + reply.tokens_written,
+        )
+
+    async def _answered(self, endpoint: Endpoint, call: Call, messages: list[Message]) -> Completion:
+        body = answer_body(call, messages, endpoint.dialect, endpoint.capabilities)
+        try:
+            return await self._chat(endpoint, body)
+        except EndpointError as error:
+            # Hosted endpoints hold an answer to some schemas and refuse others: what is then written is read as text.
+            if (
+                error.status not in (400, 422)
+                or error.failure.kind != "engine"
+                or not body.pop("response_format", None)
+            ):
+                raise
+            return await self._chat(endpoint, body)
+
+    async def _chat(self, endpoint: Endpoint, body: dict[str, Any]) -> Completion:
+        completion = await self._http.chat(body)
+        if completion.model != endpoint.answered_as:
+            raise EndpointError(
+                CallFailed(
+                    "engine",
+                    f"answered as {completion.model!r}, where {endpoint.answered_as!r} was found at the start; "
+                    "verdicts of other weights need a judge of their own: restart this one",
+                ),
+                200,
+            )
+        return completion
+
+
+class _Options(Options):
+    def text(self, name: str) -> str | None:
+        """Any text."""
+        self._known.append(name)
+        return self._values.get(name)
+
+
+def _result(task: asyncio.Task[Reply | CallFailed]) -> Reply | CallFailed:
+    """What a call came to; it was cancelled where the engine was closed meanwhile."""
+    return CallFailed("engine", "the engine was closed") if task.cancelled() else task.result()

@@ -1,0 +1,169 @@
+"""A call as turns of chat: what is sent for each form of answer, and how what comes back is read.
+
+No constraint is sent with a menu, so that its masses are those before any.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from judge_server.engines.openai_wire import Completion
+from judge_server.ports import Batch, Call, CallFailed, Capabilities, Choice, Menu, Reply, Written
+
+LimitField = Literal["max_tokens", "max_completion_tokens"]
+Message = Mapping[str, str]
+
+SAID_TOKENS = 12
+"""Room for an answer that is read as text: a verdict and the number of a step."""
+
+_AROUND_LABEL = 24
+"""Tokens of the JSON around a label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What an endpoint takes, as found when the engine started.
+
+    Attributes:
+        model: the name it is asked for by.
+        limit_field: the field that limits the tokens written.
+        top_logprobs: how many log-probabilities it gives for a token; 0 for none.
+        menu_tokens: how many tokens it must write until one is more than white space.
+    """
+
+    model: str
+    limit_field: LimitField = "max_tokens"
+    top_logprobs: int = 0
+    menu_tokens: int = 1
+
+    def body(self, messages: Sequence[Message], limit: int, **options: Any) -> dict[str, Any]:
+        """The body of a request for one completion of at most `limit` tokens, greedy unless told otherwise."""
+        return {"model": self.model, "messages": messages, self.limit_field: limit, "temperature": 0} | options
+
+    def logprobs(self) -> dict[str, Any]:
+        """The options that ask for as many log-probabilities as there are."""
+        return {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
+
+
+def opening(batch: Batch, call: Call) -> list[Message]:
+    """The system message, and the first of the user's."""
+    return [{"role": "system", "content": batch.system}, {"role": "user", "content": batch.shared + call.question}]
+
+
+def with_reasons(messages: list[Message], call: Call, reasons: str) -> list[Message]:
+    """The conversation in which the reasons were given and the answer is asked for."""
+    ask = call.reasoning.ask if call.reasoning is not None else ""
+    return [*messages, {"role": "assistant", "content": reasons}, {"role": "user", "content": ask}]
+
+
+def sampling(call: Call, capabilities: Capabilities) -> dict[str, Any]:
+    """The options that sample what is written as the call asks."""
+    if call.sample is None:
+        return {}
+    seed = {"seed": call.sample.seed} if capabilities.seeds else {}
+    return {"temperature": call.sample.temperature} | seed
+
+
+def answer_body(
+    call: Call, messages: Sequence[Message], dialect: Dialect, capabilities: Capabilities
+) -> dict[str, Any]:
+    """The request for the answer itself."""
+    limit = call.think_tokens + answer_tokens(call, dialect)
+    options = sampling(call, capabilities)
+    schema = _schema(call)
+    if isinstance(call.answer, Menu) and not call.think_tokens:
+        options |= dialect.logprobs()
+    elif schema is not None and capabilities.json_schema:
+        options |= json_schema(schema)
+    return dialect.body(messages, limit, **options)
+
+
+def answer_tokens(call: Call, dialect: Dialect) -> int:
+    """How many tokens the answer may take, thoughts apart."""
+    match call.answer:
+        case Menu(then=None) if dialect.top_logprobs and not call.think_tokens:
+            return dialect.menu_tokens
+        case Menu():
+            return SAID_TOKENS
+        case Choice(labels):
+            return _AROUND_LABEL + max(len(label.encode()) for label in labels)
+        case Written(max_tokens=limit):
+            return limit
+
+
+def room(call: Call, dialect: Dialect) -> int:
+    """How many tokens of the context all that the model writes may take."""
+    reasons = call.reasoning.max_tokens + call.think_tokens if call.reasoning is not None else 0
+    return reasons + call.think_tokens + answer_tokens(call, dialect)
+
+
+def read_answer(call: Call, completion: Completion, capabilities: Capabilities) -> Reply:
+    """The reply that a completion of `answer_body` gives."""
+    thinking = bool(call.think_tokens)
+    said = completion.said(thinking=thinking)
+    computed, reused, written = completion.tokens
+    masses = chosen = None
+    text: str | None = said
+    if isinstance(call.answer, Menu):
+        thought = thinking or completion.thoughts or said != completion.content.strip()
+        masses = None if thought else completion.masses(call.answer)
+        if masses is not None and any(masses) and call.answer.then is None:
+            text = None
+    elif isinstance(call.answer, Choice) and capabilities.json_schema:
+        chosen = _chosen(said, call.answer)
+        text = said if chosen is None else None
+    return Reply(
+        masses,
+        chosen,
+        text,
+        cut=completion.cut and text is not None,
+        tokens_computed=computed,
+        tokens_reused=reused,
+        tokens_written=written,
+    )
+
+
+def json_schema(schema: object) -> dict[str, Any]:
+    """The option that holds an answer to a JSON Schema."""
+    named = {"name": "answer", "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
+def labels_schema(labels: Sequence[str]) -> dict[str, Any]:
+    """The schema of an object whose `answer` is one of the labels."""
+    return {
+        "type": "object",
+        "properties": {"answer": {"type": "string", "enum": list(labels)}},
+        "required": ["answer"],
+        "additionalProperties": False,
+    }
+
+
+def _schema(call: Call) -> object | None:
+    match call.answer:
+        case Choice(labels):
+            return labels_schema(labels)
+        case Written(schema):
+            parsed: object = json.loads(schema)
+            return parsed
+        case Menu():
+            return None
+
+
+def _chosen(said: str, choice: Choice) -> str | None:
+    try:
+        answer = json.loads(said)
+    except (ValueError, RecursionError):
+        return None
+    label = answer.get("answer") if isinstance(answer, dict) else None
+    return label if label in choice.labels else None
+
+
+def too_long(tokens: int, context_tokens: int) -> CallFailed:
+    """The failure of a prompt that cannot fit."""
+    return CallFailed(
+        "truncated_input",
+        f"the prompt takes at least {tokens} tokens and the judge's context holds {context_tokens}; "
+        "allow judging.truncate, or raise the engine's ?context= if the endpoint holds more",
+    )

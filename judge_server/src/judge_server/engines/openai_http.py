@@ -1,0 +1,177 @@
+"""Requests to a server of the OpenAI chat API: bounded, cancellable, and every way they fail told apart.
+
+Knows nothing of judging. The key goes into one header and into no message.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+import httpx2
+from pydantic import ValidationError
+
+from judge_server.engines.openai_wire import Completion, error_words, wrong_shape
+from judge_server.ports import CallFailed
+
+LONGEST_BODY = 4 * 1024 * 1024
+"""Bytes of an answer that are read; no verdict needs more."""
+
+LONGEST_WAIT_S = 3600.0
+CONNECT_TIMEOUT_S = 10.0
+_IDLE_S = 2.0
+"""How long an idle connection is kept: servers drop theirs after five seconds, and must not win that race."""
+
+_TOO_LONG = re.compile(
+    r"context.?(length|size|window)|model.?len|(prompt|input|request)[\w ]* too (long|large)|too many [\w ]*tokens",
+    re.IGNORECASE,
+)
+
+
+class EndpointError(Exception):
+    """A request that brought no usable answer; `status` is that of the HTTP answer, None where there was none."""
+
+    def __init__(self, failure: CallFailed, status: int | None = None) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON, None where it is none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+
+class OpenAIHttp:
+    """Reaches one endpoint. `base_url` ends before `/chat/completions`."""
+
+    def __init__(self, base_url: str, api_key: str | None, *, timeout_s: float) -> None:
+        if api_key is not None and not re.fullmatch(r"[!-~]+", api_key):
+            raise ValueError("ADJUDGE_ENGINE_API_KEY holds characters that no key has; set it to the key alone")
+        self.base_url = base_url.rstrip("/")
+        self.root_url = self.base_url.removesuffix("/v1")
+        self._key = api_key
+        self._timeout_s = timeout_s
+        self._client = httpx2.AsyncClient(
+            # What comes compressed can grow past any bound while it is read.
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S), pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S),
+        )
+
+    async def chat(self, body: dict[str, Any]) -> Completion:
+        """One chat completion. Raises `EndpointError`."""
+        answer = await self.post(f"{self.base_url}/chat/completions", body)
+        if answer.status != HTTPStatus.OK:
+            self.refuse(answer)
+        try:
+            return Completion.model_validate_json(answer.body)
+        except ValidationError as error:
+            self._fail(
+                f"the answer is no chat completion ({wrong_shape(error)}) but begins {_beginning(answer.body)}; "
+                "check the path of the engine URL",
+                answer.status,
+            )
+
+    async def get(self, url: str) -> Answer:
+        """What stands there, whatever its status. Raises `EndpointError` where no answer came."""
+        return await self._exchange("GET", url, None)
+
+    async def post(self, url: str, body: dict[str, Any]) -> Answer:
+        """The answer to a JSON body, whatever its status. Raises `EndpointError` where none came."""
+        return await self._exchange("POST", url, body)
+
+    async def post_for_object(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The JSON object that answers a JSON body. Raises `EndpointError` where none does."""
+        answer = await self.post(url, body)
+        if answer.status != HTTPStatus.OK:
+            self.refuse(answer)
+        found = answer.json()
+        if not isinstance(found, dict):
+            self._fail(f"the answer of {url} is no JSON object", answer.status)
+        return found
+
+    def refuse(self, answer: Answer) -> NoReturn:
+        """Raise the `EndpointError` that an answer's status means."""
+        words, code = error_words(answer.body)
+        said = f"HTTP {answer.status}: {words or 'no reason given'}"
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            why = "refused the key" if self._key else "wants a key"
+            self._fail(
+                f"the endpoint {why} (HTTP {answer.status}); set ADJUDGE_ENGINE_API_KEY to one that it takes",
+                answer.status,
+            )
+        wait_s = retry_after_s(answer.headers, datetime.now(UTC))
+        if answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
+            answer.status == HTTPStatus.SERVICE_UNAVAILABLE and wait_s is not None
+        ):
+            raise EndpointError(CallFailed("overloaded", self._without_key(said), wait_s), answer.status)
+        too_long = answer.status in (400, 422) and _TOO_LONG.search(f"{words} {code}")
+        if too_long or answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            raise EndpointError(CallFailed("truncated_input", self._without_key(said)), answer.status)
+        self._fail(said, answer.status)
+
+    async def close(self) -> None:
+        """Close every connection; requests under way fail."""
+        await self._client.aclose()
+
+    async def _exchange(self, method: str, url: str, body: dict[str, Any] | None) -> Answer:
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        try:
+            async with self._client.stream(method, url, content=content, headers=headers) as response:
+                read = bytearray()
+                async for chunk in response.aiter_raw():
+                    read += chunk
+                    if len(read) > LONGEST_BODY:
+                        self._fail(f"the answer is longer than {LONGEST_BODY} bytes", response.status_code)
+                return Answer(response.status_code, response.headers, bytes(read))
+        except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
+            raise EndpointError(
+                CallFailed(
+                    "timeout", f"the endpoint sent nothing for {self._timeout_s:g} s; see the engine's ?timeout_s="
+                )
+            ) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, RuntimeError) as error:
+            # RuntimeError: the client was closed meanwhile.
+            self._fail(f"no answer from {self.base_url}: {error or type(error).__name__}", None, error)
+
+    def _fail(self, detail: str, status: int | None, cause: Exception | None = None) -> NoReturn:
+        raise EndpointError(CallFailed("engine", self._without_key(detail)), status) from cause
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "[the key]") if self._key else text
+
+
+def retry_after_s(headers: httpx2.Headers, now: datetime) -> float | None:
+    """Read Retry-After: seconds, or an HTTP date by the answer's own clock where it gives one, `now` otherwise.
+
+    At most `LONGEST_WAIT_S`; None where it says neither.
+    """
+    given = headers.get("Retry-After", "").strip()
+    if given.isascii() and given.isdigit():
+        return min(float(given), LONGEST_WAIT_S)
+    try:
+        until = parsedate_to_datetime(given)
+        clock = parsedate_to_datetime(headers["Date"]) if "Date" in headers else now
+        return min(max(0.0, (until - clock).total_seconds()), LONGEST_WAIT_S)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _beginning(body: bytes) -> str:
+    return repr(body[:80].decode(errors="replace")) if body else "with nothing"

@@ -1,0 +1,219 @@
+"""Finding out what an endpoint is and can do when an engine starts, by asking it rather than by its name.
+
+A capability that is refused, or that has no effect, is not there. An endpoint that cannot be asked is no endpoint: a
+passing failure must not pass for a missing capability, since capabilities are part of the judge's fingerprint.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+
+from judge_server.engines.openai_calls import Dialect, Message, json_schema, labels_schema
+from judge_server.engines.openai_http import EndpointError, OpenAIHttp
+from judge_server.engines.openai_tokens import Counter, find_counter
+from judge_server.engines.openai_wire import Completion, ModelCard, ModelList, wrong_shape
+from judge_server.errors import EngineStartError
+from judge_server.ports import Capabilities
+
+DEFAULT_CONTEXT_TOKENS = 8192
+TOP_LOGPROBS = (20, 10, 5)
+"""How many log-probabilities are asked for: the most that servers give unless told otherwise, then fewer."""
+
+_LISTED = 10
+_COLOUR = "Name any colour, in one word."
+_CAPITAL = "What is the capital of France? Answer in one word."
+_UNSAID = ("quartz-17", "basalt-42")
+_STAR = "Invent a name for a star that has none yet."
+_REFUSALS = frozenset({400, 404, 405, 415, 422, 500, 501})
+"""Statuses that servers give to what they do not support."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What an endpoint turned out to be.
+
+    Attributes:
+        dialect: how it is asked.
+        answered_as: the model that its answers name; every later one must name the same.
+        release: the `system_fingerprint` of its answers, if any.
+        maker: what it says it is.
+        template_digest: the hash of the chat template, where it shows it.
+        listed: whether it lists its models.
+    """
+
+    dialect: Dialect
+    answered_as: str | None
+    release: str | None
+    maker: str
+    template_digest: str
+    context_tokens: int
+    capabilities: Capabilities
+    counter: Counter
+    listed: bool
+
+
+async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | None) -> Endpoint:
+    """Ask an endpoint what it serves and what it can do.
+
+    Raises:
+        EngineStartError: it cannot be reached, refuses the key, or does not serve the model; with the way out.
+    """
+    try:
+        return await _probe(http, model, context_tokens)
+    except EndpointError as error:
+        way_out = "" if error.status else "; start the server, or correct the engine URL"
+        raise EngineStartError(f"{http.base_url} cannot judge: {error.failure.detail}{way_out}") from error
+
+
+async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None) -> Endpoint:
+    cards, server = await _models(http)
+    card = _choose(http, cards, model)
+    dialect, first = await _first_answer(http, Dialect(model or card.id))
+    properties = await _properties(http)
+    capabilities = Capabilities(
+        logprobs=dialect.top_logprobs > 0,
+        token_menus=False,
+        json_schema=await _holds_to_schema(http, dialect),
+        prompt_logprobs=await _reads_prompts(http, dialect),
+        prefix_in_flight=card.owned_by == "vllm",
+        seeds=await _repeats(http, dialect),
+    )
+    template = properties.get("chat_template")
+    return Endpoint(
+        dialect,
+        first.model,
+        first.system_fingerprint,
+        f"{card.owned_by or 'an unnamed maker'} ({server or 'an unnamed server'})",
+        hashlib.sha256(template.encode()).hexdigest() if isinstance(template, str) else "applied by the endpoint",
+        context_tokens or _context(card, properties),
+        capabilities,
+        await find_counter(http, dialect.model),
+        bool(cards),
+    )
+
+
+async def _models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
+    answer = await http.get(f"{http.base_url}/models")
+    server = answer.headers.get("Server", "")
+    if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        return (), server
+    if answer.status != HTTPStatus.OK:
+        http.refuse(answer)
+    try:
+        return ModelList.model_validate_json(answer.body).data, server
+    except ValidationError as error:
+        raise EngineStartError(
+            f"{http.base_url}/models is no list of models ({wrong_shape(error)}); "
+            "check that the engine URL ends where the OpenAI API begins, mostly in /v1"
+        ) from None
+
+
+def _choose(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | None) -> ModelCard:
+    served = ", ".join(card.id for card in cards[:_LISTED]) + (", …" if len(cards) > _LISTED else "")
+    if model is None:
+        if len(cards) == 1:
+            return cards[0]
+        found = f"serves {served}" if cards else "lists no models"
+        raise EngineStartError(f"{http.base_url} {found}; name the one to judge with in the engine URL: ?model=NAME")
+    for card in cards:
+        if model in card.names:
+            return card
+    if cards:
+        raise EngineStartError(
+            f"{http.base_url} does not serve {model!r} but {served}; correct the engine URL's ?model="
+        )
+    return ModelCard(id=model)
+
+
+async def _first_answer(http: OpenAIHttp, dialect: Dialect) -> tuple[Dialect, Completion]:
+    """The endpoint's dialect, and an answer in it."""
+    limit_field = await _limit_field(http, dialect)
+    dialect = replace(dialect, limit_field=limit_field)
+    for top in TOP_LOGPROBS:
+        asked = replace(dialect, top_logprobs=top)
+        answer = await _try(http, asked.body(_user(_COLOUR), 4, **asked.logprobs()))
+        if answer is None:
+            continue
+        at = answer.first_position
+        thinks = answer.thoughts or answer.said(thinking=False) != answer.content.strip()
+        if at is None or not answer.spread or thinks:
+            return dialect, answer
+        return replace(asked, menu_tokens=at + 1), answer
+    return dialect, await http.chat(dialect.body(_user(_COLOUR), 4))
+
+
+async def _limit_field(http: OpenAIHttp, dialect: Dialect) -> Any:
+    try:
+        await http.chat(dialect.body(_user(_COLOUR), 1))
+    except EndpointError as error:
+        if error.status in _REFUSALS and "max_completion_tokens" in error.failure.detail:
+            return "max_completion_tokens"
+        raise
+    return "max_tokens"
+
+
+async def _holds_to_schema(http: OpenAIHttp, dialect: Dialect) -> bool:
+    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **json_schema(labels_schema(_UNSAID))))
+    return answer is not None and any(f'"{label}"' in answer.said(thinking=False) for label in _UNSAID)
+
+
+async def _repeats(http: OpenAIHttp, dialect: Dialect) -> bool:
+    """Whether a sampled answer comes again by its seed."""
+    said = []
+    for _ in range(2):
+        answer = await _try(http, dialect.body(_user(_STAR), 16, temperature=1.0, seed=7))
+        said.append(answer and answer.thoughts + answer.content)
+    return bool(said[0]) and said[0] == said[1]
+
+
+async def _reads_prompts(http: OpenAIHttp, dialect: Dialect) -> bool:
+    """Whether `/completions` gives the log-probabilities of token ids it is given, as vLLM does."""
+    prompt = [1, 2, 3]
+    body = {"model": dialect.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}
+    try:
+        found = await http.post_for_object(f"{http.base_url}/completions", body)
+        given = found["choices"][0]["prompt_logprobs"]
+        return len(given) == len(prompt) and all(
+            str(i) in place for i, place in zip(prompt[1:], given[1:], strict=True)
+        )
+    except (KeyError, IndexError, TypeError):
+        return False
+    except EndpointError as error:
+        if error.status in _REFUSALS or error.status == HTTPStatus.OK:
+            return False
+        raise
+
+
+async def _properties(http: OpenAIHttp) -> Mapping[str, Any]:
+    """What llama.cpp tells of itself; nothing from others."""
+    answer = await http.get(f"{http.root_url}/props")
+    found = answer.json() if answer.status == HTTPStatus.OK else None
+    return found if isinstance(found, dict) else {}
+
+
+def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
+    settings = properties.get("default_generation_settings")
+    told = (
+        card.max_model_len,
+        (card.meta or {}).get("n_ctx"),
+        settings.get("n_ctx") if isinstance(settings, dict) else None,
+    )
+    return next((n for n in told if isinstance(n, int) and n > 0), DEFAULT_CONTEXT_TOKENS)
+
+
+async def _try(http: OpenAIHttp, body: dict[str, Any]) -> Completion | None:
+    """The answer to a body; None where the endpoint does not take it."""
+    try:
+        return await http.chat(body)
+    except EndpointError as error:
+        if error.status in _REFUSALS:
+            return None
+        raise
+
+
+def _user(text: str) -> list[Message]:
+    return [{"role": "user", "content": text}]

@@ -1,0 +1,176 @@
+"""What servers of the OpenAI chat API answer: a shape that is not theirs is refused, never guessed at."""
+
+import json
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from judge_server.ports import Menu
+
+_OPENING, _CLOSING = "<think>", "</think>"
+_SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
+"""How some servers write a token's leading space: SentencePiece's mark, and the byte-level one."""
+
+_ROUNDING = 1e-3
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class TopToken(_Shape):
+    """A token that could have stood at a position, and the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+
+
+class Position(_Shape):
+    """A token that was written, and the likeliest ones at its place."""
+
+    token: str
+    top_logprobs: tuple[TopToken, ...] = ()
+
+
+class _Logprobs(_Shape):
+    content: tuple[Position, ...] | None = None
+
+
+class _Message(_Shape):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Answered(_Shape):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _PromptTokens(_Shape):
+    cached_tokens: int | None = None
+
+
+class _Usage(_Shape):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _PromptTokens | None = None
+
+
+class Completion(_Shape):
+    """An answer of `/chat/completions`; only its first choice is read."""
+
+    model: str | None = None
+    system_fingerprint: str | None = None
+    choices: Annotated[tuple[_Answered, ...], Field(min_length=1)]
+    usage: _Usage | None = None
+
+    @property
+    def thoughts(self) -> str:
+        """What the server set apart as thinking."""
+        message = self.choices[0].message
+        return message.reasoning_content or message.reasoning or ""
+
+    @property
+    def content(self) -> str:
+        """All that was said, as it was said."""
+        return self.choices[0].message.content or ""
+
+    @property
+    def cut(self) -> bool:
+        """Whether it ended at its limit of tokens."""
+        return self.choices[0].finish_reason == "length"
+
+    def said(self, *, thinking: bool) -> str:
+        """What was said without the thoughts before it.
+
+        Some chat templates open the block of thoughts themselves, so that only its end is said: that is looked for
+        where the model was given room for `thinking` and the server set no thoughts apart.
+        """
+        text = self.content.lstrip()
+        if text.startswith(_OPENING) or (thinking and not self.thoughts and _CLOSING in text):
+            return text.partition(_CLOSING)[2].strip()
+        return text.strip()
+
+    @property
+    def first_position(self) -> int | None:
+        """Where the first token stands that is more than white space; None without log-probabilities."""
+        return next((i for i, p in enumerate(self._positions) if p.token.translate(_SPACE_MARKS).strip()), None)
+
+    def masses(self, menu: Menu) -> tuple[float, ...] | None:
+        """Probability of each option at the first token that is no white space; None without log-probabilities."""
+        if not self._positions:
+            return None
+        at = self.first_position
+        return tuple(0.0 for _ in menu.options) if at is None else _masses(self._positions[at], menu)
+
+    @property
+    def spread(self) -> bool:
+        """Whether the first token's log-probabilities are such: negative, of a sum below one, more than one likely."""
+        at = self.first_position
+        if at is None:
+            return False
+        logprobs = sorted((t.logprob for t in self._positions[at].top_logprobs), reverse=True)
+        if len(logprobs) < 2 or logprobs[0] > _ROUNDING:
+            return False
+        return logprobs[1] > math.log(1e-6) and sum(map(math.exp, logprobs)) <= 1 + _ROUNDING
+
+    @property
+    def tokens(self) -> tuple[int, int, int]:
+        """Prompt tokens computed, prompt tokens reused, tokens written."""
+        usage = self.usage or _Usage()
+        cached = (usage.prompt_tokens_details or _PromptTokens()).cached_tokens or 0
+        return max(0, usage.prompt_tokens - cached), cached, usage.completion_tokens
+
+    @property
+    def _positions(self) -> tuple[Position, ...]:
+        logprobs = self.choices[0].logprobs
+        return (logprobs.content or ()) if logprobs is not None else ()
+
+
+class ModelCard(_Shape):
+    """A model of `/models`; `max_model_len` is vLLM's, `aliases` and `meta` are llama.cpp's."""
+
+    id: str
+    aliases: tuple[str, ...] | None = None
+    owned_by: str | None = None
+    max_model_len: int | None = None
+    meta: dict[str, object] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it can be asked for by."""
+        return (self.id, *(self.aliases or ()))
+
+
+class ModelList(_Shape):
+    """An answer of `/models`."""
+
+    data: tuple[ModelCard, ...]
+
+
+def wrong_shape(error: ValidationError) -> str:
+    """Say in a few words where an answer departs from its shape."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def error_words(body: bytes) -> tuple[str, str]:
+    """What an error's body says, and the code or type it gives the error; both may be empty."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return body[:200].decode(errors="replace").strip(), ""
+    error = found.get("error", found) if isinstance(found, dict) else found
+    if not isinstance(error, dict):
+        return str(error)[:300], ""
+    words = error.get("message") or error.get("detail") or error
+    return str(words)[:300], f"{error.get('code') or ''} {error.get('type') or ''}".strip()
+
+
+def _masses(position: Position, menu: Menu) -> tuple[float, ...]:
+    tops = [(top.token.translate(_SPACE_MARKS), math.exp(min(0.0, top.logprob))) for top in position.top_logprobs]
+    return tuple(min(1.0, sum(p for token, p in tops if token in option.spellings)) for option in menu.options)

@@ -1,0 +1,119 @@
+"""A server process of the OpenAI chat API that goes wrong on demand: `python -m tests.judge_server.misbehaving`.
+
+It prints its port and ends when its standard input closes. An endpoint is `/TAG/NAME/v1`: NAME says how it behaves, TAG
+is any word, under which `GET /TAG/seen` tells what was asked and `GET /TAG/MOOD` changes how models are listed.
+Endpoints of `GOES_WRONG` behave until a message holds `TRIGGER`, so that an engine can start with them. Says nothing of
+how an engine should take any of it.
+"""
+
+import asyncio
+import json
+import sys
+
+from tests.judge_server.misbehaviours import GOES_WRONG, MODEL, SEEN, Asked, completion
+
+TRIGGER = "misbehave"
+MOODS = ("well", "swapped", "down", "mute")
+
+
+async def chat(asked: Asked) -> None:
+    """`/chat/completions`."""
+    body, name = asked.body, asked.name
+    SEEN[asked.tag].events.append(f"begin {asked.words[-1:]}")
+    if name == "new" and "max_tokens" in body:
+        asked.refuse("Unsupported parameter: 'max_tokens' is not supported; use 'max_completion_tokens' instead.")
+    elif name == "few" and body.get("top_logprobs", 0) > 5:
+        asked.refuse("top_logprobs must be at most 5")
+    elif name == "refusing" and ({"seed", "logprobs", "response_format"} & body.keys()):
+        asked.refuse("unsupported parameter")
+    elif name == "waking" and "logprobs" in body:
+        asked.send(503, {"error": {"message": "no worker yet"}})
+    elif name == "picky" and "prefixItems" in json.dumps(body.get("response_format")):
+        asked.refuse("Invalid schema for response_format: prefixItems is not permitted")
+    elif name in GOES_WRONG and TRIGGER in asked.words:
+        await GOES_WRONG[name](asked)
+    else:
+        asked.send(200, completion(asked))
+    SEEN[asked.tag].events.append(f"end {asked.words[-1:]}")
+
+
+async def models(asked: Asked) -> None:
+    """`/models`."""
+    mood = SEEN[asked.tag].mood
+    card = {
+        "id": "judge-2" if mood == "swapped" else MODEL,
+        "object": "model",
+        "owned_by": "vllm" if "vllm" in asked.name else "nobody",
+    }
+    cards = [card | {"max_model_len": 4096}] if "vllm" in asked.name else [card]
+    if asked.name == "many":
+        cards = [card | {"id": f"judge-{n}"} for n in range(1, 31)]
+    if mood == "mute":
+        await asked.hang()
+    elif mood == "down":
+        asked.send(500, {"object": "list", "data": cards})
+    elif asked.name == "page":
+        asked.send(200, "<!doctype html>")
+    elif asked.name == "unlisted":
+        asked.send(404, "nothing here")
+    else:
+        asked.send(200, {"object": "list", "data": cards})
+
+
+async def route(asked: Asked) -> None:
+    """Answer one request."""
+    if asked.path == "seen":
+        seen = SEEN[asked.tag]
+        asked.send(200, {"asked": seen.asked, "events": seen.events})
+        return
+    if asked.path in MOODS:
+        SEEN[asked.tag].mood = asked.path
+        asked.send(200, {})
+        return
+    SEEN[asked.tag].asked.append({"path": asked.path, "headers": asked.headers, "body": asked.body})
+    vllm = "vllm" in asked.name
+    if asked.name == "locked":
+        asked.send(401, {"error": "Unauthorized"})
+    elif asked.path == "v1/models":
+        await models(asked)
+    elif asked.path == "v1/chat/completions":
+        await chat(asked)
+    elif asked.path == "tokenize" and vllm:
+        count = sum(len(message["content"].split()) for message in asked.body["messages"])
+        asked.send(200, {"count": count, "max_model_len": 4096, "tokens": list(range(count))})
+    elif asked.path == "v1/completions" and vllm:
+        places = [None, *({str(i): {"logprob": -1.0}} for i in asked.body["prompt"][1:])]
+        asked.send(200, {"choices": [{"text": "x", "prompt_logprobs": places}]})
+    else:
+        asked.send(404, {"detail": "Not Found"})
+
+
+async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer the requests of one connection."""
+    try:
+        while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+            first, *lines = head.split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines) if name}
+            content = await reader.readexactly(int(headers.get("content-length", 0)))
+            method, target, _ = first.split(" ")
+            tag, _, rest = target.strip("/").partition("/")
+            name, _, path = rest.partition("/")
+            body = json.loads(content) if content else None
+            await route(Asked(method, tag, name, path or name, headers, body, reader, writer))
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+async def main() -> None:
+    """Serve until standard input closes."""
+    server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,215 @@
+"""What the misbehaving server does: its requests, the answers of an endpoint that behaves, and each way to go wrong."""
+
+import asyncio
+import json
+import math
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+MODEL = "judge-1"
+MASSES = {"Yes": 0.5, "\u2581yes": 0.125, "NO": 0.25, " maybe": 0.0625, "Well": 0.03125}
+"""The tokens that could come first, as the server writes them, and their probabilities."""
+
+SAID = ("Yes", ",", " step", " 2", ",", " since", " it", " is", " so", ".")
+TOO_LONG = "This model's maximum context length is 8 tokens. However, your prompt contains 900 input tokens."
+
+
+@dataclass
+class Seen:
+    """What was asked under a tag, and what happened."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    mood: str = "well"
+
+
+@dataclass
+class Asked:
+    """One request."""
+
+    method: str
+    tag: str
+    name: str
+    path: str
+    headers: dict[str, str]
+    body: Any
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def words(self) -> str:
+        """What the last message says."""
+        return self.body["messages"][-1]["content"] if isinstance(self.body, dict) else ""
+
+    def send(self, status: int, body: Any, **headers: str) -> None:
+        """Answer; text goes as it is, all else as JSON."""
+        content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = {"Content-Length": str(len(content)), "Server": "misbehaving"} | given
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        self.writer.write(f"HTTP/1.1 {status} It\r\n{head}\r\n".encode() + content)
+
+    def refuse(self, words: str) -> None:
+        """A 400 as servers write it."""
+        self.send(400, {"error": {"message": words, "type": "invalid_request_error", "code": None}})
+
+    async def hang(self) -> None:
+        """Wait for the client to go."""
+        await self.reader.read()
+        SEEN[self.tag].events.append("gone")
+
+
+SEEN: defaultdict[str, Seen] = defaultdict(Seen)
+
+
+def completion(asked: Asked, **changes: Any) -> dict[str, Any]:
+    """The answer of a server that behaves."""
+    body = asked.body
+    limit = body.get("max_tokens", body.get("max_completion_tokens"))
+    said = list(SAID)
+    if asked.name == "spaced":
+        said = ["\n", *said]
+    if body["temperature"]:
+        forgetful = "seed" not in body or asked.name in ("plain", "forgetful")
+        said = [f"star {len(SEEN[asked.tag].asked) if forgetful else body['seed']}"]
+    if "response_format" in body and asked.name != "plain":
+        schema = body["response_format"]["json_schema"]["schema"]
+        label = schema["properties"].get("answer", {}).get("enum", ["written"])[-1]
+        said = [json.dumps({"answer": label})]
+    message = {"role": "assistant", "content": "".join(said[:limit])}
+    if asked.name == "thinker":
+        message |= {"content": "<think>Hm, no.</think>\nYes", "reasoning_content": None}
+    choice = {"index": 0, "message": message, "finish_reason": "length" if limit < len(said) else "stop"}
+    if body.get("logprobs") and asked.name != "plain":
+        choice["logprobs"] = {"content": [position(asked, token) for token in said[:limit]]}
+    usage = {"prompt_tokens": 100, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
+    return {"model": MODEL, "system_fingerprint": "fp_1", "choices": [choice], "usage": usage} | changes
+
+
+def position(asked: Asked, token: str) -> dict[str, Any]:
+    """A token with the likeliest ones at its place."""
+    if asked.name == "certain":  # log-probabilities after a temperature of zero, which say nothing
+        return {"token": token, "top_logprobs": [{"token": "Yes", "logprob": 0.0}, {"token": "No", "logprob": -9999.0}]}
+    tops = {"purple": 0.5, "mauve": 0.25} if "of the menu" in asked.words else MASSES
+    top = [{"token": t, "logprob": math.log(p)} for t, p in tops.items()][: asked.body["top_logprobs"]]
+    return {"token": token, "logprob": top[0]["logprob"], "top_logprobs": top}
+
+
+async def reset(asked: Asked) -> None:
+    """Break the connection without a word."""
+    linger = struct.pack("ii", 1, 0)
+    asked.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    asked.writer.close()
+
+
+async def half(asked: Asked) -> None:
+    """Promise a body and send half of it."""
+    asked.send(200, '{"model": "judge-1", "choi', Content_Length="52")
+    asked.writer.close()
+
+
+async def silent(asked: Asked) -> None:
+    """Take the request and never answer."""
+    await asked.hang()
+
+
+async def stalled(asked: Asked) -> None:
+    """Begin the answer and never end it."""
+    asked.send(200, '{"model": ', Content_Length="5000")
+    await asked.hang()
+
+
+async def endless(asked: Asked) -> None:
+    """Send an answer without an end."""
+    asked.writer.write(b"HTTP/1.1 200 It\r\nContent-Type: application/json\r\n\r\n")
+    while not asked.writer.is_closing():
+        asked.writer.write(b" " * 65536)
+        await asked.writer.drain()
+        SEEN[asked.tag].events.append("64 KiB")
+
+
+async def slow(asked: Asked) -> None:
+    """Answer after a while."""
+    await asyncio.sleep(0.05)
+    asked.send(200, completion(asked))
+
+
+def answering(status: int, body: Any, **headers: str) -> Callable[[Asked], Awaitable[None]]:
+    """Always the same answer."""
+
+    async def answer(asked: Asked) -> None:
+        asked.send(status, body, **headers)
+
+    return answer
+
+
+def changed(**changes: Any) -> Callable[[Asked], Awaitable[None]]:
+    """An answer with these fields changed."""
+
+    async def answer(asked: Asked) -> None:
+        asked.send(200, completion(asked, **changes))
+
+    return answer
+
+
+async def think(asked: Asked) -> None:
+    """Think before the answer, unasked."""
+    answer = completion(asked)
+    answer["choices"][0]["message"] = {"content": "No", "reasoning": "Hm, yes."}
+    asked.send(200, answer)
+
+
+async def stray(asked: Asked) -> None:
+    """Answer with a label that was not on offer."""
+    answer = completion(asked)
+    answer["choices"][0]["message"] = {"content": '{"answer": "99"}'}
+    asked.send(200, answer)
+
+
+async def tell_key(asked: Asked) -> None:
+    """Say the key in an error, as some proxies do."""
+    asked.send(500, {"error": {"message": f"cannot forward {asked.headers.get('authorization')}"}})
+
+
+DATE = "Sun, 06 Nov 2022 08:49:37 GMT"
+LATER = "Sun, 06 Nov 2022 08:49:48 GMT"
+NOT_A_NUMBER = {"token": "Yes", "top_logprobs": [{"token": "Yes", "logprob": float("nan")}]}
+
+GOES_WRONG: dict[str, Callable[[Asked], Awaitable[None]]] = {
+    "html": answering(200, "<!doctype html><title>Sign in</title>"),
+    "failing": answering(500, {"error": {"message": "out of memory"}}),
+    "bare": answering(502, ""),
+    "busy": answering(429, {"error": {"message": "slow down"}}, Retry_After="7"),
+    "busy-until": answering(429, {"error": "slow down"}, Retry_After=LATER, Date=DATE),
+    "busy-unsaid": answering(429, "slow down"),
+    "full": answering(503, {"message": "no slot"}, Retry_After="2"),
+    "loading": answering(503, {"error": {"message": "Loading model"}}),
+    "locked-later": answering(401, {"error": "Unauthorized"}),
+    "moved": answering(307, "", Location="/elsewhere"),
+    "long": answering(400, {"error": {"message": TOO_LONG, "type": "BadRequestError"}}),
+    "large": answering(413, "payload too large"),
+    "odd": answering(400, {"detail": "top_k is missing"}),
+    "empty": changed(choices=[]),
+    "text": changed(choices="Yes"),
+    "null": answering(200, "null"),
+    "deep": answering(200, "[" * 100_000),
+    "nan": changed(choices=[{"message": {"content": "Yes"}, "logprobs": {"content": [NOT_A_NUMBER]}}]),
+    "zipped": answering(200, "\x1f\x08\x00", Content_Encoding="gzip"),
+    "impostor": changed(model="judge-2"),
+    "nameless": changed(model=None),
+    "tells": tell_key,
+    "pensive": think,
+    "straying": stray,
+    "reset": reset,
+    "half": half,
+    "silent": silent,
+    "silent-vllm": silent,
+    "stalled": stalled,
+    "endless": endless,
+    "slow": slow,
+    "slow-vllm": slow,
+}

@@ -1,0 +1,180 @@
+"""The engine over the OpenAI chat API when all goes well, against a server process that can behave in many ways."""
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+
+from judge_server.ports import Call, Choice, Menu, Reasoning, Reply, Sample, Written
+from tests.judge_server import openai_fixtures
+from tests.judge_server.misbehaving import TRIGGER
+from tests.judge_server.openai_fixtures import YES_NO, Endpoint, batch, outcomes
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+misbehaving = openai_fixtures.misbehaving
+endpoint = openai_fixtures.endpoint
+
+STEPS = Menu(YES_NO.options, Choice(("1", "2", "0", "-1"), ", step "))
+OK = '{"type":"object","properties":{"ok":{"type":"boolean"}}}'
+
+
+async def test_masses_sum_the_spellings_among_the_likeliest_first_tokens(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("good", "Is it?")
+    assert reply.masses == pytest.approx((0.5 + 0.125, 0.25))
+    assert (reply.text, reply.chosen, reply.cut) == (None, None, False)
+    (asked,) = await endpoint.chats(of="Is it?")
+    assert (asked["max_tokens"], asked["temperature"], asked["top_logprobs"]) == (1, 0, 20)
+    assert "response_format" not in asked
+
+
+async def test_white_space_before_the_answer_is_passed_over(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("spaced", "Is it?")
+    assert reply.masses == pytest.approx((0.625, 0.25))
+    (asked,) = await endpoint.chats(of="Is it?")
+    assert asked["max_tokens"] == 2
+
+
+async def test_nothing_of_the_menu_among_the_likeliest_is_no_mass_and_says_what_was_said(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("good", "Is it none of the menu?")
+    assert reply.masses == (0.0, 0.0)
+    assert reply.text == "Yes"
+
+
+async def test_a_menu_without_log_probabilities_is_answered_in_text(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("plain", "Is it?")
+    assert reply.masses is None
+    assert reply.text == "Yes, step 2, since it is so."
+
+
+async def test_the_choice_after_a_menu_is_said_in_text_beside_its_masses(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("good", Call("Which step?", STEPS))
+    assert reply.masses == pytest.approx((0.625, 0.25))
+    assert reply.chosen is None
+    assert reply.text is not None
+    assert reply.text.startswith("Yes, step 2")
+
+
+async def test_a_choice_is_held_to_its_labels_where_the_endpoint_can(endpoint: Endpoint) -> None:
+    choice = Call("Which?", Choice(("1", "2", "10")))
+    held = await endpoint.reply("good", choice)
+    assert (held.chosen, held.text) == ("10", None)
+    said = await endpoint.reply("plain", choice)
+    assert (said.chosen, said.text) == (None, "Yes, step 2, since it is so.")
+
+
+async def test_a_label_that_was_not_on_offer_is_not_chosen(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("straying", Call(TRIGGER, Choice(("1", "2"))))
+    assert (reply.chosen, reply.text) == (None, '{"answer": "99"}')
+
+
+async def test_what_is_written_is_held_to_its_schema_and_says_when_it_was_cut(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("good", Call("Write.", Written(OK, 40)))
+    assert (reply.text, reply.cut) == ('{"answer": "written"}', False)
+    (asked,) = await endpoint.chats(of="Write.")
+    assert asked["response_format"]["json_schema"]["schema"] == json.loads(OK)
+    assert asked["max_tokens"] == 40
+    cut = await endpoint.reply("plain", Call("Write.", Written(OK, 3)))
+    assert (cut.text, cut.cut) == ("Yes, step", True)
+
+
+async def test_a_schema_the_endpoint_refuses_is_left_out_and_the_text_is_read(endpoint: Endpoint) -> None:
+    schema = '{"type":"object","properties":{"verdicts":{"type":"array","prefixItems":[{}]}}}'
+    reply = await endpoint.reply("picky", Call("Write.", Written(schema, 40)))
+    assert reply.text == "Yes, step 2, since it is so."
+    assert ["response_format" in body for body in await endpoint.chats(of="Write.")] == [True, False]
+
+
+async def test_reasons_come_first_and_the_answer_is_asked_for_after_them(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("good", Call("Is it?", YES_NO, reasoning=Reasoning(4, "So, yes or no?")))
+    assert reply.reasoning == "Yes, step 2"
+    assert reply.masses == pytest.approx((0.625, 0.25))
+    first, second = await endpoint.chats(of="Is it?")
+    assert first["max_tokens"] == 4
+    assert "logprobs" not in first
+    assert [m["role"] for m in second["messages"]] == ["system", "user", "assistant", "user"]
+    assert [m["content"] for m in second["messages"][2:]] == ["Yes, step 2", "So, yes or no?"]
+    assert (reply.tokens_computed, reply.tokens_reused, reply.tokens_written) == (72, 128, 2)
+
+
+async def test_thoughts_are_dropped_and_take_the_masses_with_them(endpoint: Endpoint) -> None:
+    for thinking in (0, 50):
+        reply = await endpoint.reply("thinker", Call("Is it?", YES_NO, think_tokens=thinking))
+        assert reply.masses is None
+        assert reply.text == "Yes"
+    unhelped, given_room = await endpoint.chats(of="Is it?")
+    assert given_room["max_tokens"] == unhelped["max_tokens"] + 50
+    unasked = await endpoint.reply("pensive", Call(TRIGGER, YES_NO))
+    assert (unasked.masses, unasked.text) == (None, "No")
+
+
+async def test_a_sample_is_drawn_at_its_temperature_by_its_seed(endpoint: Endpoint) -> None:
+    call = Call("Is it?", YES_NO, sample=Sample(0.7, 41))
+    await endpoint.reply("good", call)
+    await endpoint.reply("refusing", call)
+    seeded, unseeded = await endpoint.chats(of="Is it?")
+    assert (seeded["temperature"], seeded["seed"]) == (0.7, 41)
+    assert unseeded["temperature"] == 0.7
+    assert "seed" not in unseeded
+
+
+async def test_text_that_is_no_unicode_is_asked_about_all_the_same(endpoint: Endpoint) -> None:
+    await endpoint.reply("good", "Is \ud800 it \x00?")
+    (asked,) = await endpoint.chats(of="Is ? it")
+    assert asked["messages"][1]["content"] == "7 is prime.\nIs ? it \x00?"
+
+
+async def test_the_first_call_goes_alone_where_prefixes_are_not_shared_in_flight(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("slow")
+    await outcomes(engine, batch(*[f"{TRIGGER} {n}" for n in range(3)]))
+    asked = [e for e in await endpoint.events() if e[-1].isdigit()]
+    assert asked[:2] == ["begin 0", "end 0"]
+    assert {*asked[2:4]} == {"begin 1", "begin 2"}
+
+
+async def test_calls_go_together_where_prefixes_are_shared_in_flight(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("slow-vllm")
+    await outcomes(engine, batch(*[f"{TRIGGER} {n}" for n in range(3)]))
+    asked = [e for e in await endpoint.events() if e[-1].isdigit()]
+    assert {*asked[:3]} == {"begin 0", "begin 1", "begin 2"}
+
+
+async def test_no_more_calls_are_under_way_than_the_engine_may_have_over_all_batches(endpoint: Endpoint) -> None:
+    engine, identity = await endpoint.started("slow-vllm", concurrency=2)
+    assert identity.concurrent_batches == 2
+    asked = [batch(*[f"{TRIGGER} {n}" for n in range(4)]) for _ in range(2)]
+    await asyncio.gather(*[outcomes(engine, one) for one in asked])
+    under_way, most = 0, 0
+    for event in await endpoint.events():
+        if event[-1].isdigit():
+            under_way += 1 if event.startswith("begin") else -1
+            most = max(most, under_way)
+    assert most == 2
+
+
+async def test_each_outcome_comes_as_soon_as_it_is_known(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("slow-vllm")
+    found = [index async for index, _ in engine.answer(batch(f"{TRIGGER} 0", "quick"))]
+    assert found == [1, 0]
+
+
+@pytest.mark.parametrize("way", ["closing", "cancelling"])
+async def test_giving_up_hangs_up_on_the_server(endpoint: Endpoint, way: str) -> None:
+    engine, _ = await endpoint.started("silent-vllm")
+    asked = batch("quick", f"{TRIGGER} 1", f"{TRIGGER} 2")
+
+    async def ask() -> None:
+        async with aclosing(engine.answer(asked)) as answers:
+            async for _ in answers:
+                if way == "closing":
+                    await endpoint.until("begin 1", "begin 2")
+                    return
+
+    task = asyncio.create_task(ask())
+    if way == "cancelling":
+        await endpoint.until("begin 1", "begin 2")
+        task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await endpoint.until("gone", "gone")
+    assert isinstance((await outcomes(engine, batch("quick")))[0], Reply)

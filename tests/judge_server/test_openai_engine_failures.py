@@ -1,0 +1,182 @@
+"""How calls fail over the OpenAI chat API: each misbehaviour of a server process is a failure of a defined kind."""
+
+import asyncio
+import json
+
+import pytest
+
+from judge_server.engines.openai import OpenAIEngine
+from judge_server.errors import EngineGone
+from judge_server.ports import Call, CallFailed, Reasoning, Reply
+from tests.judge_server import openai_fixtures
+from tests.judge_server.misbehaving import TRIGGER
+from tests.judge_server.openai_fixtures import YES_NO, Endpoint, batch, outcomes
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+misbehaving = openai_fixtures.misbehaving
+endpoint = openai_fixtures.endpoint
+
+KEY = "sk-only-for-tests"
+
+
+@pytest.mark.parametrize("name", ["html", "failing", "bare", "loading", "moved", "odd", "locked-later"])
+async def test_an_answer_that_is_none_is_a_failure_of_the_engine(endpoint: Endpoint, name: str) -> None:
+    assert (await endpoint.failure(name)).kind == "engine"
+
+
+@pytest.mark.parametrize("name", ["empty", "text", "null", "deep", "nan", "zipped"])
+async def test_json_of_another_shape_is_a_failure_that_shows_where_it_departs(endpoint: Endpoint, name: str) -> None:
+    failure = await endpoint.failure(name)
+    assert failure.kind == "engine"
+    assert "no chat completion" in failure.detail
+    assert "check the path of the engine URL" in failure.detail
+
+
+@pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 bytes")])
+async def test_a_connection_that_breaks_is_a_failure_of_the_engine(endpoint: Endpoint, name: str, says: str) -> None:
+    failure = await endpoint.failure(name)
+    assert failure.kind == "engine"
+    assert says in failure.detail
+
+
+async def test_a_server_that_has_gone_is_a_failure_of_the_engine() -> None:
+    async with openai_fixtures.serving() as server:
+        engine = OpenAIEngine(server.url("here", "good"))
+        await engine.start()
+    for outcome in await outcomes(engine, batch("Is it?", "Is it not?")):
+        assert isinstance(outcome, CallFailed)
+        assert outcome.kind == "engine"
+    assert not await engine.ready()
+    await engine.close()
+
+
+@pytest.mark.parametrize("name", ["silent", "stalled"])
+async def test_a_server_that_falls_silent_is_a_timeout(endpoint: Endpoint, name: str) -> None:
+    failure = await endpoint.failure(name, timeout_s=1.5)
+    assert failure.kind == "timeout"
+    assert "1.5 s" in failure.detail
+    await endpoint.until("gone")
+
+
+async def test_an_answer_without_end_is_not_read_to_it(endpoint: Endpoint) -> None:
+    failure = await endpoint.failure("endless")
+    assert failure.kind == "engine"
+    assert "longer than 4194304 bytes" in failure.detail
+    sent = (await endpoint.events()).count("64 KiB")
+    assert 64 <= sent < 640, "the server should have been hung up on soon after four mebibytes"
+
+
+@pytest.mark.parametrize(("name", "wait_s"), [("busy", 7), ("busy-until", 11), ("busy-unsaid", None), ("full", 2)])
+async def test_a_busy_server_is_overloaded_for_as_long_as_it_says(
+    endpoint: Endpoint, name: str, wait_s: float | None
+) -> None:
+    failure = await endpoint.failure(name)
+    assert (failure.kind, failure.retry_after_s) == ("overloaded", wait_s)
+
+
+@pytest.mark.parametrize("name", ["long", "large"])
+async def test_a_prompt_that_the_server_finds_too_long_is_truncated_input(endpoint: Endpoint, name: str) -> None:
+    assert (await endpoint.failure(name)).kind == "truncated_input"
+
+
+async def test_a_prompt_that_cannot_fit_is_not_sent(endpoint: Endpoint) -> None:
+    outcome = await endpoint.only("good", "word " * 1000, context_tokens=30)
+    assert isinstance(outcome, CallFailed)
+    assert outcome.kind == "truncated_input"
+    assert "?context=" in outcome.detail
+    assert not await endpoint.chats(of="word ")
+
+
+async def test_a_refused_key_is_told_and_never_shown(endpoint: Endpoint) -> None:
+    refused = await endpoint.failure("locked-later", api_key=KEY)
+    assert "refused the key" in refused.detail
+    assert "ADJUDGE_ENGINE_API_KEY" in refused.detail
+    told = await endpoint.failure("tells", api_key=KEY)
+    assert told.detail == "HTTP 500: cannot forward Bearer [the key]"
+    asked = (await endpoint.server.seen(endpoint.tag))["asked"]
+    assert {a["headers"].get("authorization") for a in asked} == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("name", ["impostor", "nameless"])
+async def test_an_answer_of_another_model_is_refused(endpoint: Endpoint, name: str) -> None:
+    failure = await endpoint.failure(name)
+    assert failure.kind == "engine"
+    assert "answered as" in failure.detail
+    assert "'judge-1' was found at the start" in failure.detail
+
+
+async def test_a_failure_while_reasoning_fails_the_call(endpoint: Endpoint) -> None:
+    call = Call(TRIGGER, YES_NO, reasoning=Reasoning(8, "So?"))
+    outcome = await endpoint.only("failing", call)
+    assert isinstance(outcome, CallFailed)
+    later = await endpoint.only("failing", Call("Is it?", YES_NO, reasoning=Reasoning(8, TRIGGER)))
+    assert isinstance(later, CallFailed)
+
+
+async def test_one_call_that_fails_leaves_the_others_alone(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("reset")
+    first, broken, last = await outcomes(engine, batch("Is it?", TRIGGER, "Is it not?"))
+    assert isinstance(first, Reply)
+    assert isinstance(broken, CallFailed)
+    assert isinstance(last, Reply)
+
+
+async def test_closing_fails_what_is_under_way_and_all_that_comes_after(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("silent")
+    under_way = asyncio.create_task(outcomes(engine, batch(f"{TRIGGER} 1", "quick")))
+    await endpoint.until("begin 1")
+    assert await engine.ready()
+    await engine.close()
+    closed, *later = await under_way
+    assert closed == CallFailed("engine", "the engine was closed")
+    for outcome in [*later, *await outcomes(engine, batch("quick"))]:
+        assert isinstance(outcome, CallFailed)
+        assert outcome.kind == "engine"
+    assert not await engine.ready()
+    with pytest.raises(EngineGone):
+        await engine.count_tokens(batch("quick"))
+    await endpoint.until("gone")
+
+
+async def test_an_engine_that_is_not_started_is_not_ready_and_fails_as_engine() -> None:
+    engine = OpenAIEngine("http://127.0.0.1:1/v1")
+    assert not await engine.ready()
+    for outcome in await outcomes(engine, batch("Is it?", "Is it not?")):
+        assert isinstance(outcome, CallFailed)
+        assert outcome.kind == "engine"
+    assert await outcomes(engine, batch()) == []
+    await engine.close()
+
+
+async def test_it_is_not_ready_while_the_server_lists_other_models_or_does_not_answer(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("good")
+    assert await engine.ready()
+    for does in ("swapped", "down", "mute"):
+        await endpoint.set_mood(does)
+        assert not await engine.ready()
+    await endpoint.set_mood("well")
+    assert await engine.ready()
+
+
+async def test_a_batch_of_calls_is_as_long_as_its_longest_by_the_servers_own_count(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("vllm")
+    short, long = batch("Is it?"), batch("Is it a prime number?")
+    assert await engine.count_tokens(short) == len(["Answer", "yes", "or", "no.", "7", "is", "prime.", "Is", "it?"]) + 1
+    assert await engine.count_tokens(batch("Is it?", "Is it a prime number?")) == await engine.count_tokens(long)
+    reasons = batch(Call("Is it?", YES_NO, reasoning=Reasoning(100, "So what?"), think_tokens=10))
+    assert await engine.count_tokens(reasons) == await engine.count_tokens(short) - 1 + 2 + 100 + 10 + 10 + 12
+
+
+async def test_without_a_tokenizer_the_count_errs_upwards(endpoint: Endpoint) -> None:
+    engine, _ = await endpoint.started("good")
+    counted = await engine.count_tokens(batch("12345 \u6570\u5b66"))
+    assert counted > len("12345") + len("\u6570\u5b66".encode()) + len("Answer yes or no.7 is prime.") // 4
+    assert await engine.count_tokens(batch("Is it?")) < counted
+
+
+async def test_the_request_is_json_that_any_server_of_the_api_reads(endpoint: Endpoint) -> None:
+    await endpoint.reply("good", "Is it?")
+    (asked,) = await endpoint.chats(of="Is it?")
+    assert asked.keys() == {"model", "messages", "max_tokens", "temperature", "logprobs", "top_logprobs"}
+    assert json.loads(json.dumps(asked)) == asked

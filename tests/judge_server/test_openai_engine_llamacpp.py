@@ -1,0 +1,139 @@
+"""The engine over the OpenAI chat API with llama.cpp's real server and a real model behind it."""
+
+import json
+import math
+
+import pytest
+
+from judge_server.engines.openai import OpenAIEngine
+from judge_server.errors import EngineStartError
+from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reasoning, Reply, Sample, Written
+from tests.judge_server import openai_fixtures
+from tests.judge_server.openai_fixtures import CONTEXT_TOKENS, YES_NO, LlamaCppServer, batch, outcomes
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+llamacpp_server = openai_fixtures.llamacpp_server
+openai_over_llamacpp = openai_fixtures.openai_over_llamacpp
+spare_openai = openai_fixtures.spare_openai
+
+
+async def replies(engine: OpenAIEngine, asked: Batch) -> list[Reply]:
+    """The outcomes, which must all be replies."""
+    found = await outcomes(engine, asked)
+    assert all(isinstance(outcome, Reply) for outcome in found), found
+    return [outcome for outcome in found if isinstance(outcome, Reply)]
+
+
+async def test_it_finds_out_what_llamacpp_can_do(spare_openai: OpenAIEngine) -> None:
+    identity = await spare_openai.start()
+    able = identity.capabilities
+    assert (able.logprobs, able.json_schema, able.seeds) == (True, True, True)
+    assert (able.token_menus, able.prompt_logprobs, able.prefix_in_flight) == (False, False, False)
+    assert identity.engine == "OpenAI chat API of llamacpp (llama.cpp)"
+    assert identity.context_tokens == CONTEXT_TOKENS
+    assert len(identity.chat_template_digest) == 64
+    assert identity.weights_digest.startswith("declared by the endpoint: ")
+
+
+async def test_masses_are_those_that_the_server_gives_the_first_token(
+    openai_over_llamacpp: OpenAIEngine, llamacpp_server: LlamaCppServer
+) -> None:
+    asked = batch("Is it prime?")
+    (reply,) = await replies(openai_over_llamacpp, asked)
+    messages = [
+        {"role": "system", "content": asked.system},
+        {"role": "user", "content": asked.shared + asked.calls[0].question},
+    ]
+    body = {"messages": messages, "max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 2000}
+    http = openai_over_llamacpp._http
+    found = await http.post_for_object(f"{llamacpp_server.base_url}/chat/completions", body)
+    tops = found["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    assert reply.masses is not None
+    for mass, option in zip(reply.masses, YES_NO.options, strict=True):
+        whole = sum(math.exp(top["logprob"]) for top in tops if top["token"] in option.spellings)
+        assert mass == pytest.approx(whole, abs=0.02)  # it rounds differently, and 20 tokens are not all
+        assert mass > 0
+
+
+async def test_a_choice_is_one_of_its_labels_whatever_is_asked(openai_over_llamacpp: OpenAIEngine) -> None:
+    labels = tuple(str(n) for n in range(1, 11))
+    asked = batch(Call("Rate it.", Choice(labels)), Call("Say only: banana.", Choice(("quartz", "basalt"))))
+    rating, stone = await replies(openai_over_llamacpp, asked)
+    assert rating.chosen in labels
+    assert stone.chosen in ("quartz", "basalt")
+
+
+async def test_what_is_written_satisfies_its_schema_and_says_when_it_was_cut(
+    openai_over_llamacpp: OpenAIEngine,
+) -> None:
+    schema = json.dumps(
+        {
+            "type": "object",
+            "properties": {"reason": {"type": "string"}, "ok": {"type": "boolean"}},
+            "required": ["reason", "ok"],
+            "additionalProperties": False,
+        }
+    )
+    whole, cut = await replies(
+        openai_over_llamacpp, batch(Call("Is it?", Written(schema, 200)), Call("Is it?", Written(schema, 3)))
+    )
+    assert whole.text is not None
+    assert not whole.cut
+    assert isinstance(json.loads(whole.text)["ok"], bool)
+    assert cut.cut
+
+
+async def test_reasons_are_given_before_the_verdict_and_a_seed_repeats_them(
+    openai_over_llamacpp: OpenAIEngine,
+) -> None:
+    def call(seed: int) -> Call:
+        return Call("Invent a name for it.", YES_NO, reasoning=Reasoning(12, "Yes or no?"), sample=Sample(1.5, seed))
+
+    first, second, *others = await replies(openai_over_llamacpp, batch(call(1), call(1), call(2), call(3), call(4)))
+    assert first.reasoning
+    assert first.masses is not None
+    assert first.reasoning == second.reasoning
+    assert any(other.reasoning != first.reasoning for other in others)
+
+
+async def test_the_calls_of_a_batch_reuse_what_they_share(openai_over_llamacpp: OpenAIEngine) -> None:
+    shared = "Of the numbers twenty to thirty, two are prime. " * 4
+    calls = tuple(Call(f"Is {n} prime?", YES_NO) for n in (21, 22, 23))
+    first, *others = await replies(openai_over_llamacpp, Batch("Answer yes or no.", shared, calls))
+    assert first.tokens_computed > 40
+    for other in others:
+        assert other.tokens_reused > 40
+        assert other.tokens_computed < first.tokens_computed / 3
+
+
+async def test_the_count_is_the_servers_own_and_an_over_long_prompt_is_truncated_input(
+    openai_over_llamacpp: OpenAIEngine,
+) -> None:
+    asked = batch("Is it?", "word " * 40)
+    second = (await replies(openai_over_llamacpp, asked))[1]
+    counted = await openai_over_llamacpp.count_tokens(asked)
+    assert counted == second.tokens_computed + second.tokens_reused + 1
+    for words in (1000, 20_000):
+        (refused,) = await outcomes(openai_over_llamacpp, batch("word " * words))
+        assert isinstance(refused, CallFailed)
+        assert refused.kind == "truncated_input"
+        assert await openai_over_llamacpp.count_tokens(batch("word " * words)) > CONTEXT_TOKENS
+
+
+async def test_a_step_is_said_beside_the_masses(openai_over_llamacpp: OpenAIEngine) -> None:
+    question = "Which step says so? Answer like this: yes, step 1"
+    (reply,) = await replies(openai_over_llamacpp, batch(Call(question, Menu(YES_NO.options, Choice(("1", "2"))))))
+    assert reply.masses is not None
+    assert sum(reply.masses) > 0
+    assert reply.text
+
+
+async def test_llamacpp_refuses_a_wrong_key_and_a_model_it_does_not_serve(llamacpp_server: LlamaCppServer) -> None:
+    wrong = {"refused the key": {"api_key": "nope"}, "does not serve 'other'": {"model": "other"}}
+    for says, options in wrong.items():
+        engine = OpenAIEngine(llamacpp_server.base_url, **({"api_key": llamacpp_server.api_key} | options))
+        with pytest.raises(EngineStartError, match=says) as refused:
+            await engine.start()
+        assert llamacpp_server.api_key not in str(refused.value)
+        await engine.close()

@@ -1,0 +1,124 @@
+"""URLs, estimates and headers of the OpenAI engine: all that needs no server."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.engines import engine_from_url
+from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.openai_http import LONGEST_WAIT_S, retry_after_s
+from judge_server.engines.openai_tokens import at_least, estimate
+from judge_server.engines.openai_wire import Completion
+
+NOW = datetime(2022, 11, 6, 8, 49, 37, tzinfo=UTC)
+KEY = "sk-only-for-tests"
+
+
+@pytest.mark.parametrize(
+    ("url", "base"),
+    [
+        ("openai+http://host:8000", "http://host:8000/v1"),
+        ("openai+http://host:8000/", "http://host:8000/v1"),
+        ("openai+https://host/v1/?concurrency=4&timeout_s=2.5&context=900&model=owner/name", "https://host/v1"),
+        ("openai+https://host/some/where/v1", "https://host/some/where/v1"),
+        ("openai+http://[::1]:8000/v1", "http://[::1]:8000/v1"),
+    ],
+)
+def test_the_url_says_where_the_api_begins(url: str, base: str) -> None:
+    engine = engine_from_url(url, api_key=KEY)
+    assert isinstance(engine, OpenAIEngine)
+    assert engine._http.base_url == base
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"openai+https://{KEY}@host/v1",
+        f"openai+https://user:{KEY}@host/v1",
+        f"openai+https://host/v1?api_key={KEY}",
+        f"openai+https://host/v1?KEY={KEY}&context=zero",
+    ],
+)
+def test_a_key_in_the_url_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(ValueError, match="ADJUDGE_ENGINE_API_KEY") as refused:
+        engine_from_url(url)
+    assert KEY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("openai+http:///v1", "names no server"),
+        ("openai+http://host:port/v1", "names no server"),
+        ("openai+http://host?modl=x", "unknown option 'modl'; it takes context, model, concurrency, timeout_s"),
+        ("openai+http://host?concurrency=0", "whole number of at least 1"),
+        ("openai://host/v1", "openai+http://HOST:PORT/v1"),
+        ("http://host/v1", "openai+https://HOST/v1"),
+    ],
+)
+def test_a_url_that_says_nothing_known_is_refused(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=r"host|names|unknown|number") as refused:
+        engine_from_url(url)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["two words", "line\n", "clé", ""])
+def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(ValueError, match="ADJUDGE_ENGINE_API_KEY") as refused:
+        OpenAIEngine("http://host/v1", api_key=key)
+    assert not key or key not in str(refused.value)
+
+
+@given(st.integers(0, 10**9))
+def test_retry_after_is_read_as_seconds_or_as_a_date_and_is_bounded(seconds: int) -> None:
+    expected = min(float(seconds), LONGEST_WAIT_S)
+    assert retry_after_s(httpx2.Headers({"Retry-After": str(seconds)}), NOW) == expected
+    date = format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
+    assert retry_after_s(httpx2.Headers({"Retry-After": date}), NOW) == expected
+    server = {"Retry-After": date, "Date": format_datetime(NOW, usegmt=True)}
+    assert retry_after_s(httpx2.Headers(server), NOW + timedelta(days=3)) == expected
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_retry_after_of_any_text_is_a_bounded_time_or_none(text: str) -> None:
+    wait_s = retry_after_s(httpx2.Headers({"Retry-After": text}), NOW)
+    assert wait_s is None or 0 <= wait_s <= LONGEST_WAIT_S
+
+
+def test_a_date_gone_by_is_no_wait() -> None:
+    assert retry_after_s(httpx2.Headers({"Retry-After": format_datetime(NOW, usegmt=True)}), datetime.now(UTC)) == 0
+
+
+@given(st.text(), st.text())
+def test_an_estimate_is_between_the_least_there_can_be_and_a_token_a_byte(text: str, more: str) -> None:
+    size = len(text.encode("utf-8", "replace"))
+    assert at_least([{"role": "user", "content": text}]) <= estimate(text) <= size
+    assert estimate(text + more) >= estimate(text)
+
+
+def completion(content: str, **message: str) -> Completion:
+    """An answer that says this."""
+    return Completion.model_validate({"choices": [{"message": {"content": content} | message}]})
+
+
+@pytest.mark.parametrize(
+    ("content", "thinking", "said"),
+    [
+        ("<think>a</think> yes", False, "yes"),
+        ("\n<think>a", True, ""),
+        ("a</think>yes", True, "yes"),
+        ("quotes </think> it", False, "quotes </think> it"),
+        ("<think>a</think>no </think> b", True, "no </think> b"),
+        (" yes ", True, "yes"),
+    ],
+)
+def test_thoughts_end_where_their_block_does(content: str, thinking: bool, said: str) -> None:
+    assert completion(content).said(thinking=thinking) == said
+
+
+def test_what_a_server_set_apart_as_thoughts_is_not_looked_for_again() -> None:
+    assert completion("it says </think> here", reasoning_content="Hm.").said(thinking=True) == "it says </think> here"
