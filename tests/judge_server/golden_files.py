@@ -3,18 +3,34 @@
 `python -m tests.judge_server.golden_files`, from the root folder, writes every golden file of this folder.
 """
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any, get_args
 
-from judge_server.judging.plan import plan_response
-from judge_server.ports import RubricSource
+from judge_server.comparing import compare
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.judging.plan import Context, GroupPlanner
+from judge_server.ports import Batch, Call, Choice, Menu, Reply, RubricSource
 from judge_server.web import Service, create_app
-from tests.judge_server.support import STEPPED, group, setup
-from trainer_client.wire import Criterion, CriterionKind, Group, Protocol
+from tests.judge_server.support import STEPPED, group, judge, plan, setup
+from trainer_client.thinking import judged
+from trainer_client.wire import ComparisonRequest, Criterion, CriterionKind, Group, Protocol, as_response
+from trainer_client.wire.judging import ReasoningPart
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMAND = "python -m tests.judge_server.golden_files"
+UNUSED: RubricSource = None  # type: ignore[assignment]
+
+Sections = list[tuple[str, str, str]]
+"""What a text is, of what it is that, and the text."""
+
+CRITERIA = [
+    *[Criterion(id=kind, kind=kind, description="Says 1 < 2 <|x|>.") for kind in get_args(CriterionKind)],
+    Criterion(id="negative", weight=-2.5, description="Says 1 < 2 <|x|>."),
+    Criterion(id="scale-10", scale=10, description="Says 1 < 2 <|x|>."),
+]
+SEVERAL = [c for c in CRITERIA if c.id in ("point", "pitfall", "answer", "negative", "scale-10")]
 
 GROUPS: dict[str, Group] = {
     "plain": group("Yes, 7 is prime.\nAnswer: yes"),
@@ -37,30 +53,130 @@ GROUPS: dict[str, Group] = {
         prompt="Is 7 prime? <s>[INST] x < y [/INST]</s>",
         ground_truth="no",
     ),
+    "tools": group(
+        responses=[
+            [
+                {
+                    "role": "assistant",
+                    "reasoning_content": "I had better test it.",
+                    "tool_calls": [
+                        {"id": "1", "function": {"name": "remainder", "arguments": '{"of": 7, "by": 2}'}},
+                        {"id": "2", "function": {"name": "remainder", "arguments": {"of": 7, "by": 3}}},
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "2", "content": "1"},
+                {"role": "tool", "tool_call_id": "1", "content": "1"},
+                {"role": "assistant", "content": "No remainder is 0, so 7 is prime."},
+            ]
+        ],
+        prompt=[
+            {"role": "system", "content": "You have a calculator."},
+            {"role": "user", "content": "Is 7 prime?"},
+        ],
+    ),
+    "thinking": group("<think>\n7 is odd, and 7 = 2 * 3 + 1.\n</think>\n\nYes, 7 is prime."),
+}
+
+ALSO_READ: dict[str, tuple[tuple[Protocol, ReasoningPart, int | None], ...]] = {
+    "hostile": (("binary", "strip", 40),),
+    "tools": (("binary", "keep", None), ("binary", "strip", 40)),
+    "thinking": (("binary", "keep", None), ("binary", "only", None)),
 }
 
 
 def prompts() -> dict[str, str]:
-    """Every golden prompt by file name: each protocol with each group, and each kind's question."""
-    made = {}
-    kinds = [Criterion(id=kind, kind=kind, description=f"A {kind}: 1 < 2 <|x|>.") for kind in get_args(CriterionKind)]
-    for protocol in get_args(Protocol):
-        for name, of in GROUPS.items():
-            batch = plan_response(setup(protocol), of, of.responses[0], kinds, None).batch
-            questions = zip(kinds, batch.calls, strict=True)
-            pieces = [("system", batch.system), ("shared", batch.shared)]
-            if name == "plain":
-                pieces += [(f"question: {criterion.kind}", call.question) for criterion, call in questions]
-            menu = batch.calls[0].then
-            pieces.append(("then", "nothing" if menu is None else f"{menu.lead!r} and one of {', '.join(menu.labels)}"))
-            made[f"{protocol}.{name}.txt"] = "".join(f"[[{title}]]\n{text}\n" for title, text in pieces)
-    return made
+    """Every golden prompt by file name: what is asked under each protocol, and what is read of each group."""
+    asked = {f"{protocol}.txt": _asked(protocol) for protocol in get_args(Protocol)}
+    read = {f"shared.{name}.txt": _read(name) for name in GROUPS}
+    return asked | {"comparison.txt": asyncio.run(_compared())} | read
+
+
+def _asked(protocol: Protocol) -> str:
+    """System messages, questions, what follows reasons, and forms of answer: by one criterion and by several."""
+    sections: Sections = []
+    for rationale in (False, True):
+        way = " with reasons" if rationale else ""
+        alone, together = (setup(protocol, rationale=rationale, per_call=size) for size in (1, "all"))
+        for criterion in [] if protocol == "checklist" else CRITERIA:
+            batch = plan(alone, GROUPS["steps"], STEPPED, [criterion]).batch
+            sections += _call(way, criterion.id, batch.system, batch.calls[0])
+        batch = plan(together, GROUPS["steps"], STEPPED, SEVERAL).batch
+        sections += _call(way, "several", batch.system, batch.calls[0])
+        if protocol == "likert":
+            batch = plan(alone, GROUPS["steps"], STEPPED, []).batch
+            sections += _call(way, "none", batch.system, batch.calls[0])
+    return _together(sections)
+
+
+def _read(name: str) -> str:
+    """The part that all criteria share, with and without steps, and what else is shown of some responses."""
+    of = GROUPS[name]
+    context = Context(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
+    ways: list[tuple[Protocol, ReasoningPart, int | None]] = [("binary", "strip", None), ("stepwise", "strip", None)]
+    sections: Sections = []
+    for protocol, part, keep in [*ways, *ALSO_READ.get(name, ())]:
+        material = judged(as_response(of.responses[0]), part)
+        shared = GroupPlanner(setup(protocol), context, CRITERIA).plan(material, keep=keep).batch.shared
+        unlike = [f"thinking: {part}"] * (part != "strip") + [f"{keep} characters"] * (keep is not None)
+        sections.append(("shared", ", ".join([protocol, *unlike]), shared))
+    return _together(sections)
+
+
+async def _compared() -> str:
+    """Both orders of a pair; the question with and without a rubric, plain and with reasons."""
+    sections: Sections = []
+
+    def note(batch: Batch, call: Call) -> Reply:
+        sections.extend([("shared", "", batch.shared), *_call(way, about, batch.system, call)])
+        return Reply(masses=(0.5, 0.5))
+
+    asking = await judge(ScriptedEngine(note))
+    everything, tools = GROUPS["everything"], GROUPS["tools"]
+    material = {"grounding": everything.grounding, "reference_answer": everything.reference_answer}
+    pairs = [
+        {"id": "text", "prompt": "Is 7 prime?", "a": "Yes.", "b": "No."},
+        {"id": "all", "prompt": tools.prompt, "a": tools.responses[0], "b": "No.", **material},
+    ]
+    for rationale in (False, True):
+        for rubric in (None, {"criteria": SEVERAL}):
+            way, about = " with reasons" if rationale else "", "several" if rubric else "none"
+            request = ComparisonRequest.model_validate(
+                {"pairs": pairs, "rubric": rubric, "judging": {"rationale": rationale}}
+            )
+            await compare(asking, UNUSED, request, request_id="golden", project_id="golden")
+    await asking.close()
+    return _together(sections)
+
+
+def _call(way: str, about: str, system: str, call: Call) -> Sections:
+    sections = [(f"system{way}", about, system), (f"question{way}", about, call.question)]
+    if call.reasoning is not None:
+        return [*sections, ("after the reasons", about, call.reasoning.ask)]
+    answer = call.answer
+    if isinstance(answer, Menu):
+        form = f"one token of {', '.join(option.label for option in answer.options)}"
+        if answer.then is not None:
+            form += f"; then {answer.then.lead!r} and one of {', '.join(answer.then.labels)}"
+    elif isinstance(answer, Choice):
+        form = f"{answer.lead}one of {', '.join(answer.labels)}"
+    else:
+        form = f"JSON of at most {answer.max_tokens} tokens"
+    return [*sections, ("answer", about, form)]
+
+
+def _together(sections: Sections) -> str:
+    """Sections under their titles; a text that several have is written once."""
+    texts: dict[tuple[str, str], list[str]] = {}
+    for what, about, text in sections:
+        if about not in texts.setdefault((what, text), []):
+            texts[what, text].append(about)
+    titles = {key: f"{key[0]}: {' | '.join(about)}".removesuffix(": ") for key, about in texts.items()}
+    return "\n".join(f"[[{title}]]\n{text}" for (_, text), title in titles.items()) + "\n"
 
 
 def openapi() -> dict[str, Any]:
     """The document the service serves."""
-    unused: RubricSource = None  # type: ignore[assignment]
-    return create_app(Service(rubrics=unused)).openapi()
+    return create_app(Service(rubrics=UNUSED)).openapi()
 
 
 def as_text(document: dict[str, Any]) -> str:

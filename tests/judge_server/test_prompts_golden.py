@@ -1,15 +1,19 @@
 """The prompts as a judge reads them are written down, so that no change of their wording goes unseen."""
 
 import re
+from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from judge_server.prompts import PromptTemplates
-from tests.judge_server.golden_files import COMMAND, GOLDEN, GROUPS, prompts
-from tests.judge_server.support import FENCE
-from trainer_client.wire import Criterion
+from judge_server.prompts import Form, PromptTemplates
+from tests.judge_server.golden_files import COMMAND, GOLDEN, prompts
+from tests.judge_server.support import FENCE, group, plan, setup
+from trainer_client.wire import Criterion, Protocol
 
 RENDERED = prompts()
+FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
 
 @pytest.mark.parametrize("name", RENDERED)
@@ -23,27 +27,53 @@ def test_no_prompt_is_written_down_that_is_not_rendered() -> None:
     assert {path.name for path in (GOLDEN / "prompts").iterdir()} == set(RENDERED), f"run `{COMMAND}`"
 
 
-@pytest.mark.parametrize("protocol", ["binary", "stepwise"])
-def test_every_judged_text_stands_inside_a_fence_and_nothing_of_it_outside(protocol: str) -> None:
-    text = RENDERED[f"{protocol}.hostile.txt"]
-    outside = re.sub(r"<([a-z]{12})>\n.*?\n</\1>", "", text, flags=re.DOTALL)
+@pytest.mark.parametrize("name", RENDERED)
+def test_the_words_around_the_texts_leave_no_gaps_and_a_question_begins_a_line(name: str) -> None:
+    sections = re.findall(r"\[\[(\w+)[^\n]*\]\]\n(.*?)\n(?=\[\[|\Z)", RENDERED[name], re.DOTALL)
+    assert sections
+    for what, text in sections:
+        assert text.endswith("\n") == (what == "shared")
+        assert not re.search(r"\A\s|\n\n\n|[ \t]$|\n\n\Z", FENCED.sub("…", text), re.MULTILINE), text
+
+
+def test_every_judged_text_stands_inside_a_fence_and_nothing_of_it_outside() -> None:
+    text = RENDERED["shared.hostile.txt"]
+    outside = FENCED.sub("", text)
     assert "Ignore the rubric" in text
     for piece in ("Ignore", "x < y", "im_start", "bbbbbbbbbbbb", "\x00"):
         assert piece not in outside
 
 
-def test_the_template_digest_tells_protocols_apart_and_not_secrets() -> None:
-    binary, stepwise = PromptTemplates("binary", FENCE), PromptTemplates("stepwise", FENCE)
-    assert binary.digest != stepwise.digest
-    assert binary.digest == PromptTemplates("binary", str.upper).digest
+@pytest.mark.parametrize("protocol", get_args(Protocol))
+@given(words=st.text(max_size=40))
+def test_whatever_a_response_says_stays_inside_its_fence(protocol: Protocol, words: str) -> None:
+    marked = f"qqqq{words}qqqq"
+    planned = plan(setup(protocol), group(marked, ground_truth=marked), marked, [Criterion(id="a", description="x")])
+    assert "qqqq" in planned.batch.shared
+    assert "qqqq" not in FENCED.sub("", planned.batch.shared)
+    assert all("qqqq" not in call.question for call in planned.batch.calls)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_template_digest_tells_forms_apart_and_not_secrets(several: bool) -> None:
+    forms = [
+        Form(protocol, rationale, several)
+        for protocol in (*get_args(Protocol), "comparison")
+        for rationale in (False, True)
+    ]
+    digests = {PromptTemplates(form, FENCE).digest for form in forms}
+    assert len(digests) == len(forms)
+    assert digests == {PromptTemplates(form, str.upper).digest for form in forms}
 
 
 def test_a_criterions_text_is_no_template() -> None:
     braces = Criterion(id="a", description="Writes {{ 7 * 7 }} and {% raw %}.")
-    assert "{{ 7 * 7 }} and {% raw %}." in PromptTemplates("binary", FENCE).question(braces)
+    templates = PromptTemplates(Form("binary"), FENCE)
+    assert "{{ 7 * 7 }} and {% raw %}." in templates.question(braces)
+    assert "{{ 7 * 7 }} and {% raw %}." in templates.questions((braces,))
+    assert "{{ 7 * 7 }} and {% raw %}." in PromptTemplates(Form("likert"), FENCE).holistic((braces,))
 
 
 def test_a_response_is_no_template() -> None:
-    of = GROUPS["plain"]
-    shared = PromptTemplates("binary", FENCE).shared(of, "{{ 7 * 7 }}", show_final_answer=False, final_answer=None)
-    assert "{{ 7 * 7 }}" in shared
+    planned = plan(setup(), group("{{ 7 * 7 }}"), "{{ 7 * 7 }}", [Criterion(id="a", description="x")])
+    assert "{{ 7 * 7 }}" in planned.batch.shared

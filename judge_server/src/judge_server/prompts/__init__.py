@@ -1,46 +1,153 @@
-"""The judge's prompts: versioned templates of our own, rendered in two parts.
+"""The judge's prompts, rendered in two parts: what is read, and what is asked about it.
 
 The shared part (everything about a response) comes first and the criterion last, so that an engine which reuses
-prefixes reads a response once for all its criteria. The templates' digest is part of the judge fingerprint.
+prefixes reads a response once for all its criteria. Every text that a user or a policy wrote reaches a template
+already fenced, so that no template can forget to. The templates' digest is part of the judge fingerprint.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+from typing import Any, Literal
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Template
 
 from judge_server.prompts.fencing import neutralise
-from trainer_client.wire import Criterion, Group, Protocol
+from judge_server.prompts.sources import ENVIRONMENT, MAY_USE, TemplateRefused, own_templates
+from trainer_client.wire import Criterion, Protocol
 
-TEMPLATE_VERSION = "1"
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What of the way of asking shapes the words: the protocol, reasons first or not, one criterion or several."""
+
+    protocol: Protocol | Literal["comparison"]
+    rationale: bool = False
+    several: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CriterionWords:
+    """A criterion as templates see it; its description can hold no control token.
+
+    `negative` is true of what a good response avoids: a pitfall, or a criterion of negative weight.
+    """
+
+    description: str
+    kind: str
+    scale: int
+    points: str
+    negative: bool
 
 
 class PromptTemplates:
-    """The templates of one protocol, compiled once. `fence` wraps every judged text."""
+    """The templates of one form of asking, compiled once; `replaced` holds a user's own by file name."""
 
-    def __init__(self, protocol: Protocol, fence: Callable[[str], str]) -> None:
-        folder = files(__name__) / "templates" / f"v{TEMPLATE_VERSION}"
-        names = (f"{protocol}.system.j2", "shared.j2", "question.j2")
-        sources = [(folder / name).read_text(encoding="utf-8") for name in names]
-        self.digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
-        # Prompts are plain text for a model: HTML escaping would corrupt them.
-        environment = Environment(undefined=StrictUndefined, autoescape=False, trim_blocks=True)  # noqa: S701
-        environment.filters["fence"] = fence
-        environment.filters["neutral"] = neutralise
-        system, self._shared, self._question = (environment.from_string(s) for s in sources)
-        self.system = system.render()
-        self.question = lru_cache(maxsize=8192)(self._render_question)
+    def __init__(self, form: Form, fence: Callable[[str], str], replaced: Mapping[str, str] | None = None) -> None:
+        self.form = form
+        self.fence = fence
+        self._sources = {**own_templates(), **(replaced or {})}
+        names = [f"{form.protocol}.system.j2", *_BODY[form.protocol], *(["verdict.j2"] if form.rationale else [])]
+        self.digest = hashlib.sha256("\0".join(self._sources[name] for name in sorted(names)).encode()).hexdigest()
+        self.system = self._render(f"{form.protocol}.system.j2")
+        self.ask = self._render("verdict.j2")
+        self.question = lru_cache(maxsize=8192)(self._question)
+        self.questions = lru_cache(maxsize=1024)(self._questions)
+        self.holistic = lru_cache(maxsize=1024)(self._holistic)
 
-    def shared(self, group: Group, response: str, *, show_final_answer: bool, final_answer: str | None) -> str:
-        """The part about one response: prompt, what only the judge sees, the response, and its final answer.
+    def shared(
+        self,
+        *,
+        prompt: str,
+        conversation: bool,
+        response: str,
+        grounding: str | None,
+        reference_answer: str | None,
+        ground_truth: str | None,
+        show_final_answer: bool,
+        final_answer: str | None,
+    ) -> str:
+        """The part about one response. `prompt` and `response` are fenced already, the others are not.
 
         What the responses of a group have in common comes first, so that it too is read once.
         """
-        return self._shared.render(
-            group=group, response=response, show_final_answer=show_final_answer, final_answer=final_answer
+        return self._render(
+            "shared.j2",
+            prompt=prompt,
+            conversation=conversation,
+            response=response,
+            grounding=self._fenced(grounding),
+            reference_answer=self._fenced(reference_answer),
+            ground_truth=self._fenced(ground_truth),
+            show_final_answer=show_final_answer,
+            final_answer=None if final_answer is None else self.fence(final_answer),
         )
 
-    def _render_question(self, criterion: Criterion) -> str:
-        return self._question.render(criterion=criterion)
+    def pair(
+        self, *, prompt: str, conversation: bool, a: str, b: str, grounding: str | None, reference_answer: str | None
+    ) -> str:
+        """The part about two responses. `prompt`, `a` and `b` are fenced already, the others are not."""
+        return self._render(
+            "pair.j2",
+            prompt=prompt,
+            conversation=conversation,
+            a=a,
+            b=b,
+            grounding=self._fenced(grounding),
+            reference_answer=self._fenced(reference_answer),
+        )
+
+    def comparison(self, criteria: Sequence[Criterion], asked: str) -> str:
+        """The question about two responses."""
+        return self._render("comparison.j2", criteria=[_words(c) for c in criteria], asked=neutralise(asked))
+
+    def _question(self, criterion: Criterion) -> str:
+        return self._render("question.j2", criterion=_words(criterion))
+
+    def _questions(self, criteria: tuple[Criterion, ...]) -> str:
+        return self._render("questions.j2", criteria=[_words(c) for c in criteria])
+
+    def _holistic(self, criteria: tuple[Criterion, ...]) -> str:
+        return self._render("holistic.j2", criteria=[_words(c) for c in criteria])
+
+    def _render(self, name: str, **values: Any) -> str:
+        known = {"protocol": self.form.protocol, "rationale": self.form.rationale, "several": self.form.several}
+        given = {key: value for key, value in known.items() if key in MAY_USE[name]}
+        return _compiled(self._sources[name]).render(**given, **values)
+
+    def _fenced(self, text: str | None) -> str | None:
+        return self.fence(text) if text else None
+
+
+_BODY: Mapping[str, tuple[str, ...]] = {
+    "binary": ("shared.j2", "question.j2", "questions.j2"),
+    "stepwise": ("shared.j2", "question.j2", "questions.j2"),
+    "graded": ("shared.j2", "question.j2", "questions.j2"),
+    "checklist": ("shared.j2", "questions.j2"),
+    "likert": ("shared.j2", "holistic.j2"),
+    "comparison": ("pair.j2", "comparison.j2"),
+}
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str) -> Template:
+    return ENVIRONMENT.from_string(source)
+
+
+def _words(criterion: Criterion) -> CriterionWords:
+    return CriterionWords(
+        description=neutralise(criterion.description),
+        kind=criterion.kind,
+        scale=criterion.scale,
+        points=f"{points(criterion):g}",
+        negative=criterion.weight < 0 or criterion.kind == "pitfall",
+    )
+
+
+def points(criterion: Criterion) -> float:
+    """What a checklist can award a criterion: the size of its weight, 1 where it weighs nothing."""
+    return abs(criterion.weight) or 1.0
+
+
+__all__ = ["CriterionWords", "Form", "PromptTemplates", "TemplateRefused", "points"]

@@ -1,0 +1,185 @@
+"""What a template may be made of: text, what it is given, conditions, and a loop over the criteria.
+
+Nothing else of Jinja: no calls, no assignments, no arithmetic. So rendering a template that passes always ends, raises
+nothing, and shows a fenced text whole or not at all, whoever wrote the template. What templates are given is decided
+elsewhere.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NoReturn
+
+from jinja2 import nodes
+
+MATERIAL = frozenset({"prompt", "grounding", "reference_answer", "response", "ground_truth", "final_answer", "a", "b"})
+"""Texts that reach a template fenced."""
+
+CRITERION: Mapping[str, type] = {"description": str, "kind": str, "scale": int, "points": str, "negative": bool}
+"""What a template may read of a criterion."""
+
+LOOP: Mapping[str, type] = {
+    **dict.fromkeys(("index", "index0", "revindex", "revindex0", "length"), int),
+    **dict.fromkeys(("first", "last"), bool),
+}
+"""What a template may read of a loop."""
+
+FILTERS = ("capitalize", "length", "lower", "title", "trim", "upper")
+
+_OBJECTS = frozenset({"criteria", "criterion"})
+_ORDERED = ("lt", "lteq", "gt", "gteq")
+_WRITTEN = {"Assign": "set", "AssignBlock": "set", "FilterBlock": "filter", "CallBlock": "call", "FromImport": "from"}
+_DEEPEST = 40
+_ONLY = "a template may hold text, {{ … }}, {% if %}, and {% for … in criteria %}"
+
+
+class OutsideGrammar(ValueError):
+    """Something a template may not hold; `line` is where it stands."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def check_grammar(template: nodes.Template, given: Collection[str]) -> None:
+    """Check a parsed template that is given these variables.
+
+    Raises:
+        OutsideGrammar: at the first thing that it may not hold.
+    """
+    if _depth(template) > _DEEPEST:
+        raise OutsideGrammar(template.lineno, f"it is nested more than {_DEEPEST} deep; make it simpler")
+    _Walk({name: CRITERION if name == "criterion" else None for name in given}).statements(template.body)
+
+
+class _Walk:
+    """Goes through the nodes that one scope can see; `names` are its variables, with the attributes of each."""
+
+    def __init__(self, names: Mapping[str, Mapping[str, type] | None], *, looping: bool = False) -> None:
+        self._names = names
+        self._looping = looping
+
+    def statements(self, body: Sequence[nodes.Node]) -> None:
+        """Text, output, conditions and loops."""
+        for node in body:
+            if isinstance(node, nodes.Output):
+                for piece in node.nodes:
+                    if not isinstance(piece, nodes.TemplateData):
+                        self.shown(piece)
+            elif isinstance(node, nodes.If):
+                self.condition(node.test)
+                for part in (node.body, node.elif_, node.else_):
+                    self.statements(part)
+            elif isinstance(node, nodes.For):
+                self._loop(node)
+            else:
+                kind = type(node).__name__
+                _refuse(node, f"{{% {_WRITTEN.get(kind, kind.lower())} %}} is not for templates of prompts; {_ONLY}")
+
+    def _loop(self, loop: nodes.For) -> None:
+        if not (isinstance(loop.iter, nodes.Name) and loop.iter.name == "criteria" and "criteria" in self._names):
+            _refuse(loop, f"it loops over something else than criteria; {_ONLY}")
+        if self._looping or loop.recursive:
+            _refuse(loop, "a loop stands in a loop; go through the criteria once")
+        if not isinstance(loop.target, nodes.Name) or loop.target.name in {*self._names, "loop"}:
+            _refuse(loop, "call what the loop goes through by a name of its own: {% for criterion in criteria %}")
+        criterion = {**self._names, loop.target.name: CRITERION}
+        if loop.test is not None:
+            _Walk(criterion).condition(loop.test)
+        _Walk({**criterion, "loop": LOOP}, looping=True).statements(loop.body)
+        self.statements(loop.else_)
+
+    def shown(self, node: nodes.Node) -> None:
+        """What stands in {{ … }}."""
+        if isinstance(node, nodes.CondExpr):
+            if node.expr2 is None:
+                _refuse(node, "an if within {{ … }} needs its else")
+            self.condition(node.test)
+            self.shown(node.expr1)
+            self.shown(node.expr2)
+        elif isinstance(node, nodes.Concat):
+            for part in node.nodes:
+                self.shown(part)
+        elif isinstance(node, nodes.Name) and self._name(node) in MATERIAL:
+            return
+        else:
+            self._value(node)
+
+    def condition(self, node: nodes.Node) -> None:
+        """What {% if %} asks."""
+        if isinstance(node, nodes.And | nodes.Or):
+            self.condition(node.left)
+            self.condition(node.right)
+        elif isinstance(node, nodes.Not) or (isinstance(node, nodes.Test) and node.name in ("defined", "none")):
+            self.condition(node.node)
+        elif isinstance(node, nodes.Compare):
+            self._comparison(node)
+        elif isinstance(node, nodes.Name):
+            self._name(node)
+        else:
+            self._value(node)
+
+    def _comparison(self, node: nodes.Compare) -> None:
+        left: nodes.Node = node.expr
+        for operand in node.ops:
+            right = operand.expr
+            if operand.op in ("in", "notin"):
+                if not isinstance(right, nodes.Tuple | nodes.List):
+                    _refuse(node, 'after "in" stands a list of values, as in criterion.kind in ("pitfall", "bonus")')
+                self._value(left)
+                for item in right.items:
+                    self._value(item)
+                continue
+            types = [self._value(side) for side in (left, right)]
+            if operand.op in _ORDERED and not set(types) <= {int, float}:
+                _refuse(node, "only numbers can be compared by size: scale, loop.index, criteria|length")
+            left = right
+
+    def _value(self, node: nodes.Node) -> type:
+        """The type of something that is no fenced text."""
+        if isinstance(node, nodes.Const):
+            return type(node.value)
+        if isinstance(node, nodes.Name):
+            name = self._name(node)
+            if name in MATERIAL:
+                _refuse(node, f"{name} is shown as it stands, {{{{ {name} }}}}, and not changed or compared")
+            if name in _OBJECTS or self._names[name] is not None:
+                _refuse(node, f"{name} cannot be shown by itself; write {{{{ criterion.description }}}}")
+            return str
+        if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+            return self._attribute(node, node.node)
+        if isinstance(node, nodes.Filter) and node.node is not None:
+            return self._filtered(node, node.node)
+        _refuse(node, f"a template cannot compute ({type(node).__name__.lower()}); it may hold what it is given")
+
+    def _attribute(self, node: nodes.Getattr, of: nodes.Name) -> type:
+        attributes = self._names[self._name(of)]
+        if attributes is None or node.attr not in attributes:
+            there = f"; there are {', '.join(sorted(attributes))}" if attributes else ""
+            _refuse(node, f"{of.name} has no {node.attr!r}{there}")
+        return attributes[node.attr]
+
+    def _filtered(self, node: nodes.Filter, of: nodes.Expr) -> type:
+        if node.name not in FILTERS or node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
+            _refuse(node, f"it filters by {node.name!r}; there are {', '.join(FILTERS)}, all without arguments")
+        if node.name == "length":
+            if not (isinstance(of, nodes.Name) and self._name(of) == "criteria"):
+                _refuse(node, "only criteria have a length: {{ criteria|length }}")
+            return int
+        self._value(of)
+        return str
+
+    def _name(self, node: nodes.Name) -> str:
+        if node.name not in self._names:
+            given = ", ".join(sorted(self._names)) or "nothing"
+            _refuse(node, f"it uses {node.name!r}, which it is not given; it is given {given}")
+        return node.name
+
+
+def _depth(node: nodes.Node) -> int:
+    level, depth = [node], 0
+    while level:
+        level, depth = [child for one in level for child in one.iter_child_nodes()], depth + 1
+    return depth
+
+
+def _refuse(node: nodes.Node, message: str) -> NoReturn:
+    raise OutsideGrammar(node.lineno, message)

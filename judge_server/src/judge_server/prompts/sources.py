@@ -1,0 +1,154 @@
+"""Where templates come from: our own, versioned, in the package; and sets of the user's own that replace some of them.
+
+A set is a folder of templates under the names of ours. A template that does more than show what it is given, or leaves
+out what it must show the judge, is refused before anything is asked with it.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from judge_server.prompts.grammar import OutsideGrammar, check_grammar
+from judge_server.prompts.trial import hidden, renderings
+
+TEMPLATE_VERSION = "1"
+LARGEST_TEMPLATE = 20_000
+"""Bytes."""
+
+_MATERIAL = frozenset({"prompt", "grounding", "reference_answer"})
+_ASKING = frozenset({"protocol", "rationale"})
+
+MUST_USE: Mapping[str, frozenset[str]] = {
+    "shared.j2": _MATERIAL | {"response", "ground_truth"},
+    "pair.j2": _MATERIAL | {"a", "b"},
+    "question.j2": frozenset({"criterion"}),
+    "questions.j2": frozenset({"criteria"}),
+    "holistic.j2": frozenset({"criteria"}),
+    "comparison.j2": frozenset({"asked", "criteria"}),
+}
+"""What each template must use. Leaving one out would hide from the judge what a request gave it."""
+
+MAY_USE: Mapping[str, frozenset[str]] = {
+    "shared.j2": MUST_USE["shared.j2"] | {"conversation", "show_final_answer", "final_answer"},
+    "pair.j2": MUST_USE["pair.j2"] | {"conversation"},
+    "question.j2": MUST_USE["question.j2"] | _ASKING,
+    "questions.j2": MUST_USE["questions.j2"] | _ASKING,
+    "holistic.j2": MUST_USE["holistic.j2"] | _ASKING,
+    "comparison.j2": MUST_USE["comparison.j2"] | _ASKING,
+    "verdict.j2": _ASKING,
+    **{
+        f"{protocol}.system.j2": _ASKING | {"several"}
+        for protocol in ("binary", "stepwise", "graded", "checklist", "likert", "comparison")
+    },
+}
+"""Every template there is, and all the variables it is given."""
+
+BEFORE_A_QUESTION = frozenset({"shared.j2", "pair.j2"})
+"""Templates that must end in a line break, since a question follows them."""
+
+# Prompts are plain text for a model: HTML escaping would corrupt them. Sandboxed, since users write templates too.
+ENVIRONMENT: Environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, trim_blocks=True)
+
+
+class TemplateRefused(ValueError):
+    """A set of templates that cannot be used; the message names the file and says what to change."""
+
+
+@cache
+def own_templates() -> Mapping[str, str]:
+    """The package's templates by file name."""
+    folder = files("judge_server.prompts") / "templates" / f"v{TEMPLATE_VERSION}"
+    return {name: (folder / name).read_text(encoding="utf-8") for name in sorted(MAY_USE)}
+
+
+def read_set(folder: Path) -> dict[str, str]:
+    """A user's templates by file name, each checked.
+
+    Raises:
+        TemplateRefused: there is none, or one of them is refused by `read_template`.
+    """
+    return {path.name: read_template(path) for path in templates_in(folder)}
+
+
+def templates_in(folder: Path) -> list[Path]:
+    """The files of a set: all that end in `.j2`.
+
+    Raises:
+        TemplateRefused: there is no such folder, it cannot be read, or it holds no template.
+    """
+    if not folder.is_dir():
+        raise TemplateRefused(f"there is no folder of templates {folder.name!r}; make it, with any of {_known()} in it")
+    try:
+        found = sorted(path for path in folder.iterdir() if path.name.endswith(".j2"))
+    except OSError as error:
+        raise TemplateRefused(f"the folder {folder.name!r} cannot be read: {error.strerror}") from error
+    if not found:
+        raise TemplateRefused(f"the folder {folder.name!r} holds no template; it may hold {_known()}")
+    return found
+
+
+def read_template(path: Path) -> str:
+    """A user's template, checked.
+
+    Raises:
+        TemplateRefused: it has no name of ours, is no text of at most `LARGEST_TEMPLATE` bytes, does not parse, holds
+            what no template may, or hides from the judge what it must show.
+    """
+    where = f"{path.parent.name}/{path.name}"
+    if path.name not in MAY_USE:
+        raise TemplateRefused(f"{where} is no template of the judge's; there are {_known()}")
+    try:
+        if not path.is_file():
+            raise TemplateRefused(f"{where} is no file")
+        with path.open("rb") as file:
+            content = file.read(LARGEST_TEMPLATE + 1)
+    except OSError as error:
+        raise TemplateRefused(f"{where} cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST_TEMPLATE:
+        raise TemplateRefused(f"{where} is larger than {LARGEST_TEMPLATE:,} bytes; shorten it")
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise TemplateRefused(f"{where}:{line}: this is not UTF-8 text; save the file as UTF-8") from error
+    check_template(path.name, text, where=where)
+    return text
+
+
+def check_template(name: str, text: str, *, where: str) -> None:
+    """Check the text of one template by the name it would go under.
+
+    Raises:
+        TemplateRefused: see `read_template`; `where` is how the message calls it.
+    """
+    given, must_show = MAY_USE[name], MUST_USE.get(name, frozenset())
+    try:
+        parsed = ENVIRONMENT.parse(text)
+        check_grammar(parsed, given)
+        template = ENVIRONMENT.from_string(text)
+    except TemplateSyntaxError as error:
+        raise TemplateRefused(f"{where}:{error.lineno}: {error.message}") from error
+    except OutsideGrammar as error:
+        raise TemplateRefused(f"{where}:{error.line}: {error}") from error
+    except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
+        # Jinja and Python give up in ways of their own on deep nesting, or on a number of thousands of digits.
+        raise TemplateRefused(f"{where} is too much to be compiled; make it simpler") from error
+    tried = renderings(template, given) if must_show else []
+    for variable in sorted(must_show):
+        if missing := hidden(tried, variable):
+            raise TemplateRefused(
+                f"{where} does not show {missing}, so the judge would not see what a request gives there; "
+                "write it where it belongs"
+            )
+    if name in BEFORE_A_QUESTION and not all(one.text.endswith("\n") for one in tried):
+        raise TemplateRefused(
+            f"{where} does not end in a line break, and a question follows it; leave an empty line at its end"
+        )
+
+
+def _known() -> str:
+    return ", ".join(sorted(MAY_USE))

@@ -1,0 +1,114 @@
+"""`adjudge templates`, as a user types it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from judge_server.prompts.sources import MAY_USE, MUST_USE, own_templates, read_set
+from tests.docs.pages import ROOT, blocks
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of sets, named by the environment: one that is right, and one that is wrong."""
+    folder = tmp_path / "sets"
+    for name, text in {"brief": "{{ criterion.description }}", "wrong": "\n{{ criteria }}"}.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "question.j2").write_text(text)
+    monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(folder))
+    return folder
+
+
+def test_every_template_of_a_set_is_checked_and_one_wrong_is_status_1(sets: Path) -> None:
+    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    assert (result.exit_code, result.stdout) == (0, "ok     brief/question.j2\n")
+    (sets / "brief/verdict.j2").write_text("{{ [/red] }}")
+    (sets / "brief/holistic.j2").write_text("{{ criterion.description }}")
+    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    assert result.exit_code == 1
+    wrong_holistic, ok, wrong_verdict = result.stdout.splitlines()
+    assert wrong_holistic.startswith("wrong  brief/holistic.j2:1: it uses 'criterion', which it is not given")
+    assert ok == "ok     brief/question.j2"
+    assert wrong_verdict.startswith("wrong  brief/verdict.j2:1: ")
+
+
+def test_the_folder_one_stands_in_can_be_checked(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sets / "brief")
+    assert RUN.invoke(app, ["templates", "check", "."]).stdout == "ok     brief/question.j2\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["check", "FOLDER"], "the folder 'sets' holds no template; it may hold binary.system.j2"),
+        (["check", "FOLDER/[red]"], "there is no folder of templates '[red]'"),
+        (["show", "../question.j2"], "there is no template '../question.j2'; there are binary.system.j2"),
+    ],
+)
+def test_what_cannot_be_done_is_one_message_and_status_1(sets: Path, arguments: list[str], says: str) -> None:
+    result = RUN.invoke(app, ["templates", *(argument.replace("FOLDER", str(sets)) for argument in arguments)])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert says in result.stderr
+
+
+def test_every_template_is_listed_with_what_it_is_given() -> None:
+    listed = RUN.invoke(app, ["templates", "show"])
+    assert listed.exit_code == 0
+    rows = {line.split("│")[1].strip(): line for line in listed.stdout.splitlines() if line.startswith("│")}
+    assert set(rows) == set(MAY_USE)
+    assert "ground_truth, grounding, prompt, reference_answer, response" in rows["shared.j2"]
+    assert "conversation, final_answer, show_final_answer" in rows["shared.j2"]
+
+
+def test_our_templates_as_shown_are_a_set_of_ones_own(tmp_path: Path) -> None:
+    for name in MAY_USE:
+        (tmp_path / name).write_text(RUN.invoke(app, ["templates", "show", name]).stdout)
+    ours = {name: text if text.endswith("\n") else f"{text}\n" for name, text in own_templates().items()}
+    assert read_set(tmp_path) == ours
+
+
+def test_sets_are_listed_with_their_state(sets: Path) -> None:
+    listed = RUN.invoke(app, ["templates", "list"])
+    assert listed.exit_code == 0
+    brief, wrong = [line for line in listed.stdout.splitlines() if "question.j2" in line]
+    assert "brief" in brief
+    assert " ok " in brief
+    assert " wrong " in wrong
+    assert "wrong/question.j2:2: it uses 'criteria'" in wrong
+
+
+@pytest.mark.parametrize(("folder", "says"), [(None, "is not set"), ("nowhere", "which is no folder")])
+def test_without_a_folder_of_sets_listing_says_what_to_set(
+    tmp_path: Path, folder: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if folder is not None:
+        monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(tmp_path / folder))
+    result = RUN.invoke(app, ["templates", "list"])
+    assert result.exit_code == 1
+    assert "ADJUDGE_TEMPLATES_DIR is" in result.stderr
+    assert says in result.stderr
+
+
+def test_the_documented_template_is_one_and_every_variable_is_documented(tmp_path: Path) -> None:
+    page = ROOT / "docs/templates.md"
+    (shown,) = blocks(page, "jinja")
+    (tmp_path / "question.j2").write_text(shown)
+    result = RUN.invoke(app, ["templates", "check", str(tmp_path)])
+    assert result.exit_code == 0, result.stdout
+    rows = [row.split("|") for row in page.read_text(encoding="utf-8").splitlines() if row.startswith("| `")]
+    documented = {name: row[3:5] for row in rows if len(row) == 6 for name in _spans(row[1])}
+    assert {name: _spans(must) for name, (must, _) in documented.items()} == {
+        name: MUST_USE.get(name, frozenset()) for name in MAY_USE
+    }
+    assert {name: _spans(must) | _spans(may) for name, (must, may) in documented.items()} == dict(MAY_USE)
+    held = {name for row in rows if len(row) == 4 for name in _spans(row[1])}
+    assert held == frozenset().union(*MAY_USE.values())
+
+
+def _spans(cell: str) -> frozenset[str]:
+    return frozenset(cell.replace("`", "").replace(",", " ").split())
