@@ -8,12 +8,14 @@ from typing import Any
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import JudgeSetup, ResponsePlan, plan_response
-from judge_server.judging.protocols import make_call
-from judge_server.ports import Batch, Call, CallFailed, Reply
-from judge_server.prompts import PromptTemplates
+from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
+from judge_server.judging.protocols import YES_NO
+from judge_server.judging.ways import JudgeSetup, Way
+from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reply
+from judge_server.prompts import Form, PromptTemplates
 from judge_server.prompts.fencing import Fence
-from trainer_client.wire import Criterion, Group, Protocol
+from trainer_client.thinking import judged
+from trainer_client.wire import Criterion, Group, Protocol, as_response
 
 SECRET = b"a secret that only tests know"
 FENCE = Fence(SECRET)
@@ -32,9 +34,9 @@ STEPPED = "### Step 1: try\n7 is not a multiple of 2.\n### Step 2: conclude\nSo 
 
 
 def batch(*questions: str, shared: str = "7 is prime.\n", steps: Sequence[int] | None = None) -> Batch:
-    """A batch of these questions about one text; with `steps`, each asks for a step too."""
-    protocol: Protocol = "binary" if steps is None else "stepwise"
-    calls = tuple(make_call(protocol, question, steps or ()) for question in questions)
+    """A batch of these yes-or-no questions about one text; with `steps`, each asks for a step too."""
+    then = None if steps is None else Choice(tuple(str(n) for n in (*steps, 0, -1)), ", step ")
+    calls = tuple(Call(question, Menu(YES_NO, then)) for question in questions)
     return Batch("Answer yes or no.", shared, calls)
 
 
@@ -48,14 +50,30 @@ def criteria(*descriptions: str) -> list[Criterion]:
     return [Criterion(id=f"c{i}", description=text) for i, text in enumerate(descriptions)]
 
 
-def setup(protocol: Protocol = "binary", fingerprint: str = "sha256:f") -> JudgeSetup:
-    """A judge's templates under a fingerprint."""
-    return JudgeSetup(protocol, PromptTemplates(protocol, FENCE), fingerprint)
+def setup(protocol: Protocol = "binary", fingerprint: str = "sha256:f", **way: Any) -> JudgeSetup:
+    """A judge's templates under a fingerprint, for a way of asking."""
+    made = Way(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | way)
+    alone, together = (PromptTemplates(Form(protocol, made.rationale, several), FENCE) for several in (False, True))
+    return JudgeSetup(made, alone, together, fingerprint)
+
+
+def plan(
+    setup: JudgeSetup,
+    of: Group,
+    response: Any,
+    criteria: Sequence[Criterion],
+    *,
+    keep: int | None = None,
+    votes: int = 1,
+) -> ResponsePlan:
+    """The plan of one response to a group's prompt."""
+    context = Context(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
+    return GroupPlanner(setup, context, criteria, votes=votes).plan(judged(as_response(response), "strip"), keep=keep)
 
 
 def plans(judge: Judge, *responses: str, of: Sequence[Criterion]) -> list[ResponsePlan]:
-    """Plans of these responses by the same criteria."""
-    return [plan_response(judge.setup("binary"), group(r), r, of, None) for r in responses]
+    """Plans of these responses by the same criteria, one yes-or-no call each."""
+    return [plan(judge.setup(Way("binary")), group(r), r, of) for r in responses]
 
 
 def request(*responses: str, **fields: Any) -> dict[str, Any]:

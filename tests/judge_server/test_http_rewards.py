@@ -14,7 +14,16 @@ from trainer_client.steps import has_format, split_steps, step_deltas
 from trainer_client.wire import PROTOCOLS_FOR, RewardAnswer, RewardMode
 
 TEXTS = ["Yes, it is.", STEPPED, "", "7 = 7 * 1\n#### yes", "### Step 3: only\nyes"]
-PAIRS = [(mode, protocol) for mode in get_args(RewardMode) for protocol in PROTOCOLS_FOR[mode]]
+PER_CRITERION = [mode for mode in get_args(RewardMode) if mode not in ("likert", "outcome")]
+STEPWISE = [mode for mode in get_args(RewardMode) if "stepwise" in PROTOCOLS_FOR[mode]]
+PAIRS = [(mode, protocol) for mode in PER_CRITERION for protocol in PROTOCOLS_FOR[mode]]
+
+
+def criteria_for(mode: str) -> list[dict[str, Any]]:
+    """Criteria of every kind that suits a mode."""
+    if mode == "gate":
+        return [c for c in CRITERIA if c["kind"] != "pitfall"]
+    return [c | {"weight": -2} if mode == "points" and c["kind"] == "pitfall" else c for c in CRITERIA]
 
 
 async def rewards(http: httpx2.AsyncClient, body: dict[str, Any]) -> RewardAnswer:
@@ -31,10 +40,11 @@ async def test_the_reward_is_the_formula_over_the_verdicts_of_the_answer(
     serve: Serve, mode: RewardMode, protocol: str, engine: str
 ) -> None:
     scripted = ScriptedEngine() if engine == "hash" else ScriptedEngine(always(engine == "yes"))
-    criteria = [c | {"weight": -2} if mode == "points" and c["kind"] == "pitfall" else c for c in CRITERIA]
+    criteria = criteria_for(mode)
     reward_options = {"mode": mode, "format_weight": 0.25}
     body = request(*TEXTS, rubric={"criteria": criteria}, reward=reward_options, judging={"protocol": protocol})
     answer = await rewards(await serve(scripted), body)
+    assert answer.judge is not None
     assert (answer.mode, answer.judge.protocol) == (mode, protocol)
     for text, response in zip(TEXTS, answer.groups[0].responses, strict=True):
         scores = [verdict.score for verdict in response.verdicts]
@@ -42,21 +52,24 @@ async def test_the_reward_is_the_formula_over_the_verdicts_of_the_answer(
         expected = reward(criteria, scores, mode, format_ok=has_format(text), format_weight=0.25)
         assert response.reward == pytest.approx(expected, abs=1e-12)
         assert (response.status, response.policy_applied, response.dropped) == ("scored", None, 0)
-        assert [verdict.criterion for verdict in response.verdicts] == [c["id"] for c in CRITERIA]
+        assert [verdict.criterion for verdict in response.verdicts] == [c["id"] for c in criteria]
+        assert {verdict.method for verdict in response.verdicts} == {"judge"}
 
 
-@pytest.mark.parametrize("mode", get_args(RewardMode))
+@pytest.mark.parametrize("mode", STEPWISE)
 async def test_steps_are_the_responses_own_with_the_deltas_of_their_verdicts(
     http: httpx2.AsyncClient, mode: str
 ) -> None:
-    answer = await rewards(http, request(*TEXTS, reward={"mode": mode}, judging={"protocol": "stepwise"}))
+    criteria = criteria_for(mode)
+    body = request(*TEXTS, rubric={"criteria": criteria}, reward={"mode": mode}, judging={"protocol": "stepwise"})
+    answer = await rewards(http, body)
     for text, response in zip(TEXTS, answer.groups[0].responses, strict=True):
         steps = split_steps(text)
         assert [(s.number, s.start, s.end) for s in response.steps] == [(0, 0, len(text)), *steps]
         numbers = [v.step for v in response.verdicts]
         assert set(numbers) <= {-1, 0, *(s.number for s in steps)}
         highest = max((s.number for s in steps), default=0)
-        deltas = step_deltas(CRITERIA, [v.score for v in response.verdicts], numbers, highest)
+        deltas = step_deltas(criteria, [v.score for v in response.verdicts], numbers, highest)
         assert {s.number: s.delta for s in response.steps if s.delta is not None} == pytest.approx(deltas)
 
 
@@ -116,8 +129,10 @@ async def test_the_answer_says_whose_it_is_and_what_judged(http: httpx2.AsyncCli
     answer = await http.post("/v1/rewards", json=body, headers={"X-Request-Id": "mine"})
     read = RewardAnswer.model_validate_json(answer.content)
     assert (read.run, read.step, read.request_id, read.on_failure) == ("run-1", 3, "mine", "null")
+    assert read.judge is not None
     assert read.judge.model == "scripted"
     stepwise = await rewards(http, body | {"judging": {"protocol": "stepwise"}})
+    assert stepwise.judge is not None
     assert stepwise.judge.fingerprint != read.judge.fingerprint
     assert read.usage.seconds_judging >= 0
 

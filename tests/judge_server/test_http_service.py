@@ -2,6 +2,7 @@
 
 import logging
 import re
+from typing import get_args
 
 import httpx2
 import pytest
@@ -11,6 +12,7 @@ from rubric_store import RubricStore
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import checked_problem
+from trainer_client.wire import RewardMode
 
 
 async def test_while_the_judge_loads_the_process_is_alive_but_not_ready(serve: Serve) -> None:
@@ -52,8 +54,13 @@ async def test_a_service_whose_engine_or_store_is_gone_is_not_ready_and_says_whi
 
 async def test_the_service_says_what_it_knows(http: httpx2.AsyncClient) -> None:
     known = (await http.get("/v1")).json()
-    assert known["modes"] == ["weighted_mean", "factual_override", "points", "stepwise"]
-    assert known["protocols"] == ["binary", "stepwise"]
+    assert known["modes"] == list(get_args(RewardMode))
+    assert known["protocols"] == ["binary", "stepwise", "graded", "checklist", "likert"]
+    assert known["protocols_for"]["partial_credit"] == ["checklist", "graded"]
+    assert known["protocols_for"]["outcome"] == []
+    assert "math" in known["verification_methods"]
+    assert known["templates"] == []
+    assert known["engine"]["logprobs"] is True
     assert known["failure_policies"] == ["null", "error", "zero", "skip"]
     assert known["model"] == "scripted"
     assert re.fullmatch(r"\d+\.\d+\.\d+", known["version"])

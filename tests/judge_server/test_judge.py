@@ -1,15 +1,20 @@
 """A judge asks each question once, remembers verdicts, forgets failures, and tries a failing engine once more."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
-from judge_server.errors import Overloaded
-from judge_server.judging.judge import Outcomes
-from judge_server.ports import Batch, Call, CallFailed, Finding, Reply
-from tests.judge_server.support import Gated, Recording, criteria, judge, plans, soon
+from judge_server.errors import InvalidRequest, Overloaded
+from judge_server.judging.judge import Judge
+from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.ways import Way
+from judge_server.judging.work import Outcomes
+from judge_server.ports import Batch, Call, CallFailed, Finding, Menu, Reply
+from tests.judge_server.support import Gated, Recording, criteria, group, judge, plan, plans, soon
+from trainer_client.wire import Criterion
 
 AB = criteria("Alpha.", "Beta.")
 GONE = CallFailed("engine", "gone")
@@ -109,6 +114,23 @@ async def test_an_engine_that_keeps_failing_is_asked_twice_and_then_left() -> No
     assert list(script.asked.values()) == [2, 2]
 
 
+async def test_an_engine_that_is_overloaded_is_left_alone_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    script = Failing(CallFailed("overloaded", "busy", retry_after_s=7.0), times=1, about="Alpha")
+    made = await judge(ScriptedEngine(script))
+    with monkeypatch.context() as patch:
+        patch.setattr("judge_server.judging.judge.asyncio.sleep", sleep)
+        outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await soon())
+    assert kinds(outcomes) == {"ok"}
+    assert 7.0 in slept
+    late = await made.outcomes(plans(made, "No.", of=criteria("Alpha two.")), await soon(5))
+    assert kinds(late) == {"overloaded"}
+
+
 @pytest.mark.parametrize("kind", ["truncated_input", "timeout", "parse"])
 async def test_other_failures_are_not_retried(kind: str) -> None:
     script = Failing(CallFailed(kind, "no"), times=99)  # type: ignore[arg-type]
@@ -166,8 +188,146 @@ async def test_known_verdicts_need_no_room_in_the_queue() -> None:
 
 
 async def test_tokens_computed_and_reused_are_summed_over_calls() -> None:
-    made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), None, 7, 3)))
+    made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
     outcomes = await made.outcomes(plans(made, "Yes.", "No.", of=AB), await soon())
     assert (outcomes.tokens_computed, outcomes.tokens_reused) == (28, 12)
     assert outcomes.seconds_judging > 0
     assert outcomes.seconds_queued >= 0
+
+
+def verdicts(*entries: str) -> str:
+    """What a judge writes of several criteria."""
+    return '{"verdicts": [' + ", ".join(entries) + "]}"
+
+
+class Writing(Recording):
+    """Answers several criteria with these texts, one call after another, and a single one with yes."""
+
+    def __init__(self, *texts: str) -> None:
+        super().__init__(self._write)
+        self.texts = list(texts)
+        self.together: list[str] = []
+        self.alone: list[str] = []
+
+    def _write(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        if isinstance(call.answer, Menu):
+            self.alone.append(call.question)
+            return Reply((0.8, 0.1))
+        self.together.append(call.question)
+        return Reply(text=self.texts.pop(0))
+
+
+def together(made: Judge, response: str, of: list[Criterion]) -> list[ResponsePlan]:
+    """The plan of one response, all criteria in one call."""
+    return [plan(made.setup(Way("binary", "all")), group(response), response, of)]
+
+
+async def test_a_criterion_the_judge_left_out_is_asked_again_once_and_alone() -> None:
+    script = Writing(verdicts('{"id": 1, "satisfied": false}'))
+    made = await judge(ScriptedEngine(script))
+    asked = together(made, "Yes.", AB)
+    outcomes = await made.outcomes(asked, await soon())
+    first, second = [outcomes.of[digest] for digest in asked[0].digests]
+    assert (first, outcomes.calls) == (Finding(0.0), 2)
+    assert isinstance(second, Finding)
+    assert second.score == 1.0
+    assert len(script.alone) == 1
+    assert "Beta." in script.alone[0]
+    assert "Alpha." not in script.alone[0]
+    again = await made.outcomes(asked, await soon())
+    assert (again.calls, again.of) == (0, outcomes.of)
+
+
+async def test_what_is_left_out_again_when_asked_alone_fails_and_is_not_asked_a_third_time() -> None:
+    script = Recording(lambda batch, call: Reply(text="I would rather not."))
+    made = await judge(ScriptedEngine(script))
+    outcomes = await made.outcomes(together(made, "Yes.", AB), await soon())
+    assert kinds(outcomes) == {"parse"}
+    assert outcomes.calls == 3
+
+
+async def test_nothing_is_asked_again_once_the_deadline_has_passed() -> None:
+    engine = Slow(Writing(verdicts()))
+    made = await judge(engine)
+    outcomes = await made.outcomes(together(made, "Yes.", AB), await soon(0.05))
+    assert kinds(outcomes) == {"parse"}
+    assert outcomes.calls == 1
+
+
+class Slow(ScriptedEngine):
+    """Answers so late that a short deadline has nearly passed, and has passed before the second answer."""
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """As `ScriptedEngine`, later."""
+        await asyncio.sleep(0.03)
+        async for outcome in super().answer(batch):
+            yield outcome
+
+
+async def test_a_verdict_that_stands_is_not_replaced_when_its_call_is_asked_for_another() -> None:
+    script = Writing(verdicts('{"id": 1, "satisfied": false}'), verdicts('{"id": 1, "satisfied": true}'))
+    made = await judge(ScriptedEngine(script))
+    script.outcome = lambda batch, call: Reply(text=script.texts.pop(0)) if script.texts else Reply(text="nothing")
+    asked = together(made, "Yes.", AB)
+    first = await made.outcomes(asked, await soon())
+    assert kinds(first) == {"ok", "parse"}
+    script.texts = [verdicts('{"id": 1, "satisfied": true}', '{"id": 2, "satisfied": true}')]
+    second = await made.outcomes(asked, await soon())
+    assert [o.score for o in (second.of[d] for d in asked[0].digests) if isinstance(o, Finding)] == [0.0, 1.0]
+
+
+async def test_plans_are_told_done_each_once_and_only_when_all_its_outcomes_are_there() -> None:
+    made = await judge()
+    await made.outcomes(plans(made, "known", of=AB), await soon())
+    asked = plans(made, "known", "new", "new", "other", of=AB)
+    into = Outcomes()
+    told: list[int] = []
+
+    def done(place: int) -> None:
+        assert all(digest in into.of for digest in asked[place].digests)
+        told.append(place)
+
+    await made.outcomes(asked, await soon(), into=into, done=done)
+    assert told[0] == 0
+    assert sorted(told) == [0, 1, 2, 3]
+
+
+async def test_cancelling_keeps_the_verdicts_that_were_given_and_frees_the_queue() -> None:
+    engine = Gated(concurrent_batches=1)
+    cache = MemoryCache()
+    made = await judge(engine, cache=cache, queue_calls=4)
+    asked = plans(made, "Yes.", "No.", of=AB)
+    engine.let(2)
+    running = asyncio.create_task(made.outcomes(asked, await soon()))
+    await engine.busy()
+    assert len(engine.began) == 3
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert set(await cache.get_many([d for p in asked for d in p.digests])) == set(asked[0].digests)
+    engine.let(2)
+    assert kinds(await made.outcomes(asked, await soon())) == {"ok"}
+
+
+def test_votes_on_a_plain_verdict_are_refused_where_its_probability_is_read() -> None:
+    made = asyncio.run(judge())
+    with pytest.raises(InvalidRequest, match="exact probability"):
+        made.check_votes(Way("binary"), 3)
+    for way in (Way("binary", rationale=True), Way("graded", think_tokens=9), Way("binary", 2), Way("likert")):
+        made.check_votes(way, 3)
+    made.check_votes(Way("binary"), 1)
+
+
+async def test_checks_run_beside_the_judge_and_identical_ones_once() -> None:
+    made = await judge()
+    of = [
+        Criterion.model_validate(
+            {"id": "a", "description": "x", "verification": {"method": "contains", "all_of": ["yes"]}}
+        ),
+        *criteria("Alpha."),
+    ]
+    asked = plans(made, "Yes.", "Yes.", "No.", of=of)
+    outcomes = await made.outcomes(asked, await soon())
+    assert (outcomes.calls, outcomes.checks) == (2, 2)
+    assert [outcomes.of[p.slots[0].digests[0]] for p in asked] == [Finding(1.0), Finding(1.0), Finding(0.0)]
+    assert (await made.outcomes(asked, await soon())).calls == 0

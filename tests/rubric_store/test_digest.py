@@ -18,7 +18,7 @@ def test_digests_are_equal_exactly_where_contents_are(one: RubricContent, other:
     assert (one.digest == other.digest) == same
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=contents)
 async def test_any_content_comes_back_from_the_database_with_its_digest(
     store: RubricStore, content: RubricContent

@@ -1,15 +1,15 @@
 """From what a request says of rubrics to immutable criteria, checked against the mode before anything is judged."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from judge_server.errors import InvalidRequest, RubricRefused, UnknownRubric
 from judge_server.ports import RubricSource
-from trainer_client.rewards import UnsuitableRubric, check_rubric
+from trainer_client.rewards import UnsuitableRubric
 from trainer_client.wire import (
     Criterion,
     FieldError,
     PinnedRubric,
-    RewardRequest,
     RubricContent,
     RubricVersion,
     parse_reference,
@@ -21,10 +21,21 @@ PROJECT_ID = "default"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRubric:
-    """Criteria, and the pinned identity they are reported under."""
+    """Criteria, and the pinned identity they are reported under; neither where a group needs no rubric."""
 
-    criteria: tuple[Criterion, ...]
-    pinned: PinnedRubric
+    criteria: tuple[Criterion, ...] = ()
+    pinned: PinnedRubric | None = None
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of its content."""
+        return self.pinned.digest if self.pinned else None
+
+
+NO_RUBRIC = ResolvedRubric()
+
+Suits = Callable[[Sequence[Criterion]], None]
+"""Raises `UnsuitableRubric` for criteria that cannot serve what a request asks for."""
 
 
 async def find_rubric(source: RubricSource, project_id: str, reference: str) -> RubricVersion:
@@ -46,27 +57,46 @@ async def find_rubric(source: RubricSource, project_id: str, reference: str) -> 
     return found
 
 
-async def resolve_rubrics(source: RubricSource, request: RewardRequest, project_id: str) -> list[ResolvedRubric]:
-    """The rubric of each group, in order; a reference used by many groups is looked up once.
+async def resolve_rubrics(
+    source: RubricSource,
+    own: Sequence[str | RubricContent | None],
+    shared: str | RubricContent | None,
+    project_id: str,
+    *,
+    suits: Suits | None = None,
+    where: str = "groups",
+) -> list[ResolvedRubric]:
+    """The rubric of each item of a request, in order; a reference used by many is looked up once.
+
+    Args:
+        source: where named rubrics come from.
+        own: each item's own rubric, None where it uses the request's.
+        shared: the request's rubric, None where it has none.
+        project_id: whose rubrics.
+        suits: what a rubric must hold.
+        where: the request's field that lists the items.
 
     Raises:
         InvalidRequest, UnknownRubric: see `find_rubric`.
-        RubricRefused: a rubric cannot feed the request's reward mode; says which group and why.
+        RubricRefused: a rubric does not suit; says which item's and why.
     """
     resolved: dict[str, ResolvedRubric] = {}
     rubrics = []
-    for index, group in enumerate(request.groups):
-        asked = group.rubric or request.rubric
-        assert asked is not None  # RewardRequest refuses a group without a rubric
+    for index, override in enumerate(own):
+        asked = override or shared
+        if asked is None:
+            rubrics.append(NO_RUBRIC)
+            continue
         key = asked if isinstance(asked, str) else asked.digest
         if key not in resolved:
             resolved[key] = await _resolve(source, project_id, asked)
             try:
-                check_rubric(resolved[key].criteria, request.reward.mode)
+                if suits is not None:
+                    suits(resolved[key].criteria)
             except UnsuitableRubric as error:
-                where = f"groups.{index}.rubric" if group.rubric else "rubric"
+                field = f"{where}.{index}.rubric" if override else "rubric"
                 raise RubricRefused(
-                    f"{where}: {error}", errors=(FieldError(field=where, message=str(error)),)
+                    f"{field}: {error}", errors=(FieldError(field=field, message=str(error)),)
                 ) from None
         rubrics.append(resolved[key])
     return rubrics

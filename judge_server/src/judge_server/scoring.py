@@ -5,20 +5,35 @@ This is where a verdict becomes a reward: `_reward_response` hands the verdicts'
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from judge_server.errors import JudgingFailed
-from judge_server.judging.fitting import fit_response
-from judge_server.judging.judge import Judge, Outcomes, failures_by_kind
-from judge_server.judging.plan import ResponsePlan, plan_response
+from judge_server.grouping import PlannedGroup, PlannedResponse, plan_groups
+from judge_server.judging.judge import Judge
+from judge_server.judging.ways import JudgeSetup, Way
+from judge_server.judging.work import Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
-from judge_server.rubrics import ResolvedRubric, resolve_rubrics
+from judge_server.rubrics import resolve_rubrics
+from judge_server.verdicts import judge_of, pinned, read_verdicts, usage_of
 from trainer_client import wire
-from trainer_client.rewards import UnscoredCriteria, assess
+from trainer_client.penalties import penalise
+from trainer_client.rewards import UnscoredCriteria, assess, check_rubric
 from trainer_client.steps import has_format, step_deltas
 
-_RESPONSES_PER_TURN = 16
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A scoring request on its way: who judges, what is planned, and the outcomes so far."""
+
+    request: wire.RewardRequest
+    request_id: str
+    deadline: float
+    setup: JudgeSetup | None
+    groups: list[PlannedGroup]
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
 
 class Scorer:
@@ -32,146 +47,122 @@ class Scorer:
         """Judge every response of the request and reward it.
 
         Raises:
-            UnknownRubric, RubricRefused: before anything is judged.
+            InvalidRequest, UnknownRubric, RubricRefused: before anything is judged.
             Overloaded: the judge's queue has no room.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
-        deadline = asyncio.get_running_loop().time() + request.deadline_s
-        rubrics = await resolve_rubrics(self.rubrics, request, project_id)
-        plans = await self._plan(request, rubrics)
-        outcomes = await self.judge.outcomes([p for group in plans for p in group], deadline)
+        job = await self._begin(request, request_id, project_id)
+        plans = [response.plan for group in job.groups for response in group.responses]
+        await self.judge.outcomes(plans, job.deadline, into=job.outcomes)
+        groups = tuple([_reward_group(job, group) for group in job.groups])
+        return wire.RewardAnswer(**_about(self.judge, job), groups=groups)
+
+    async def stream(
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str
+    ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
+        """The same, each group as soon as it is done, and last the summary. Closing it cancels what is not done."""
+        job = await self._begin(request, request_id, project_id)
+        plans = [response.plan for group in job.groups for response in group.responses]
+        group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
+        waiting = [len(group.responses) for group in job.groups]
+        done: asyncio.Queue[int | None] = asyncio.Queue()
+        judging = asyncio.create_task(self.judge.outcomes(plans, job.deadline, into=job.outcomes, done=done.put_nowait))
+        judging.add_done_callback(lambda _: done.put_nowait(None))
         try:
-            groups = self._reward(request, rubrics, plans, outcomes)
-        except UnscoredCriteria:
-            raise _judging_failed(outcomes) from None
-        return self._answer(request, request_id, rubrics, outcomes, groups)
+            while (place := await done.get()) is not None:
+                index = group_of[place]
+                waiting[index] -= 1
+                if not waiting[index]:
+                    yield _reward_group(job, job.groups[index])
+            await judging
+            yield wire.RewardSummary(**_about(self.judge, job))
+        finally:
+            judging.cancel()
+            await asyncio.gather(judging, return_exceptions=True)
 
-    def _reward(
-        self,
-        request: wire.RewardRequest,
-        rubrics: Sequence[ResolvedRubric],
-        plans: Sequence[Sequence[ResponsePlan]],
-        outcomes: Outcomes,
-    ) -> list[wire.GroupRewards]:
-        return [
-            wire.GroupRewards.model_construct(
-                id=group.id,
-                rubric=rubric.pinned.digest,
-                responses=tuple(
-                    [
-                        _reward_response(request, rubric, text, plan, outcomes)
-                        for text, plan in zip(group.responses, group_plans, strict=True)
-                    ]
-                ),
-            )
-            for group, rubric, group_plans in zip(request.groups, rubrics, plans, strict=True)
-        ]
-
-    async def _plan(self, request: wire.RewardRequest, rubrics: Sequence[ResolvedRubric]) -> list[list[ResponsePlan]]:
-        setup = self.judge.setup(request.protocol)
-        planned: list[list[ResponsePlan]] = []
-        for group, rubric in zip(request.groups, rubrics, strict=True):
-            planned.append([])
-            for index, response in enumerate(group.responses):
-                if index % _RESPONSES_PER_TURN == 0:
-                    await asyncio.sleep(0)  # let other requests and health checks have their turn
-                plan = partial(plan_response, setup, group, response, rubric.criteria)
-                if request.judging.truncate:
-                    fitted = await fit_response(
-                        self.judge.engine, self.judge.identity.context_tokens, len(response), plan
-                    )
-                else:
-                    fitted = plan(None)
-                planned[-1].append(fitted)
-        return planned
-
-    def _answer(
-        self,
-        request: wire.RewardRequest,
-        request_id: str,
-        rubrics: Sequence[ResolvedRubric],
-        outcomes: Outcomes,
-        groups: Sequence[wire.GroupRewards],
-    ) -> wire.RewardAnswer:
-        return wire.RewardAnswer.model_construct(
-            request_id=request_id,
-            run=request.run,
-            step=request.step,
-            mode=request.reward.mode,
-            on_failure=request.on_failure,
-            judge=wire.Judge(
-                model=self.judge.identity.model,
-                protocol=request.protocol,
-                fingerprint=self.judge.setup(request.protocol).fingerprint,
-            ),
-            rubrics=tuple(dict.fromkeys(rubric.pinned for rubric in rubrics)),
-            usage=wire.Usage(
-                judge_calls=outcomes.calls,
-                cached=len(outcomes.cached),
-                failed=failures_by_kind(outcomes.of.values()).total(),
-                prompt_tokens_computed=outcomes.tokens_computed,
-                prompt_tokens_reused=outcomes.tokens_reused,
-                seconds_queued=outcomes.seconds_queued,
-                seconds_judging=outcomes.seconds_judging,
-            ),
-            groups=tuple(groups),
-        )
+    async def _begin(self, request: wire.RewardRequest, request_id: str, project_id: str) -> Job:
+        deadline = asyncio.get_running_loop().time() + request.deadline_s
+        suits = partial(check_rubric, mode=request.reward.mode)
+        own = [group.rubric for group in request.groups]
+        rubrics = await resolve_rubrics(self.rubrics, own, request.rubric, project_id, suits=suits)
+        setup = None
+        if request.protocol is not None:
+            way = Way.of(request.judging, request.protocol)
+            self.judge.check_votes(way, request.judging.votes)
+            setup = self.judge.setup(way)
+        groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging)
+        return Job(request, request_id, deadline, setup, groups)
 
 
-def _reward_response(
-    request: wire.RewardRequest, rubric: ResolvedRubric, text: str, plan: ResponsePlan, outcomes: Outcomes
-) -> wire.ResponseReward:
-    verdicts = [
-        _verdict(criterion.id, outcomes, digest)
-        for criterion, digest in zip(rubric.criteria, plan.digests, strict=True)
-    ]
-    outcome = assess(
-        rubric.criteria,
-        [verdict.score for verdict in verdicts],
-        request.reward.mode,
-        request.on_failure,
-        format_ok=has_format(text) if request.reward.mode == "stepwise" else None,
-        format_weight=request.reward.format_weight,
+def _about(judge: Judge, job: Job) -> dict[str, Any]:
+    """What an answer says beside its groups."""
+    return {
+        "request_id": job.request_id,
+        "run": job.request.run,
+        "step": job.request.step,
+        "mode": job.request.reward.mode,
+        "on_failure": job.request.on_failure,
+        "judge": judge_of(judge, job.setup),
+        "rubrics": pinned([group.rubric for group in job.groups]),
+        "usage": usage_of(job.outcomes),
+    }
+
+
+def _reward_group(job: Job, group: PlannedGroup) -> wire.GroupRewards:
+    try:
+        responses = tuple([_reward_response(job, group, response) for response in group.responses])
+    except UnscoredCriteria:
+        raise _judging_failed(job.outcomes) from None
+    return wire.GroupRewards(
+        id=group.group.id,
+        rubric=group.rubric.digest,
+        grounding_characters_omitted=group.grounding_omitted,
+        responses=responses,
     )
-    return wire.ResponseReward.model_construct(
-        reward=outcome.reward,
+
+
+def _reward_response(job: Job, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
+    options = job.request.reward
+    verdicts = read_verdicts(planned.plan, job.outcomes)
+    outcome = assess(
+        group.rubric.criteria,
+        [verdict.score for verdict in verdicts],
+        options.mode,
+        job.request.on_failure,
+        format_ok=has_format(planned.material.text) if options.mode == "stepwise" else None,
+        format_weight=options.format_weight,
+        gate_fraction=options.gate_fraction,
+    )
+    response, reward = planned.response, outcome.reward
+    penalised = options.penalises and outcome.policy_applied != "zero"  # no penalty moves a failure off its 0
+    if penalised:
+        reward = penalise(reward, options, tokens=response.tokens, stopped=response.stopped)
+    stepwise = job.setup is not None and job.setup.way.protocol == "stepwise"
+    return wire.ResponseReward(
+        reward=reward,
+        unpenalised=outcome.reward if penalised else None,
         status=outcome.status,
         policy_applied=outcome.policy_applied,
         dropped=outcome.dropped,
-        characters_omitted=plan.characters_omitted,
+        characters_omitted=planned.plan.characters_omitted,
         verdicts=tuple(verdicts),
-        steps=_steps(rubric, text, plan, verdicts) if request.protocol == "stepwise" else (),
-    )
-
-
-def _verdict(criterion_id: str, outcomes: Outcomes, digest: bytes) -> wire.Verdict:
-    outcome = outcomes.of[digest]
-    if isinstance(outcome, CallFailed):
-        failure = wire.Failure(kind=outcome.kind, detail=outcome.detail)
-        return wire.Verdict(criterion=criterion_id, status="failed", failure=failure)
-    return wire.Verdict.model_construct(
-        criterion=criterion_id,
-        status="ok",
-        score=outcome.score,
-        probability=outcome.probability,
-        menu_mass=outcome.menu_mass,
-        step=outcome.step,
-        failure=None,
-        cached=digest in outcomes.cached,
+        steps=_steps(group, planned, verdicts) if stepwise else (),
     )
 
 
 def _steps(
-    rubric: ResolvedRubric, text: str, plan: ResponsePlan, verdicts: Sequence[wire.Verdict]
+    group: PlannedGroup, planned: PlannedResponse, verdicts: Sequence[wire.Verdict]
 ) -> tuple[wire.StepReward, ...]:
+    plan, material = planned.plan, planned.material
     deltas = step_deltas(
-        rubric.criteria,
+        group.rubric.criteria,
         [verdict.score for verdict in verdicts],
         [-1 if verdict.step is None else verdict.step for verdict in verdicts],
         max((step.number for step in plan.steps), default=0),
     )
-    spans = [(0, 0, len(text)), *plan.steps]
-    return tuple([wire.StepReward(number=n, start=a, end=b, delta=deltas.get(n)) for n, a, b in spans])
+    spans = [(0, 0, len(material.text)), *plan.steps]
+    at = material.offset
+    return tuple([wire.StepReward(number=n, start=a + at, end=b + at, delta=deltas.get(n)) for n, a, b in spans])
 
 
 def _judging_failed(outcomes: Outcomes) -> JudgingFailed:

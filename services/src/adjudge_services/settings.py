@@ -21,8 +21,11 @@ class Settings(BaseSettings):
     )
     cache_url: str = Field(default="memory://", description="memory:// or redis://HOST:PORT/DB.")
     engine_url: str = Field(
-        default="llamacpp://qwen2.5-coder-1.5b", description="llamacpp://MODEL, with ?context= and ?threads=."
+        default="llamacpp://qwen2.5-coder-1.5b",
+        description="llamacpp://MODEL, vllm://MODEL or openai+http://HOST:PORT, each with options of its own.",
     )
+    engine_api_key: SecretStr | None = Field(default=None, description="Key of an openai+http(s):// engine.")
+    templates_dir: Path | None = Field(default=None, description="A folder of folders of prompt templates, by name.")
     fence_secret: SecretStr | None = Field(
         default=None,
         description="Makes the markers around judged text; equal on all replicas. A file in data_dir unless set.",

@@ -12,7 +12,9 @@ from judge_server.cache import cache_from_url
 from judge_server.engines import engine_from_url
 from judge_server.errors import EngineStartError
 from judge_server.judging.judge import Judge
+from judge_server.ports import Engine
 from judge_server.prompts.fencing import Fence
+from judge_server.prompts.library import TemplateLibrary
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore, migrations
 
@@ -34,8 +36,13 @@ def build_app(
     store = RubricStore(settings.store_url)
     service = Service(rubrics=store)
     cache = cache_from_url(settings.cache_url)
-    engine = engine_from_url(settings.engine_url)
-    judge = Judge(engine, cache, Fence(settings.fencing_secret()), queue_calls=settings.queue_calls)
+    judge = Judge(
+        engine_of(settings),
+        cache,
+        Fence(settings.fencing_secret()),
+        queue_calls=settings.queue_calls,
+        templates=TemplateLibrary(settings.templates_dir),
+    )
 
     async def start_judge() -> None:
         try:
@@ -59,11 +66,16 @@ def build_app(
         finally:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
-            await engine.close()
-            await cache.close()
+            await judge.close()
             await store.close()
 
     return create_app(service, max_body_bytes=settings.max_body_bytes, lifespan=lifespan)
+
+
+def engine_of(settings: Settings) -> Engine:
+    """The engine that the settings name, not started. Raises `ValueError` where there is no such engine."""
+    key = settings.engine_api_key
+    return engine_from_url(settings.engine_url, api_key=key.get_secret_value() if key else None)
 
 
 async def prepare_store(settings: Settings) -> None:

@@ -3,31 +3,49 @@
 import hashlib
 import json
 from dataclasses import asdict
+from functools import lru_cache
 
-from judge_server.ports import Call, EngineIdentity
-from trainer_client.wire import Protocol
+from judge_server.judging.ways import Way
+from judge_server.ports import AnswerForm, Call, Choice, EngineIdentity, Menu
+from trainer_client.wire import RATIONALE_TOKENS
 
 
-def judge_fingerprint(identity: EngineIdentity, template_digest: str, protocol: Protocol) -> str:
-    """Hash of model, weights, engine build, chat template, decoding, our templates and the protocol."""
+def judge_fingerprint(identity: EngineIdentity, template_digests: tuple[str, ...], way: Way) -> str:
+    """Hash of model, weights, engine build, chat template, decoding, prompt templates and the way of asking."""
     parts = asdict(identity)
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity, which no verdict depends on
-    canonical = json.dumps([parts, template_digest, protocol], sort_keys=True)
+    asked = asdict(way)
+    del asked["template"]  # its digest is here, and a name may come to mean something else
+    canonical = json.dumps([parts, template_digests, asked, RATIONALE_TOKENS if way.rationale else 0], sort_keys=True)
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class CallDigests:
-    """Digests of the calls about one shared text: hash(fingerprint, rendered prompt, menu), 32 bytes each."""
+    """Digests of the calls about one shared text: hash(fingerprint, rendered prompt, form of answer), 32 bytes each."""
 
     def __init__(self, fingerprint: str, system: str, shared: str) -> None:
         self._start = hashlib.sha256(f"{fingerprint}\0{system}\0{shared}\0".encode())
 
-    def of(self, call: Call) -> bytes:
-        """The digest of one call; equal prompts with equal menus have equal digests."""
+    def of(self, call: Call, verdicts: int = 1) -> tuple[bytes, ...]:
+        """One digest per verdict of a call; equal prompts answered in equal forms have equal digests."""
         digest = self._start.copy()
         digest.update(call.question.encode())
-        for option in call.menu:
-            digest.update(b"\0" + option.label.encode())
-        if call.then is not None:
-            digest.update(("\1" + call.then.lead + "\0".join(call.then.labels)).encode())
-        return digest.digest()
+        digest.update(_form(call.answer))
+        if call.reasoning is not None or call.think_tokens or call.sample is not None:
+            digest.update(repr((call.reasoning, call.think_tokens, call.sample)).encode())
+        whole = digest.digest()
+        if verdicts == 1:
+            return (whole,)
+        return tuple([hashlib.sha256(whole + n.to_bytes(4, "big")).digest() for n in range(verdicts)])
+
+
+@lru_cache(maxsize=4096)
+def _form(answer: AnswerForm) -> bytes:
+    if isinstance(answer, Menu):
+        then = () if answer.then is None else ("then", answer.then.lead, *answer.then.labels)
+        parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)
+    elif isinstance(answer, Choice):
+        parts = ("choice", answer.lead, *answer.labels)
+    else:
+        parts = ("written", str(answer.max_tokens), answer.schema)
+    return ("\0" + "\0".join(parts)).encode()

@@ -4,12 +4,16 @@ from collections.abc import Callable
 
 from judge_server.errors import EngineGone
 from judge_server.judging.plan import ResponsePlan
-from judge_server.ports import Engine
+from judge_server.ports import Call, Engine, Written
 
 _MARGIN = 0.95
 _TRIES = 8
 _LAST_RESORT = 16
 """Where the estimate leaves nothing to show, show this fraction: it errs when little of the context is left."""
+
+
+_TEMPLATE = 256
+"""More tokens than a chat template has around its messages, and than a verdict takes."""
 
 
 async def fit_response(
@@ -21,8 +25,10 @@ async def fit_response(
     grounding alone is too long), the plan is returned as it is, and the engine fails its calls as `truncated_input`.
     """
     whole = plan(None)
-    longest = max(len(call.question.encode()) for call in whole.batch.calls)
-    if len(whole.batch.system.encode()) + len(whole.batch.shared.encode()) + longest + 256 <= context_tokens:
+    if not whole.batch.calls:
+        return whole
+    longest = max(len(call.question.encode()) + _room(call) for call in whole.batch.calls)
+    if len(whole.batch.system.encode()) + len(whole.batch.shared.encode()) + longest + _TEMPLATE <= context_tokens:
         return whole  # no tokenizer makes more tokens than bytes
     around = len(whole.batch.system) + max(len(call.question) for call in whole.batch.calls)
     candidate, keep = whole, length
@@ -40,3 +46,11 @@ async def fit_response(
             return whole
         candidate = plan(keep)
     return whole
+
+
+def _room(call: Call) -> int:
+    """The most tokens that follow the question: thoughts, reasons and what asks for the verdict, the answer."""
+    written = call.answer.max_tokens if isinstance(call.answer, Written) else 0
+    if call.reasoning is None:
+        return call.think_tokens + written
+    return 2 * call.think_tokens + call.reasoning.max_tokens + len(call.reasoning.ask.encode()) + written

@@ -1,69 +1,204 @@
-"""Planning: (response, criterion) pairs become calls, each with its digest. Pure: nothing is asked here."""
+"""Planning: (response, criterion) pairs become calls and checks, each with its digest. Pure: nothing is asked here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from judge_server.checks import Check
 from judge_server.judging.fingerprint import CallDigests
-from judge_server.judging.protocols import make_call
-from judge_server.ports import Batch
-from judge_server.prompts import PromptTemplates
+from judge_server.judging.items import WHOLE_RESPONSE
+from judge_server.judging.protocols import HOLISTIC, Question, ask_criteria
+from judge_server.judging.shortening import shorten_messages, without_middle
+from judge_server.judging.ways import JudgeSetup
+from judge_server.ports import Batch, Sample
+from judge_server.prompts.conversation import render_conversation
 from trainer_client.steps import Step, extract_final_answer, split_steps
-from trainer_client.wire import Criterion, Group, Protocol
+from trainer_client.thinking import Material
+from trainer_client.wire import Criterion, Prompt, Verification, VerificationMethod
+from trainer_client.wire.verification import ByJudge, ByMath
 
 FINAL_ANSWER_CHARACTERS = 400
 """How much of an extracted final answer is shown again beside the right one."""
 
+OUTCOME = "outcome"
+"""The criterion id of the verdict that compares the final answer with the ground truth."""
+
+BY_MATH = ByMath(method="math")
+
 
 @dataclass(frozen=True, slots=True)
-class JudgeSetup:
-    """Who judges: the protocol, its templates, and the fingerprint they give with the engine."""
+class Context:
+    """What the responses of a group have in common: the prompt, and what only the judge sees."""
 
-    protocol: Protocol
-    templates: PromptTemplates
-    fingerprint: str
+    prompt: Prompt
+    grounding: str | None = None
+    reference_answer: str | None = None
+    ground_truth: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One verdict to be had: its criterion's id, who decides, and the digest of each vote (one unless asked).
+
+    `step` is the step of a verdict that names none: a program's is about the whole response.
+    """
+
+    criterion: str
+    method: VerificationMethod
+    digests: tuple[bytes, ...]
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call of a plan's batch, and the digests of the verdicts its reply holds."""
+
+    question: Question
+    digests: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """One response's calls, in the order of its criteria, with their digests; `batch` holds them all."""
+    """All that one response needs: a slot per verdict, the calls and checks that fill them, and the steps.
 
+    `system_alone` is the system message under which a criterion is asked by itself again.
+    """
+
+    slots: tuple[Slot, ...]
     batch: Batch
-    digests: tuple[bytes, ...]
-    steps: tuple[Step, ...]
+    asked: tuple[Asked, ...]
+    checks: tuple[tuple[bytes, Check], ...] = ()
+    system_alone: str = ""
+    steps: tuple[Step, ...] = ()
     characters_omitted: int = 0
 
+    @property
+    def digests(self) -> tuple[bytes, ...]:
+        """Every digest the plan asks the judge for."""
+        return tuple([digest for asked in self.asked for digest in asked.digests])
 
-def plan_response(
-    setup: JudgeSetup, group: Group, response: str, criteria: Sequence[Criterion], keep: int | None
-) -> ResponsePlan:
-    """Plan the calls about one response.
+
+class GroupPlanner:
+    """Plans the calls and checks about the responses to one prompt by one rubric; what they share is made once.
 
     Args:
         setup: the judge.
-        group: the prompt, and what else the judge may see.
-        response: the text to judge. Its steps are those of the whole text, whatever `keep` says.
-        criteria: what to judge it by; shape (M,).
-        keep: show the judge only this many characters, the first and the last half with the middle left out; None
-            shows them all.
+        context: the prompt, and what else the judge may see.
+        criteria: what to judge by; shape (M,). Under `likert` they guide one rating of the whole.
+        votes: how many verdicts to sample for each criterion.
     """
-    stepwise = setup.protocol == "stepwise"
-    steps = tuple(split_steps(response)) if stepwise else ()
-    show_final_answer = stepwise or group.ground_truth is not None
-    final_answer = extract_final_answer(response) if show_final_answer else None
-    if final_answer is not None:
-        final_answer, _ = _without_middle(final_answer, FINAL_ANSWER_CHARACTERS)
-    shown, omitted = _without_middle(response, keep)
-    templates = setup.templates
-    shared = templates.shared(group, shown, show_final_answer=show_final_answer, final_answer=final_answer)
-    numbers = [step.number for step in steps]
-    calls = tuple([make_call(setup.protocol, templates.question(c), numbers) for c in criteria])
-    digests = CallDigests(setup.fingerprint, templates.system, shared)
-    return ResponsePlan(Batch(templates.system, shared, calls), tuple([digests.of(c) for c in calls]), steps, omitted)
+
+    def __init__(self, setup: JudgeSetup, context: Context, criteria: Sequence[Criterion], *, votes: int = 1) -> None:
+        self._setup = setup
+        self._context = context
+        self._criteria = criteria
+        self._votes = votes
+        self._programs = [verification_of(setup, criterion, context) for criterion in criteria]
+        self._to_ask = tuple([c for c, program in zip(criteria, self._programs, strict=True) if program is None])
+        self._templates = setup.alone if setup.asks_alone(len(self._to_ask)) else setup.together
+        self._stepwise = setup.way.protocol == "stepwise"
+        self._prompt = render_conversation(context.prompt, self._templates.fence)
+        self._questions: dict[tuple[int, ...], list[Question]] = {}
+
+    def plan(self, judged: Material, *, keep: int | None = None) -> ResponsePlan:
+        """Plan one response, or what of it is to be judged.
+
+        Its steps and its final answer are those of all of it, whatever `keep` says: show the judge only this many
+        characters, the first and the last half with the middle left out; None shows them all.
+        """
+        steps = tuple(split_steps(judged.text)) if self._stepwise else ()
+        needs_final_answer = (
+            self._stepwise or self._context.ground_truth is not None or len(self._to_ask) < len(self._criteria)
+        )
+        final_answer = extract_final_answer(judged.text) if needs_final_answer else None
+        shared, omitted = self._shared(judged, final_answer, keep)
+        digests = CallDigests(self._setup.fingerprint, self._templates.system, shared)
+
+        asked: list[Asked] = []
+        votes_of: dict[str, list[bytes]] = {}
+        for question in self._questions_about(tuple([step.number for step in steps])):
+            own = digests.of(question.call, len(question.criteria))
+            asked.append(Asked(question, own))
+            for criterion, digest in zip(question.criteria, own, strict=True):
+                votes_of.setdefault(criterion, []).append(digest)
+        checks = {
+            criterion.id: Check(program, judged.text, final_answer, self._context.ground_truth)
+            for criterion, program in zip(self._criteria, self._programs, strict=True)
+            if program is not None
+        }
+        return ResponsePlan(
+            self._slots(votes_of, checks),
+            Batch(self._templates.system, shared, tuple([a.question.call for a in asked])),
+            tuple(asked),
+            tuple([(check.digest, check) for check in checks.values()]),
+            self._setup.together.system if self._setup.way.protocol == "checklist" else self._setup.alone.system,
+            steps,
+            omitted,
+        )
+
+    def _questions_about(self, step_numbers: tuple[int, ...]) -> list[Question]:
+        """The questions about a response with these steps, every vote's in turn."""
+        made = self._questions.get(step_numbers)
+        if made is None:
+            temperature = self._setup.way.temperature
+            samples = [Sample(temperature, vote) if temperature else None for vote in range(self._votes)]
+            made = self._questions[step_numbers] = [
+                question
+                for sample in samples
+                for question in ask_criteria(self._setup, self._to_ask, step_numbers, sample)
+            ]
+        return made
+
+    def _slots(self, votes_of: dict[str, list[bytes]], checks: dict[str, Check]) -> tuple[Slot, ...]:
+        if self._setup.way.protocol == "likert":
+            return (Slot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
+        step = WHOLE_RESPONSE if self._stepwise else None
+        return tuple(
+            [
+                Slot(c.id, "judge", tuple(votes_of[c.id]))
+                if program is None
+                else Slot(c.id, program.method, (checks[c.id].digest,), step)
+                for c, program in zip(self._criteria, self._programs, strict=True)
+            ]
+        )
+
+    def _shared(self, judged: Material, final_answer: str | None, keep: int | None) -> tuple[str, int]:
+        context, fence = self._context, self._templates.fence
+        show_final_answer = self._stepwise or context.ground_truth is not None
+        if judged.messages is None:
+            shown, omitted = without_middle(judged.text, keep)
+            response = fence(shown)
+        else:
+            messages, omitted = shorten_messages(judged.messages, keep)
+            response = render_conversation(messages, fence)
+        if final_answer is not None:
+            final_answer, _ = without_middle(final_answer, FINAL_ANSWER_CHARACTERS)
+        shared = self._templates.shared(
+            prompt=self._prompt,
+            conversation=not isinstance(context.prompt, str),
+            response=response,
+            grounding=context.grounding,
+            reference_answer=context.reference_answer,
+            ground_truth=context.ground_truth,
+            show_final_answer=show_final_answer,
+            final_answer=final_answer if show_final_answer else None,
+        )
+        return shared, omitted
 
 
-def _without_middle(text: str, keep: int | None) -> tuple[str, int]:
-    if keep is None or len(text) <= keep:
-        return text, 0
-    omitted = len(text) - keep
-    head = keep - keep // 2
-    return f"{text[:head]}\n[{omitted} characters left out]\n{text[len(text) - keep // 2 :]}", omitted
+def plan_outcome(judged: Material, ground_truth: str) -> ResponsePlan:
+    """Plan the check of a response's final answer against the ground truth; no judge is asked."""
+    check = Check(BY_MATH, judged.text, extract_final_answer(judged.text), ground_truth)
+    return ResponsePlan((Slot(OUTCOME, "math", (check.digest,)),), Batch("", "", ()), (), ((check.digest, check),))
+
+
+def verification_of(setup: JudgeSetup, criterion: Criterion, context: Context) -> Verification | None:
+    """The program that verifies a criterion; None where the judge is asked.
+
+    An `answer` is compared with the ground truth, where there is one and the criterion names no other way: SRaR
+    verifies it by the outcome.
+    """
+    if setup.way.protocol == "likert" or isinstance(criterion.verification, ByJudge):
+        return None
+    if criterion.verification is None and criterion.kind == "answer" and context.ground_truth:
+        return BY_MATH
+    return criterion.verification

@@ -1,45 +1,156 @@
-"""The judging protocols: which menu a criterion's question offers, and what a reply to it means.
+"""The judging protocols: what a criterion is asked, in what form it is answered, and what an answer means.
 
-`binary` asks yes or no. `stepwise` asks yes or no and then for the step. Neither parses free text: a reply is a
-distribution over the menu, so nothing a response says can make a verdict that is not on it.
+One criterion a call is a distribution over a menu, or a choice among labels, so that nothing a response says can make
+a verdict that is not on offer. Several criteria a call are written as JSON, and read by `judge_server.judging.items`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TypeVar
 
-from judge_server.ports import Call, CallFailed, Choice, Finding, Option, Reply
-from trainer_client.wire import Protocol
+from judge_server.judging.items import NO_STEP, WHOLE_RESPONSE, ItemForm, items_schema, written_tokens
+from judge_server.judging.replies import read_grade, read_rating, read_written, read_yes_no
+from judge_server.judging.ways import JudgeSetup
+from judge_server.ports import (
+    AnswerForm,
+    Call,
+    CallFailed,
+    Choice,
+    Finding,
+    Menu,
+    Option,
+    Reasoning,
+    Reply,
+    Sample,
+    Written,
+)
+from judge_server.prompts import points
+from trainer_client.wire import RATIONALE_TOKENS, Criterion
 
-YES = Option("yes", ("yes", "Yes", "YES", " yes", " Yes", " YES"))
-NO = Option("no", ("no", "No", "NO", " no", " No", " NO"))
-MENU = (YES, NO)
-
-WHOLE_RESPONSE, NO_STEP = 0, -1
+FormT = TypeVar("FormT", bound=AnswerForm)
 
 
-def step_choice(step_numbers: Sequence[int]) -> Choice:
-    """The steps a verdict may name: those the response has, 0 for the whole of it, -1 for none."""
-    return Choice(", step ", tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP)))
+def option(label: str) -> Option:
+    """A label with the spellings a model gives it."""
+    cased = dict.fromkeys((label, label.capitalize(), label.upper()))
+    return Option(label, (*cased, *(f" {spelling}" for spelling in cased)))
 
 
-def make_call(protocol: Protocol, question: str, step_numbers: Sequence[int]) -> Call:
-    """The call that asks one criterion's question of a response with these steps."""
-    return Call(question, MENU, step_choice(step_numbers) if protocol == "stepwise" else None)
+YES_NO = (option("yes"), option("no"))
+HOLISTIC = "overall"
+"""The criterion id of a verdict about the response as a whole."""
+
+LOWEST_RATING, HIGHEST_RATING = 1, 10
+_LONGEST_MENU_GRADE = 9
+"""Grades of one digit are one token for every tokenizer; a higher scale is a choice among labels."""
 
 
-def read_reply(call: Call, reply: Reply) -> Finding | CallFailed:
-    """Turn a reply into a verdict.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call, the ids of the criteria its reply has a verdict on, and how to read them, in that order.
 
-    probability = mass(yes) / (mass(yes) + mass(no)); the criterion is satisfied from one half on. menu_mass is that
-    denominator. A reply without any mass on the menu, or with a step that was not offered, is a `parse` failure.
+    `alone` asks for one of them by itself, by its place, where the reply left it out.
     """
-    yes, no = reply.masses
-    menu_mass = yes + no
-    if not menu_mass > 0:
-        return CallFailed("parse", "the judge put no probability on yes or no")
-    step = None
-    if call.then is not None:
-        if reply.chosen not in call.then.labels:
-            return CallFailed("parse", f"the judge named step {reply.chosen!r}, which was not on offer")
-        step = int(reply.chosen)
-    probability = yes / menu_mass
-    return Finding(1.0 if probability >= 0.5 else 0.0, probability, min(menu_mass, 1.0), step)
+
+    call: Call
+    criteria: tuple[str, ...]
+    read: Callable[[Reply], list[Finding | CallFailed]]
+    alone: Callable[[int], "Question"] | None = None
+
+
+def ask_criteria(
+    setup: JudgeSetup, criteria: tuple[Criterion, ...], step_numbers: tuple[int, ...], sample: Sample | None
+) -> list[Question]:
+    """The questions that ask criteria of a response with these steps, in order, in the setup's way."""
+    if setup.way.protocol == "likert":
+        return [_ask_holistically(setup, criteria, sample)]
+    if setup.asks_alone(len(criteria)):
+        return [ask_alone(setup, criterion, step_numbers, sample) for criterion in criteria]
+    size = setup.per_call(len(criteria))
+    chunks = [criteria[start : start + size] for start in range(0, len(criteria), size)]
+    return [_ask_together(setup, chunk, step_numbers, sample) for chunk in chunks]
+
+
+def ask_alone(
+    setup: JudgeSetup, criterion: Criterion, step_numbers: tuple[int, ...], sample: Sample | None
+) -> Question:
+    """Ask one criterion of a response with these steps."""
+    protocol = setup.way.protocol
+    if protocol == "checklist":
+        return _ask_together(setup, (criterion,), step_numbers, sample)
+    question = setup.alone.question(criterion)
+    if protocol == "graded":
+        return ask(setup, criterion.id, question, _grades(criterion.scale), sample, read_grade)
+    menu = _yes_no(step_numbers if protocol == "stepwise" else None)
+    return ask(setup, criterion.id, question, menu, sample, read_yes_no)
+
+
+def ask(
+    setup: JudgeSetup,
+    about: str,
+    question: str,
+    answer: FormT,
+    sample: Sample | None,
+    read: Callable[[FormT, Reply], Finding | CallFailed],
+) -> Question:
+    """Ask for one verdict, which `read` reads from the form of its answer and the reply."""
+    way = setup.way
+    reasoning = Reasoning(RATIONALE_TOKENS, setup.alone.ask) if way.rationale else None
+    call = Call(question, answer, reasoning, way.think_tokens, sample)
+    return Question(call, (about,), lambda reply: [read(answer, reply)])
+
+
+def _ask_together(
+    setup: JudgeSetup, criteria: tuple[Criterion, ...], step_numbers: tuple[int, ...], sample: Sample | None
+) -> Question:
+    steps = step_numbers if setup.way.protocol == "stepwise" else None
+    forms = tuple([_form(setup, criterion, steps) for criterion in criteria])
+    schema, tokens = _written(forms)
+    call = Call(
+        setup.together.questions(criteria),
+        Written(schema, tokens),
+        think_tokens=setup.way.think_tokens,
+        sample=sample,
+    )
+    return Question(
+        call,
+        tuple([criterion.id for criterion in criteria]),
+        partial(read_written, forms),
+        lambda place: ask_alone(setup, criteria[place], step_numbers, sample),
+    )
+
+
+def _ask_holistically(setup: JudgeSetup, criteria: tuple[Criterion, ...], sample: Sample | None) -> Question:
+    ratings = Choice(tuple(str(n) for n in range(LOWEST_RATING, HIGHEST_RATING + 1)))
+    return ask(setup, HOLISTIC, setup.alone.holistic(criteria), ratings, sample, read_rating)
+
+
+def _form(setup: JudgeSetup, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:
+    protocol, reason = setup.way.protocol, setup.way.rationale
+    if protocol == "graded":
+        return ItemForm("grade", float(criterion.scale), reason=reason)
+    if protocol == "checklist":
+        return ItemForm("awarded", points(criterion), reason=reason)
+    return ItemForm("satisfied", steps=steps, reason=reason)
+
+
+@lru_cache(maxsize=1024)
+def _written(forms: tuple[ItemForm, ...]) -> tuple[str, int]:
+    return items_schema(forms), written_tokens(forms)
+
+
+@lru_cache(maxsize=1024)
+def _yes_no(step_numbers: tuple[int, ...] | None) -> Menu:
+    if step_numbers is None:
+        return Menu(YES_NO)
+    labels = tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP))
+    return Menu(YES_NO, Choice(labels, lead=", step "))
+
+
+@lru_cache(maxsize=128)
+def _grades(scale: int) -> Menu | Choice:
+    labels = tuple(str(n) for n in range(scale + 1))
+    if scale > _LONGEST_MENU_GRADE:
+        return Choice(labels)
+    return Menu(tuple(Option(label, (label, f" {label}")) for label in labels))

@@ -8,11 +8,11 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
-from judge_server.web import health, problems, rewards, rubrics
+from judge_server.web import comparisons, health, problems, rewards, rubrics, verdicts
 from judge_server.web.boundary import Boundary
 from judge_server.web.service import Service
 from trainer_client import __version__
-from trainer_client.wire import Problem
+from trainer_client.wire import Problem, RewardLine
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -27,7 +27,7 @@ def create_app(service: Service, *, max_body_bytes: int = 64 * 2**20, lifespan: 
         generate_unique_id_function=_operation_id,
     )
     app.state.service = service
-    for module in (rewards, rubrics, health):
+    for module in (rewards, verdicts, comparisons, rubrics, health):
         app.include_router(module.router)
     problems.install(app)
     app.add_middleware(Boundary, max_body_bytes=max_body_bytes)
@@ -35,7 +35,7 @@ def create_app(service: Service, *, max_body_bytes: int = 64 * 2**20, lifespan: 
 
     def openapi() -> dict[str, Any]:
         schema = document()
-        schema["components"]["schemas"].update(_problem_schemas())
+        schema["components"]["schemas"].update(_undeclared_schemas())
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -46,6 +46,10 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def _problem_schemas() -> dict[str, Any]:
-    schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {**schema.pop("$defs", {}), "Problem": schema}
+def _undeclared_schemas() -> dict[str, Any]:
+    """What routes refer to without declaring it as their model: problems, and the lines of a stream."""
+    schemas: dict[str, Any] = {}
+    for model in (RewardLine, Problem):
+        schema = model.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
+    return schemas

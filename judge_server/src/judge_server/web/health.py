@@ -1,5 +1,6 @@
 """`/healthz`, `/readyz` and `GET /v1`: is the process alive, can it judge, and what does it know."""
 
+from dataclasses import asdict
 from typing import get_args
 
 from fastapi import APIRouter, Request, Response
@@ -9,7 +10,7 @@ from judge_server.errors import NotReady
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from trainer_client import __version__
-from trainer_client.wire import FailurePolicy, Protocol, RewardMode
+from trainer_client.wire import PROTOCOLS_FOR, FailurePolicy, Protocol, RewardMode, VerificationMethod
 
 router = APIRouter(tags=["service"])
 
@@ -26,6 +27,17 @@ class Readiness(BaseModel):
     checks: dict[str, bool]
 
 
+class EngineAbilities(BaseModel):
+    """What the judge's engine can do, see `judge_server.ports.Capabilities`."""
+
+    logprobs: bool
+    token_menus: bool
+    json_schema: bool
+    prompt_logprobs: bool
+    prefix_in_flight: bool
+    seeds: bool
+
+
 class Capabilities(BaseModel):
     """What this server understands, so that a client can leave out what it does not."""
 
@@ -33,7 +45,11 @@ class Capabilities(BaseModel):
     model: str | None
     modes: list[str]
     protocols: list[str]
+    protocols_for: dict[str, list[str]]
     failure_policies: list[str]
+    verification_methods: list[str]
+    templates: list[str]
+    engine: EngineAbilities | None
 
 
 @router.get("/healthz", summary="Is the process alive")
@@ -56,12 +72,16 @@ async def readyz(request: Request) -> Readiness | Response:
 
 @router.get("/v1", summary="Version and capabilities")
 async def capabilities(request: Request) -> Capabilities:
-    """Lists the reward modes, judging protocols and failure policies of this server."""
+    """Lists the reward modes, judging protocols and failure policies of this server, and what its engine can do."""
     judge = service_of(request).judge
     return Capabilities(
         version=__version__,
         model=judge.identity.model if judge else None,
         modes=list(get_args(RewardMode)),
         protocols=list(get_args(Protocol)),
+        protocols_for={mode: list(protocols) for mode, protocols in PROTOCOLS_FOR.items()},
         failure_policies=list(get_args(FailurePolicy)),
+        verification_methods=list(get_args(VerificationMethod)),
+        templates=judge.templates.names if judge else [],
+        engine=EngineAbilities(**asdict(judge.identity.capabilities)) if judge else None,
     )

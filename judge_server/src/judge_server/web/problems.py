@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from judge_server.errors import InvalidRequest, ServiceError
+from judge_server.web.disconnect import CallerLeft, nobody_to_answer
 from trainer_client.wire import FieldError, Problem, ProblemType
 from trainer_client.wire.problems import field_errors
 
@@ -20,9 +21,12 @@ _FRAMEWORK_TYPES: dict[int, ProblemType] = {
 }
 
 
-def problem_response(error: ServiceError, request_id: str) -> Response:
-    """The response for one of our errors."""
-    problem = Problem(
+UNFORESEEN = "Something went wrong on our side; the server's log has the reason under the request id."
+
+
+def problem_of(error: ServiceError, request_id: str) -> Problem:
+    """The problem that one of our errors is answered with."""
+    return Problem(
         type=error.type,
         title=error.title,
         status=error.status,
@@ -31,6 +35,11 @@ def problem_response(error: ServiceError, request_id: str) -> Response:
         retryable=error.retryable,
         errors=error.errors,
     )
+
+
+def problem_response(error: ServiceError, request_id: str) -> Response:
+    """The response for one of our errors."""
+    problem = problem_of(error, request_id)
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     return _response(problem, headers)
 
@@ -41,6 +50,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ServiceError)
     async def service_error(request: Request, error: ServiceError) -> Response:
         return problem_response(error, request.state.request_id)
+
+    @app.exception_handler(CallerLeft)
+    async def caller_left(request: Request, error: CallerLeft) -> Response:
+        return nobody_to_answer()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -66,8 +79,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         log.exception("request %s failed", request.state.request_id, exc_info=error)
-        detail = "Something went wrong on our side; the server's log has the reason under the request id."
-        return problem_response(ServiceError(detail), request.state.request_id)
+        return problem_response(ServiceError(UNFORESEEN), request.state.request_id)
 
 
 def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:

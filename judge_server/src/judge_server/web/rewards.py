@@ -1,13 +1,23 @@
-"""`POST /v1/rewards`."""
+"""`POST /v1/rewards`, answered whole or group by group."""
 
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
+from fastapi.responses import StreamingResponse
 
+from judge_server.errors import ServiceError
 from judge_server.rubrics import PROJECT_ID
-from judge_server.web.problems import documented
+from judge_server.web.disconnect import while_connected
+from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
-from trainer_client.wire import RewardAnswer, RewardRequest
+from trainer_client.wire import GroupRewards, RewardAnswer, RewardLine, RewardRequest, RewardSummary
+
+log = logging.getLogger("adjudge")
+
+NDJSON = "application/x-ndjson"
 
 router = APIRouter(prefix="/v1", tags=["rewards"])
 
@@ -40,7 +50,10 @@ EXAMPLE: dict[str, Any] = {
     "/rewards",
     summary="Judge groups of responses by a rubric and reward them",
     response_model=RewardAnswer,
-    responses=documented(404, 413, 422, 429, 502, 503),
+    responses={
+        200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/RewardLine"}}}},
+        **documented(404, 413, 422, 429, 502, 503),
+    },
 )
 async def rewards(
     request: Request,
@@ -50,6 +63,43 @@ async def rewards(
 
     A verdict that the judge failed to give has `status: failed` and no score, and by default leaves its response
     without a reward: `on_failure` says what else to do.
+
+    With `Accept: application/x-ndjson` every group is a line of its own, sent as soon as it is done, in whatever order
+    that is; the last line is a `summary`, or a `problem` if something broke it off. Whoever hangs up cancels what is
+    not done.
     """
-    answer = await service_of(request).scorer().score(body, request_id=request.state.request_id, project_id=PROJECT_ID)
+    request_id = request.state.request_id
+    scorer = service_of(request).scorer()
+    if NDJSON in request.headers.get("accept", ""):
+        stream = scorer.stream(body, request_id=request_id, project_id=PROJECT_ID)
+        first = await while_connected(request, anext(stream))  # what is wrong with the request is no 200
+        return StreamingResponse(_lines(first, stream, request_id), media_type=NDJSON)
+    answer = await while_connected(request, scorer.score(body, request_id=request_id, project_id=PROJECT_ID))
     return Response(answer.model_dump_json(), media_type="application/json")
+
+
+async def _lines(
+    first: GroupRewards | RewardSummary,
+    stream: AsyncGenerator[GroupRewards | RewardSummary, None],
+    request_id: str,
+) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        yield _line(first)
+        try:
+            async for part in stream:
+                yield _line(part)
+        except ServiceError as error:
+            yield _json_line(RewardLine(problem=problem_of(error, request_id)))
+        except Exception:
+            log.exception("request %s failed", request_id)
+            yield _json_line(RewardLine(problem=problem_of(ServiceError(UNFORESEEN), request_id)))
+
+
+def _line(part: GroupRewards | RewardSummary) -> bytes:
+    if isinstance(part, GroupRewards):
+        return _json_line(RewardLine.model_construct(group=part))
+    return _json_line(RewardLine.model_construct(summary=part))
+
+
+def _json_line(line: RewardLine) -> bytes:
+    return line.model_dump_json(exclude_unset=True).encode() + b"\n"

@@ -18,11 +18,15 @@ class Service:
     judge: Judge | None = None
     problem: str = "the judge model is still loading"
 
-    def scorer(self) -> Scorer:
-        """The scorer; raises `NotReady` before the judge has started."""
+    def ready_judge(self) -> Judge:
+        """The judge; raises `NotReady` before it has started."""
         if self.judge is None:
             raise NotReady(f"Cannot judge yet: {self.problem}. GET /readyz says when.", retry_after_s=2)
-        return Scorer(self.judge, self.rubrics)
+        return self.judge
+
+    def scorer(self) -> Scorer:
+        """The scorer; raises `NotReady` before the judge has started."""
+        return Scorer(self.ready_judge(), self.rubrics)
 
     async def checks(self) -> dict[str, bool]:
         """What readiness depends on, each part by itself."""

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from adjudge_services.cli.output import out
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import prepare_store
+from adjudge_services.wiring import engine_of, prepare_store
 from judge_server.cache import cache_from_url
-from judge_server.engines import engine_from_url
-from judge_server.judging.protocols import make_call, read_reply
-from judge_server.ports import Batch, Finding, Reply
+from judge_server.judging.protocols import YES_NO
+from judge_server.judging.replies import read_yes_no
+from judge_server.ports import Batch, Call, Finding, Menu, Reply
 from rubric_store import RubricStore
 
 Check = Callable[[Settings], Coroutine[Any, Any, str]]
@@ -71,15 +71,18 @@ async def _secret(settings: Settings) -> str:
 
 async def _judge(settings: Settings) -> str:
     """Load the engine and ask it something that any model can tell."""
-    engine = engine_from_url(settings.engine_url)
+    engine = engine_of(settings)
     try:
         identity = await engine.start()
-        call = make_call("binary", "Is the word 'apple' in this list? Answer yes or no.", [])
+        menu = Menu(YES_NO)
+        call = Call("Is the word 'apple' in this list? Answer yes or no.", menu)
         batch = Batch("Answer with one word: yes or no.", "apple, pear, plum\n", (call,))
         outcome = await anext(outcome async for _, outcome in engine.answer(batch))
-        finding = read_reply(call, outcome) if isinstance(outcome, Reply) else outcome
+        finding = read_yes_no(menu, outcome) if isinstance(outcome, Reply) else outcome
         if not isinstance(finding, Finding):
             raise RuntimeError(f"it gave no verdict: {finding.detail}")
+        if finding.probability is None or finding.menu_mass is None:
+            return f"{identity.model}: says {'yes' if finding.score else 'no'}, and shows no probabilities"
         return f"{identity.model}: P(yes) {finding.probability:.2f}, menu mass {finding.menu_mass:.2f}"
     finally:
         await engine.close()

@@ -2,7 +2,7 @@
 
 import typer
 
-from adjudge_services.cli import doctor, migrate, models, rubrics, score, serve
+from adjudge_services.cli import doctor, migrate, models, rubrics, score, serve, templates
 
 app = typer.Typer(
     help="Adjudge judges responses by rubrics and rewards them.", no_args_is_help=True, add_completion=False
@@ -13,3 +13,4 @@ app.command("doctor")(doctor.doctor)
 app.command("migrate")(migrate.migrate)
 app.add_typer(rubrics.app, name="rubrics")
 app.add_typer(models.app, name="models")
+app.add_typer(templates.app, name="templates")

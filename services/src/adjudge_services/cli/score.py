@@ -30,7 +30,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
-from trainer_client.wire import FailurePolicy, Protocol, RewardMode
+from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, Protocol, ReasoningPart, RewardMode
 
 _PIPED_WIDTH = 140
 _NO_RUBRIC = "has no rubric; give the line one, or all of them one by --rubric"
@@ -48,6 +48,19 @@ def score(
         Protocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
     ] = None,
     on_failure: Annotated[FailurePolicy, typer.Option(help="What a failed verdict does to a reward.")] = "null",
+    criteria_per_call: Annotated[
+        str | None, typer.Option(help="Criteria that share a call: a number, or all.", metavar="N|all")
+    ] = None,
+    rationale: Annotated[bool, typer.Option("--rationale", help="Have reasons written before each verdict.")] = False,
+    votes: Annotated[int, typer.Option(min=1, help="Verdicts to sample for each criterion.")] = 1,
+    think_tokens: Annotated[int, typer.Option(min=0, help="Tokens a thinking judge may think for.")] = 0,
+    reasoning: Annotated[
+        ReasoningPart, typer.Option(help="What of a response's own thinking the judge sees.")
+    ] = "strip",
+    grounding_characters: Annotated[
+        int | None, typer.Option(min=1, help="Show at most this much of a grounding.")
+    ] = None,
+    template: Annotated[str | None, typer.Option(help="A set of prompt templates of ADJUDGE_TEMPLATES_DIR.")] = None,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Judge over-long responses without their middle.")
     ] = False,
@@ -71,7 +84,7 @@ def score(
     lines = list(islice(read_groups(file), limit))
     bad = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     groups = [line for line in lines if isinstance(line, GroupLine)]
-    if rubric is None:
+    if rubric is None and mode not in NEEDS_NO_RUBRIC:
         bad |= {line.number: _NO_RUBRIC for line in groups if line.group.rubric is None}
         groups = [line for line in groups if line.group.rubric is not None]
     if not groups and not bad:
@@ -84,6 +97,13 @@ def score(
             "mode": mode,
             "protocol": protocol,
             "on_failure": on_failure,
+            "criteria_per_call": _per_call(criteria_per_call),
+            "rationale": rationale,
+            "votes": votes,
+            "think_tokens": think_tokens,
+            "reasoning": reasoning,
+            "grounding_characters": grounding_characters,
+            "template": template,
             "truncate": truncate,
             "deadline_s": deadline_s,
         }
@@ -93,6 +113,10 @@ def score(
     scored.refused.update(bad)
     _write(scored, output, f"{file.name} · {mode} · {scored.judge}", sys.stdout.isatty() if table is None else table)
     _summarise(scored, file, time.monotonic() - started)
+
+
+def _per_call(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
 async def _score(

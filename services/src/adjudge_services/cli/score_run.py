@@ -73,7 +73,8 @@ async def score_groups(
         rewards = [part for part in parts if isinstance(part, RewardAnswer)]
         responses = tuple(part.groups[0].responses[0] for part in rewards)
         scored.groups.append(rewards[0].groups[0].model_copy(update={"responses": responses}))
-        scored.judge = f"{rewards[0].judge.model}, {rewards[0].judge.fingerprint[:19]}…"
+        if (judge := rewards[0].judge) is not None:
+            scored.judge = f"{judge.model}, {judge.fingerprint[:19]}…"
         for part in rewards:
             totals.update(part.usage.model_dump())
     scored.usage = Usage(**totals)

@@ -12,7 +12,11 @@ _VERDICTS_A_LINE = 3
 
 
 def rewards_table(groups: Sequence[GroupRewards]) -> Table:
-    """One row per response. A verdict reads `s1 ✓ 0.87 @2`: criterion, satisfied, probability, step."""
+    """One row per response.
+
+    A verdict reads `s1 ✓ 0.87 @2`: criterion, satisfied, probability, step; `s1 0.75 (3)`: criterion, score, grade; or
+    `s1 ✓ math`: criterion, satisfied, the program that says so.
+    """
     stepwise = any(response.steps for group in groups for response in group.responses)
     table = Table(show_lines=stepwise, header_style="bold")
     table.add_column("group")
@@ -49,10 +53,15 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Text:
 def _verdict(verdict: Verdict) -> Text:
     if verdict.failure is not None:
         return Text(f"{verdict.criterion} ! {verdict.failure.kind}", style="red")
-    mark, style = ("✓", "green") if verdict.score else ("✗", "dim")
-    text = f"{verdict.criterion} {mark}"
+    style = "green" if verdict.score else "dim"
+    if verdict.grade is not None:
+        text = f"{verdict.criterion} {verdict.score:.2f} ({verdict.grade:g})"
+    else:
+        text = f"{verdict.criterion} {'✓' if verdict.score else '✗'}"
     if verdict.probability is not None:
         text += f" {verdict.probability:.2f}"
+    elif verdict.method != "judge":
+        text += f" {verdict.method}"
     if verdict.step is not None:
         text += f" @{verdict.step}"
     return Text(text, style=style)

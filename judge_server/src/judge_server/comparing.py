@@ -1,0 +1,133 @@
+"""`POST /v1/comparisons`: two responses side by side, judged in both orders, so that the order decides nothing.
+
+The answer to a pair is the mean over its orders (DRO, pairwise win rate): a judge that prefers whatever stands first
+gives every pair one half.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from judge_server.judging.fingerprint import CallDigests
+from judge_server.judging.grounding import fit_grounding
+from judge_server.judging.judge import Judge
+from judge_server.judging.plan import Asked, ResponsePlan, Slot
+from judge_server.judging.protocols import ask, option
+from judge_server.judging.replies import read_yes_no
+from judge_server.judging.ways import JudgeSetup, Way
+from judge_server.judging.work import Outcomes
+from judge_server.ports import Batch, CallFailed, Menu, RubricSource
+from judge_server.prompts.conversation import render_conversation
+from judge_server.rubrics import ResolvedRubric, resolve_rubrics
+from judge_server.verdicts import judge_of, pinned, usage_of
+from trainer_client import wire
+from trainer_client.thinking import judged
+
+DEFAULT_QUESTION = "Which response is better?"
+A_OR_B = Menu((option("A"), option("B")))
+_TIE = 0.5
+
+
+async def compare(
+    judge: Judge, rubrics: RubricSource, request: wire.ComparisonRequest, *, request_id: str, project_id: str
+) -> wire.ComparisonAnswer:
+    """Compare every pair of the request.
+
+    Raises:
+        InvalidRequest, UnknownRubric: before anything is judged.
+        Overloaded: the judge's queue has no room.
+    """
+    deadline = asyncio.get_running_loop().time() + request.deadline_s
+    own = [pair.rubric for pair in request.pairs]
+    resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id, where="pairs")
+    options = request.judging
+    setup = judge.setup(Way("comparison", 1, options.rationale, options.think_tokens, template=options.template))
+    plans = [
+        _plan(setup, request, pair, rubric, first)
+        for pair, rubric in zip(request.pairs, resolved, strict=True)
+        for first in ("a", "b")
+    ]
+    outcomes = await judge.outcomes(plans, deadline)
+    pairs = tuple([_compared(pair, plans[2 * n : 2 * n + 2], outcomes) for n, pair in enumerate(request.pairs)])
+    scores = [pair.score for pair in pairs if pair.score is not None]
+    who = judge_of(judge, setup)
+    assert who is not None
+    return wire.ComparisonAnswer(
+        request_id=request_id,
+        run=request.run,
+        step=request.step,
+        judge=who,
+        rubrics=pinned(resolved),
+        usage=usage_of(outcomes),
+        win_rate=sum(scores) / len(scores) if scores else None,
+        pairs=pairs,
+    )
+
+
+def _plan(
+    setup: JudgeSetup, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric, first: str
+) -> ResponsePlan:
+    templates, options = setup.alone, request.judging
+    shown = [
+        render_conversation(material.messages or material.text, templates.fence)
+        for material in (judged(wire.as_response(given), options.reasoning) for given in (pair.a, pair.b))
+    ]
+    if first == "b":
+        shown.reverse()
+    grounding = fit_grounding(pair.grounding, options.grounding_characters)[0] if pair.grounding else None
+    shared = templates.pair(
+        prompt=render_conversation(pair.prompt, templates.fence),
+        conversation=not isinstance(pair.prompt, str),
+        a=shown[0],
+        b=shown[1],
+        grounding=grounding,
+        reference_answer=pair.reference_answer,
+    )
+    asked = templates.comparison(rubric.criteria, request.question or DEFAULT_QUESTION)
+    question = ask(setup, first, asked, A_OR_B, None, read_yes_no)
+    digests = CallDigests(setup.fingerprint, templates.system, shared).of(question.call)
+    batch = Batch(templates.system, shared, (question.call,))
+    slot = Slot(first, "judge", digests)
+    return ResponsePlan((slot,), batch, (Asked(question, digests),), system_alone=templates.system)
+
+
+def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes) -> wire.Comparison:
+    orders = tuple([_order(plan.slots[0], outcomes) for plan in plans])
+    wins = [_WIN[order.preferred] for order in orders if order.preferred is not None]
+    if len(wins) < len(orders):
+        return wire.Comparison(id=pair.id, status="failed", orders=orders)
+    score = sum(wins) / len(wins)
+    probabilities = [order.probability for order in orders if order.probability is not None]
+    return wire.Comparison(
+        id=pair.id,
+        status="ok",
+        score=score,
+        preferred="tie" if score == _TIE else "a" if score > _TIE else "b",
+        probability=sum(probabilities) / len(probabilities) if len(probabilities) == len(orders) else None,
+        consistent=len(set(wins)) == 1,
+        orders=orders,
+    )
+
+
+_WIN = {"a": 1.0, "tie": _TIE, "b": 0.0}
+
+
+def _order(slot: Slot, outcomes: Outcomes) -> wire.OrderVerdict:
+    first = "a" if slot.criterion == "a" else "b"
+    second = "b" if first == "a" else "a"
+    (digest,) = slot.digests
+    outcome = outcomes.of[digest]
+    if isinstance(outcome, CallFailed):
+        failure = wire.Failure(kind=outcome.kind, detail=outcome.detail)
+        return wire.OrderVerdict(first=first, status="failed", failure=failure)
+    probability = outcome.probability
+    if probability is not None and first == "b":
+        probability = 1.0 - probability
+    return wire.OrderVerdict(
+        first=first,
+        status="ok",
+        probability=probability,
+        preferred="tie" if probability == _TIE else first if outcome.score == 1.0 else second,
+        menu_mass=outcome.menu_mass,
+        rationale=outcome.rationale,
+        cached=digest in outcomes.cached,
+    )

@@ -1,0 +1,106 @@
+"""What a reply means: a verdict, or a failure that says why it is none. Nothing is guessed."""
+
+from judge_server.judging.items import Item, ItemForm, read_items
+from judge_server.judging.reading import read_choice, read_menu
+from judge_server.ports import CallFailed, Choice, Finding, Menu, Reply
+from trainer_client.rewards import likert_score
+
+
+def read_yes_no(menu: Menu, reply: Reply) -> Finding | CallFailed:
+    """Turn a reply to a menu of two into a verdict about its first option.
+
+    probability = mass of the first / mass of both; satisfied from one half on. menu_mass is that denominator. Where
+    the engine reads no masses, what the model said decides, and there is no probability. No mass on the menu, or a
+    step that was not offered, is a `parse` failure.
+    """
+    if reply.masses is None:
+        return _read_said(menu, reply)
+    yes, no = reply.masses
+    menu_mass = yes + no
+    if not menu_mass > 0:
+        labels = " or ".join(offered.label for offered in menu.options)
+        return CallFailed("parse", f"the judge put no probability on {labels}{_said(reply)}")
+    satisfied = yes >= no
+    step = None
+    if menu.then is not None:
+        label = menu.options[0 if satisfied else 1].label
+        chosen = _chosen(menu, menu.then, label, reply)
+        if isinstance(chosen, CallFailed):
+            return chosen
+        step = int(chosen)
+    return Finding(1.0 if satisfied else 0.0, yes / menu_mass, min(menu_mass, 1.0), step, rationale=reply.reasoning)
+
+
+def _chosen(menu: Menu, then: Choice, label: str, reply: Reply) -> str | CallFailed:
+    chosen = reply.chosen
+    if chosen is None and reply.text is not None:
+        said = read_menu(reply.text, menu)
+        if isinstance(said, CallFailed):
+            return said
+        if said[0] != label:
+            return CallFailed("parse", f"the judge leans to {label} and says {said[0]}")
+        chosen = said[1]
+    if chosen not in then.labels:
+        return CallFailed("parse", f"the judge named step {chosen!r}, which was not on offer")
+    return chosen
+
+
+def _read_said(menu: Menu, reply: Reply) -> Finding | CallFailed:
+    said = read_menu(reply.text or "", menu)
+    if isinstance(said, CallFailed):
+        return said
+    label, then = said
+    step = None if menu.then is None or then is None else int(then)
+    return Finding(1.0 if label == menu.options[0].label else 0.0, step=step, rationale=reply.reasoning)
+
+
+def read_grade(answer: Menu | Choice, reply: Reply) -> Finding | CallFailed:
+    """Turn a reply into a grade: the one of greatest mass, or the one picked. score = grade / highest grade."""
+    if isinstance(answer, Choice):
+        label, mass = _read_label(answer, reply), None
+    elif reply.masses is None:
+        said = read_menu(reply.text or "", answer)
+        label, mass = (said if isinstance(said, CallFailed) else said[0]), None
+    elif not (total := sum(reply.masses)) > 0:
+        return CallFailed("parse", f"the judge put no probability on a grade{_said(reply)}")
+    else:
+        label, mass = answer.options[reply.masses.index(max(reply.masses))].label, min(total, 1.0)
+    if isinstance(label, CallFailed):
+        return label
+    labels = answer.labels if isinstance(answer, Choice) else tuple(offered.label for offered in answer.options)
+    grade, highest = int(label), int(labels[-1])
+    return Finding(grade / highest, None, mass, grade=float(grade), rationale=reply.reasoning)
+
+
+def read_rating(answer: Choice, reply: Reply) -> Finding | CallFailed:
+    """Turn a reply into a rating. score = (rating - 1) / 9 (RGR-GRPO's Likert baseline)."""
+    label = _read_label(answer, reply)
+    if isinstance(label, CallFailed):
+        return label
+    return Finding(likert_score(int(label)), grade=float(label), rationale=reply.reasoning)
+
+
+def _read_label(answer: Choice, reply: Reply) -> str | CallFailed:
+    if reply.chosen is None:
+        return read_choice(reply.text or "", answer)
+    if reply.chosen not in answer.labels:
+        return CallFailed("parse", f"the judge answered {reply.chosen!r}, which was not on offer")
+    return reply.chosen
+
+
+def read_written(forms: tuple[ItemForm, ...], reply: Reply) -> list[Finding | CallFailed]:
+    """Turn what was written of several criteria into a verdict on each. score = points awarded / points there are."""
+    items = read_items(reply.text or "", reply.cut, forms)
+    return [_from_item(form, item) for form, item in zip(forms, items, strict=True)]
+
+
+def _from_item(form: ItemForm, item: Item | CallFailed) -> Finding | CallFailed:
+    if isinstance(item, CallFailed):
+        return item
+    graded = form.value != "satisfied"
+    score = item.value / form.high if graded else item.value
+    return Finding(score, step=item.step, grade=item.value if graded else None, rationale=item.reason)
+
+
+def _said(reply: Reply) -> str:
+    return f"; it said {reply.text[:80]!r}" if reply.text else ""

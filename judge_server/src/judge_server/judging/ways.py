@@ -1,0 +1,52 @@
+"""Ways of asking: everything a request may choose about how the judge is asked, and what a judge has ready for each."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from judge_server.prompts import PromptTemplates
+from trainer_client.wire import JudgingOptions, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What of a request's options can change a verdict, beyond the texts that are shown."""
+
+    protocol: Protocol | Literal["comparison"]
+    per_call: int | Literal["all"] = 1
+    rationale: bool = False
+    think_tokens: int = 0
+    temperature: float = 0.0
+    template: str | None = None
+
+    @classmethod
+    def of(cls, options: JudgingOptions, protocol: Protocol) -> "Way":
+        """The way that options ask for."""
+        default: int | Literal["all"] = "all" if protocol == "checklist" else 1
+        return cls(
+            protocol,
+            1 if protocol == "likert" else options.criteria_per_call or default,
+            options.rationale,
+            options.think_tokens,
+            options.sampling_temperature,
+            options.template,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSetup:
+    """A way of asking made ready: its templates for one criterion and for several, and its fingerprint."""
+
+    way: Way
+    alone: PromptTemplates
+    together: PromptTemplates
+    fingerprint: str
+
+    def per_call(self, criteria: int) -> int:
+        """How many of `criteria` criteria share a call."""
+        return max(criteria, 1) if self.way.per_call == "all" else self.way.per_call
+
+    def asks_alone(self, criteria: int) -> bool:
+        """Whether each of `criteria` criteria is a question by itself: a checklist is always written as one."""
+        if self.way.protocol == "checklist":
+            return False
+        return self.way.protocol == "likert" or min(self.per_call(criteria), criteria) <= 1

@@ -1,0 +1,82 @@
+"""What a request leaves to be asked, and what has become of it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from judge_server.checks import Check
+from judge_server.judging.plan import Asked, ResponsePlan
+from judge_server.ports import CallFailed, Finding
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What became of every digest asked for, which of them were known before, and what asking cost."""
+
+    of: dict[bytes, Finding | CallFailed] = field(default_factory=dict)
+    cached: frozenset[bytes] = frozenset()
+    calls: int = 0
+    checks: int = 0
+    tokens_computed: int = 0
+    tokens_reused: int = 0
+    tokens_written: int = 0
+    seconds_queued: float = 0.0
+    seconds_judging: float = 0.0
+
+
+class Waiting:
+    """Tells `done` of each plan, once, when every digest of its slots has an outcome."""
+
+    def __init__(
+        self,
+        plans: Sequence[ResponsePlan],
+        known: dict[bytes, Finding | CallFailed],
+        done: Callable[[int], None] | None,
+    ) -> None:
+        self._done = done
+        self._plans_of: dict[bytes, list[int]] = {}
+        self._missing: list[int] = []
+        if done is None:
+            return
+        for index, plan in enumerate(plans):
+            missing = {d for slot in plan.slots for d in slot.digests} - known.keys()
+            self._missing.append(len(missing))
+            for digest in missing:
+                self._plans_of.setdefault(digest, []).append(index)
+            if not missing:
+                done(index)
+
+    def known(self, digests: Iterable[bytes]) -> None:
+        """These digests have their final outcome."""
+        if self._done is None:
+            return
+        for digest in digests:
+            for index in self._plans_of.pop(digest, ()):
+                self._missing[index] -= 1
+                if not self._missing[index]:
+                    self._done(index)
+
+
+Work = tuple[ResponsePlan, list[Asked], list[tuple[bytes, Check]]]
+
+
+def unknown(plans: Sequence[ResponsePlan], known: dict[bytes, Finding | CallFailed]) -> list[Work]:
+    """What of each plan nobody has an outcome for, each digest once; a call that has one verdict unknown is asked."""
+    claimed = set(known)
+    work: list[Work] = []
+    for plan in plans:
+        asked = []
+        for one in plan.asked:
+            if not claimed.issuperset(one.digests):
+                claimed.update(one.digests)
+                asked.append(one)
+        checks = [(digest, check) for digest, check in plan.checks if digest not in claimed]
+        claimed.update(digest for digest, _ in checks)
+        if asked or checks:
+            work.append((plan, asked, checks))
+    return work
+
+
+def failures_by_kind(outcomes: Iterable[Finding | CallFailed]) -> Counter[str]:
+    """How many calls failed, by kind."""
+    return Counter(o.kind for o in outcomes if isinstance(o, CallFailed))

@@ -1,0 +1,116 @@
+"""From outcomes to verdicts as they are answered, and `POST /v1/verdicts`, which stops there."""
+
+import asyncio
+from collections.abc import Sequence
+
+from judge_server.grouping import PlannedGroup, plan_groups
+from judge_server.judging.judge import Judge
+from judge_server.judging.plan import ResponsePlan, Slot
+from judge_server.judging.votes import combine_votes
+from judge_server.judging.ways import JudgeSetup, Way
+from judge_server.judging.work import Outcomes, failures_by_kind
+from judge_server.ports import CallFailed, RubricSource
+from judge_server.rubrics import ResolvedRubric, resolve_rubrics
+from trainer_client import wire
+
+
+async def judge_responses(
+    judge: Judge, rubrics: RubricSource, request: wire.VerdictRequest, *, request_id: str, project_id: str
+) -> wire.VerdictAnswer:
+    """Judge every response of the request; nothing is made of the verdicts.
+
+    Raises:
+        InvalidRequest, UnknownRubric: before anything is judged.
+        Overloaded: the judge's queue has no room.
+    """
+    deadline = asyncio.get_running_loop().time() + request.deadline_s
+    own = [group.rubric for group in request.groups]
+    resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id)
+    way = Way.of(request.judging, request.protocol)
+    judge.check_votes(way, request.judging.votes)
+    setup = judge.setup(way)
+    groups = await plan_groups(judge, setup, request.groups, resolved, request.judging)
+    outcomes = await judge.outcomes([response.plan for group in groups for response in group.responses], deadline)
+    return wire.VerdictAnswer(
+        request_id=request_id,
+        run=request.run,
+        step=request.step,
+        judge=judge_of(judge, setup),
+        rubrics=pinned(resolved),
+        usage=usage_of(outcomes),
+        groups=tuple([_group(group, outcomes) for group in groups]),
+    )
+
+
+def _group(group: PlannedGroup, outcomes: Outcomes) -> wire.GroupVerdicts:
+    return wire.GroupVerdicts(
+        id=group.group.id,
+        rubric=group.rubric.digest,
+        grounding_characters_omitted=group.grounding_omitted,
+        responses=tuple(
+            [
+                wire.ResponseVerdicts(
+                    verdicts=tuple(read_verdicts(response.plan, outcomes)),
+                    characters_omitted=response.plan.characters_omitted,
+                )
+                for response in group.responses
+            ]
+        ),
+    )
+
+
+def read_verdicts(plan: ResponsePlan, outcomes: Outcomes) -> list[wire.Verdict]:
+    """The verdict of each of a plan's slots, in order."""
+    return [_verdict(slot, outcomes) for slot in plan.slots]
+
+
+def _verdict(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
+    votes = [outcomes.of[digest] for digest in slot.digests]
+    outcome = combine_votes(votes)
+    scores = tuple([None if isinstance(v, CallFailed) else v.score for v in votes]) if len(votes) > 1 else ()
+    if isinstance(outcome, CallFailed):
+        failure = wire.Failure(kind=outcome.kind, detail=outcome.detail)
+        return wire.Verdict(
+            criterion=slot.criterion, status="failed", failure=failure, method=slot.method, votes=scores
+        )
+    return wire.Verdict(
+        criterion=slot.criterion,
+        status="ok",
+        score=outcome.score,
+        probability=outcome.probability,
+        menu_mass=outcome.menu_mass,
+        grade=outcome.grade,
+        step=slot.step if outcome.step is None else outcome.step,
+        rationale=outcome.rationale,
+        method=slot.method,
+        votes=scores,
+        failure=None,
+        cached=outcomes.cached.issuperset(slot.digests),
+    )
+
+
+def judge_of(judge: Judge, setup: JudgeSetup | None) -> wire.Judge | None:
+    """Who judged, as answers name it; None where no judge was asked."""
+    if setup is None:
+        return None
+    return wire.Judge(model=judge.identity.model, protocol=setup.way.protocol, fingerprint=setup.fingerprint)
+
+
+def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
+    """The distinct rubrics used, in order."""
+    return tuple(dict.fromkeys(rubric.pinned for rubric in rubrics if rubric.pinned is not None))
+
+
+def usage_of(outcomes: Outcomes) -> wire.Usage:
+    """What judging cost."""
+    return wire.Usage(
+        judge_calls=outcomes.calls,
+        checks=outcomes.checks,
+        cached=len(outcomes.cached),
+        failed=failures_by_kind(outcomes.of.values()).total(),
+        prompt_tokens_computed=outcomes.tokens_computed,
+        prompt_tokens_reused=outcomes.tokens_reused,
+        tokens_written=outcomes.tokens_written,
+        seconds_queued=outcomes.seconds_queued,
+        seconds_judging=outcomes.seconds_judging,
+    )

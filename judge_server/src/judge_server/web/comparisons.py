@@ -1,0 +1,45 @@
+"""`POST /v1/comparisons`."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request, Response
+
+from judge_server.comparing import compare
+from judge_server.rubrics import PROJECT_ID
+from judge_server.web.disconnect import while_connected
+from judge_server.web.problems import documented
+from judge_server.web.service import service_of
+from trainer_client.wire import ComparisonAnswer, ComparisonRequest
+
+router = APIRouter(prefix="/v1", tags=["comparisons"])
+
+EXAMPLE: dict[str, Any] = {
+    "question": "Which response explains it better to a child?",
+    "pairs": [
+        {
+            "id": "sky",
+            "prompt": "Why is the sky blue?",
+            "a": "Sunlight is made of all colours. Air scatters the blue part most, so blue comes from everywhere.",
+            "b": "Rayleigh scattering goes with the inverse fourth power of the wavelength.",
+        }
+    ],
+}
+
+
+@router.post(
+    "/comparisons",
+    summary="Say which of two responses is better, judged in both orders",
+    response_model=ComparisonAnswer,
+    responses=documented(404, 413, 422, 429, 503),
+)
+async def comparisons(
+    request: Request,
+    body: Annotated[ComparisonRequest, Body(openapi_examples={"pair": {"summary": "One pair", "value": EXAMPLE}})],
+) -> Response:
+    """Each pair is judged twice, with either response first; where the orders disagree the pair is a tie."""
+    service = service_of(request)
+    work = compare(
+        service.ready_judge(), service.rubrics, body, request_id=request.state.request_id, project_id=PROJECT_ID
+    )
+    answer = await while_connected(request, work)
+    return Response(answer.model_dump_json(), media_type="application/json")

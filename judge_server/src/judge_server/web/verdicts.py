@@ -1,0 +1,50 @@
+"""`POST /v1/verdicts`."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request, Response
+
+from judge_server.rubrics import PROJECT_ID
+from judge_server.verdicts import judge_responses
+from judge_server.web.disconnect import while_connected
+from judge_server.web.problems import documented
+from judge_server.web.service import service_of
+from trainer_client.wire import VerdictAnswer, VerdictRequest
+
+router = APIRouter(prefix="/v1", tags=["verdicts"])
+
+EXAMPLE: dict[str, Any] = {
+    "rubric": {
+        "criteria": [
+            {"id": "sure", "description": "Is sure of itself."},
+            {
+                "id": "capital",
+                "description": "Names Canberra.",
+                "verification": {"method": "contains", "all_of": ["Canberra"]},
+            },
+        ]
+    },
+    "judging": {"protocol": "binary", "rationale": True},
+    "groups": [
+        {"id": "q1", "prompt": "What is the capital of Australia?", "responses": ["Canberra.", "Sydney, I think."]}
+    ],
+}
+
+
+@router.post(
+    "/verdicts",
+    summary="Judge groups of responses by a rubric, without making a reward",
+    response_model=VerdictAnswer,
+    responses=documented(404, 413, 422, 429, 503),
+)
+async def verdicts(
+    request: Request,
+    body: Annotated[VerdictRequest, Body(openapi_examples={"reasons": {"summary": "With reasons", "value": EXAMPLE}})],
+) -> Response:
+    """One verdict per criterion and response; any rubric will do, since no reward is made of it."""
+    service = service_of(request)
+    work = judge_responses(
+        service.ready_judge(), service.rubrics, body, request_id=request.state.request_id, project_id=PROJECT_ID
+    )
+    answer = await while_connected(request, work)
+    return Response(answer.model_dump_json(), media_type="application/json")

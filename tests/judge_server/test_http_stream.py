@@ -1,0 +1,186 @@
+"""Groups stream back as they finish; what goes wrong is said; whoever hangs up cancels the rest."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.judge import Judge
+from judge_server.ports import Batch, Call, CallFailed, Reply
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import Gated, request
+from tests.judge_server.test_http_rewards import rewards
+from trainer_client.wire import RewardLine
+
+ONE = {"criteria": [{"id": "a", "description": "Is right."}]}
+NDJSON = {"Accept": "application/x-ndjson"}
+
+
+def body(*names: str, **fields: Any) -> dict[str, Any]:
+    """A request with a group of each name, of two responses."""
+    groups = [{"id": name, "prompt": name, "responses": [f"{name} first", f"{name} second"]} for name in names]
+    return request(rubric=ONE, groups=groups) | fields
+
+
+async def lines(http: httpx2.AsyncClient, sent: dict[str, Any]) -> list[RewardLine]:
+    """All lines of a streamed answer."""
+    answer = await http.post("/v1/rewards", json=sent, headers=NDJSON)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    return [RewardLine.model_validate_json(line) for line in answer.content.splitlines()]
+
+
+async def test_the_stream_holds_what_the_whole_answer_holds(http: httpx2.AsyncClient) -> None:
+    whole = await rewards(http, body("x", "y", "z"))
+    *groups, last = await lines(http, body("x", "y", "z"))
+    assert last.summary is not None
+    assert (last.summary.mode, last.summary.judge, last.summary.rubrics) == (whole.mode, whole.judge, whole.rubrics)
+    assert last.summary.usage.cached == 6
+    streamed = {line.group.id: line.group for line in groups if line.group}
+    assert {id_: [r.reward for r in g.responses] for id_, g in streamed.items()} == {
+        g.id: [r.reward for r in g.responses] for g in whole.groups
+    }
+
+
+class SlowFor(ScriptedEngine):
+    """Keeps calls about texts that hold `word` waiting until `go` is set."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word, self.go = word, asyncio.Event()
+
+    async def answer(self, batch: Batch) -> Any:
+        """As `ScriptedEngine`, when it may."""
+        if self.word in batch.shared:
+            await self.go.wait()
+        async for outcome in super().answer(batch):
+            yield outcome
+
+
+async def test_a_group_comes_as_soon_as_it_is_done_and_not_in_the_order_sent(serve: Serve) -> None:
+    engine = SlowFor("slow second")
+    http = await serve(engine)
+    asked = asyncio.create_task(lines(http, body("slow", "quick", "other")))
+    await asyncio.sleep(0.05)
+    engine.go.set()
+    *groups, last = await asked
+    assert [line.group.id for line in groups if line.group] == ["quick", "other", "slow"]
+    assert last.summary is not None
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [({"groups": []}, 422), (body("x", rubric="unknown/rubric"), 404), (body("x", reward={"mode": "outcome"}), 422)],
+    ids=["invalid", "unknown rubric", "unsuitable"],
+)
+async def test_what_is_wrong_with_the_request_is_a_problem_and_no_stream(
+    http: httpx2.AsyncClient, sent: dict[str, Any], status: int
+) -> None:
+    answer = await http.post("/v1/rewards", json=sent, headers=NDJSON)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (status, "application/problem+json")
+
+
+async def test_a_full_queue_is_a_429_and_no_stream(serve: Serve) -> None:
+    engine = Gated(concurrent_batches=1)
+    http = await serve(engine, queue_calls=2)
+    running = asyncio.create_task(http.post("/v1/rewards", json=body("x")))
+    await engine.busy()
+    refused = await http.post("/v1/rewards", json=body("y"), headers=NDJSON)
+    assert refused.status_code == 429
+    engine.let(2)
+    assert (await running).status_code == 200
+
+
+async def test_under_error_a_failed_verdict_ends_the_stream_with_a_problem(serve: Serve) -> None:
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        return CallFailed("truncated_input", "too long") if "bad" in batch.shared else by_hash(batch, call)
+
+    http = await serve(ScriptedEngine(script, concurrent_batches=1))
+    good, last = await lines(http, body("good", "bad", on_failure="error"))
+    assert good.group is not None
+    assert last.problem is not None
+    assert (last.problem.type, last.problem.retryable) == ("urn:adjudge:judging-failed", True)
+    alone = await http.post("/v1/rewards", json=body("bad", on_failure="error"), headers=NDJSON)
+    assert alone.status_code == 502
+
+
+async def test_every_line_is_one_json_object_whatever_the_texts(http: httpx2.AsyncClient) -> None:
+    odd = "a\u2028b\u0085c\r\nd"
+    answer = await http.post("/v1/rewards", json=body(odd, "x"), headers=NDJSON)
+    parts = answer.content.split(b"\n")
+    assert parts.pop() == b""
+    assert {json.loads(part).get("group", {}).get("id") for part in parts} == {odd, "x", None}
+
+
+async def hang_up(http: httpx2.AsyncClient, sent: dict[str, Any], headers: dict[str, str], engine: Gated) -> None:
+    """Send a request and drop it once the engine is at it."""
+    app = http._transport.app  # type: ignore[attr-defined]
+    content = json.dumps(sent).encode()
+    hung_up = asyncio.Event()
+    received = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receive() -> dict[str, Any]:
+        for message in received:
+            return message
+        await hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        pass
+
+    names = {"host": "adjudge.test", "content-type": "application/json", **headers}
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/rewards",
+        "raw_path": b"/v1/rewards",
+        "root_path": "",
+        "scheme": "http",
+        "query_string": b"",
+        "headers": [(k.lower().encode(), v.encode()) for k, v in names.items()],
+        "client": ("test", 1),
+        "server": ("test", 80),
+    }
+    call = asyncio.create_task(app(scope, receive, send))
+    await engine.busy()
+    hung_up.set()
+    await asyncio.wait_for(call, 10)
+
+
+@pytest.mark.parametrize("headers", [{}, NDJSON], ids=["whole", "streamed"])
+@pytest.mark.parametrize("judged_first", [0, 2], ids=["before the first group", "after the first group"])
+async def test_a_caller_who_hangs_up_frees_the_queue_and_the_engine_is_asked_no_more(
+    serve: Serve, headers: dict[str, str], judged_first: int
+) -> None:
+    engine = Gated(concurrent_batches=1)
+    http = await serve(engine, queue_calls=4)
+    engine.let(judged_first)
+    await hang_up(http, body("x", "y"), headers, engine)
+    began = len(engine.began)
+    engine.let(100)
+    await asyncio.sleep(0.02)
+    assert len(engine.began) == began == judged_first + 1
+    answer = await rewards(http, body("x", "y"))
+    assert answer.usage.cached == judged_first
+
+
+async def test_a_stream_that_breaks_for_no_foreseen_reason_ends_with_a_problem(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = await serve(ScriptedEngine(concurrent_batches=1))
+    outcomes = Judge.outcomes
+
+    async def broken(self: Judge, *args: Any, **options: Any) -> Any:
+        await outcomes(self, *args, **options)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Judge, "outcomes", broken)
+    *groups, last = await lines(http, body("x"))
+    assert len(groups) == 1
+    assert last.problem is not None
+    assert last.problem.type == "urn:adjudge:internal"

@@ -1,0 +1,125 @@
+"""`POST /v1/verdicts` and `POST /v1/comparisons`."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.ports import Batch, Call, CallFailed, Reply
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import CRITERIA, STEPPED, request
+from tests.judge_server.test_http_bad_input import checked_problem
+from tests.judge_server.test_http_rewards import rewards
+from trainer_client.wire import ComparisonAnswer, VerdictAnswer
+
+
+async def verdicts(http: httpx2.AsyncClient, body: dict[str, Any]) -> VerdictAnswer:
+    """Send a request that should succeed."""
+    answer = await http.post("/v1/verdicts", json=body)
+    assert answer.status_code == 200, answer.text
+    return VerdictAnswer.model_validate_json(answer.content)
+
+
+@pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded", "checklist", "likert"])
+async def test_verdicts_are_those_a_reward_would_be_made_of(http: httpx2.AsyncClient, protocol: str) -> None:
+    body = request("Yes.", STEPPED, judging={"protocol": protocol})
+    answer = await verdicts(http, body)
+    mode = {"likert": "likert", "graded": "graded_mean"}.get(protocol, "weighted_mean")
+    rewarded = await rewards(http, body | {"reward": {"mode": mode}})
+    assert answer.judge == rewarded.judge
+    assert answer.rubrics == rewarded.rubrics
+    for one, other in zip(answer.groups[0].responses, rewarded.groups[0].responses, strict=True):
+        assert one.verdicts == tuple(v.model_copy(update={"cached": False}) for v in other.verdicts)
+        assert all(v.cached for v in other.verdicts)
+
+
+async def test_any_rubric_will_do_since_no_reward_is_made_of_it(http: httpx2.AsyncClient) -> None:
+    criteria = [c | {"weight": -1} if c["kind"] != "fact" else c for c in CRITERIA[1:]]
+    rubric = {"criteria": [*criteria, CRITERIA[0]]}
+    assert len((await verdicts(http, request("x", rubric=rubric))).groups[0].responses[0].verdicts) == len(CRITERIA)
+
+
+async def test_a_verdict_request_knows_no_reward(http: httpx2.AsyncClient) -> None:
+    answer = await http.post("/v1/verdicts", json=request("x", reward={"mode": "points"}))
+    assert checked_problem(answer)["errors"] == [{"field": "reward", "message": "unknown field; check its spelling"}]
+
+
+async def compare(http: httpx2.AsyncClient, *pairs: tuple[Any, Any], **fields: Any) -> ComparisonAnswer:
+    """Compare pairs of responses."""
+    listed = [{"id": f"p{n}", "prompt": "Is 7 prime?", "a": a, "b": b} for n, (a, b) in enumerate(pairs)]
+    answer = await http.post("/v1/comparisons", json={"pairs": listed} | fields)
+    assert answer.status_code == 200, answer.text
+    return ComparisonAnswer.model_validate_json(answer.content)
+
+
+def prefers(word: str, sure: float = 0.8) -> ScriptedEngine:
+    """An engine that prefers whichever response holds a word, wherever it stands; else the first."""
+
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        a, _, b = batch.shared.partition("Response A:")[2].partition("Response B:")
+        return Reply((1 - sure, sure)) if word in b and word not in a else Reply((sure, 1 - sure))
+
+    return ScriptedEngine(script)
+
+
+async def test_both_orders_are_judged_and_the_better_response_wins_wherever_it_stands(serve: Serve) -> None:
+    answer = await compare(await serve(prefers("right")), ("right", "wrong"), ("wrong", "right"))
+    won, lost = answer.pairs
+    assert (won.preferred, won.score, won.consistent) == ("a", 1.0, True)
+    assert (lost.preferred, lost.score, lost.consistent) == ("b", 0.0, True)
+    assert (won.probability, lost.probability) == (pytest.approx(0.8), pytest.approx(0.2))
+    assert [order.first for order in won.orders] == ["a", "b"]
+    assert [order.preferred for order in won.orders] == ["a", "a"]
+    assert answer.win_rate == 0.5
+    assert answer.judge.protocol == "comparison"
+
+
+async def test_a_judge_that_prefers_whatever_stands_first_gives_every_pair_a_tie(serve: Serve) -> None:
+    answer = await compare(await serve(prefers("nothing")), ("x", "y"), ("y", "x"))
+    for pair in answer.pairs:
+        assert (pair.preferred, pair.score, pair.consistent) == ("tie", 0.5, False)
+        assert pair.probability == pytest.approx(0.5)
+    assert answer.usage.judge_calls == 2
+    assert answer.win_rate == 0.5
+
+
+async def test_the_judge_is_shown_the_criteria_the_question_and_what_only_it_may_see(serve: Serve) -> None:
+    seen: list[str] = []
+
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        seen.append(batch.shared + call.question)
+        return by_hash(batch, call)
+
+    http = await serve(ScriptedEngine(script))
+    fields = {"question": "Which one is kinder?", "rubric": {"criteria": CRITERIA}}
+    await compare(http, ("<think>secret</think>fair", "foul"), **fields)
+    for piece in ("Which one is kinder?", "Is polite.", "To avoid: Calls 1 a prime.", "fair", "foul"):
+        assert piece in seen[0]
+    assert "secret" not in seen[0]
+    assert seen[0].index("fair") < seen[0].index("foul")
+    assert seen[1].index("foul") < seen[1].index("fair")
+
+
+async def test_a_pair_with_a_failed_order_has_no_score_and_stays_out_of_the_win_rate(serve: Serve) -> None:
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        bad = "bad" in batch.shared.partition("Response A:")[2].partition("Response B:")[0]
+        return CallFailed("truncated_input", "too long") if bad else Reply((0.9, 0.1))
+
+    answer = await compare(await serve(ScriptedEngine(script)), ("bad", "x"), ("y", "z"))
+    failed, judged = answer.pairs
+    assert (failed.status, failed.score, failed.preferred, failed.consistent) == ("failed", None, None, None)
+    assert [order.status for order in failed.orders] == ["failed", "ok"]
+    assert judged.status == "ok"
+    assert answer.win_rate == judged.score
+
+
+async def test_reasons_are_given_for_each_order_and_comparisons_are_cached(http: httpx2.AsyncClient) -> None:
+    first = await compare(http, ("x", "y"), judging={"rationale": True})
+    again = await compare(http, ("x", "y"), judging={"rationale": True})
+    assert all(order.rationale for order in first.pairs[0].orders)
+    assert (first.usage.judge_calls, again.usage.judge_calls) == (2, 0)
+    assert all(order.cached for order in again.pairs[0].orders)
+    swapped = await compare(http, ("y", "x"), judging={"rationale": True})
+    assert swapped.usage.judge_calls == 0
+    assert swapped.pairs[0].score == pytest.approx(1 - (first.pairs[0].score or 0))

@@ -1,0 +1,207 @@
+"""Ways of asking and of rewarding: ratings, outcomes, programs, reasons, votes, penalties, groundings, messages."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, always, by_hash
+from judge_server.ports import Batch, Call, CallFailed, Menu, Reply
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import CRITERIA, STEPPED, Recording, request
+from tests.judge_server.test_http_rewards import rewards
+
+ONE = {"criteria": [{"id": "a", "description": "States that 7 is prime."}]}
+
+
+def groups(*responses: Any, **fields: Any) -> list[dict[str, Any]]:
+    """One group of these responses."""
+    return [{"id": "g", "prompt": "Is 7 prime?", "responses": list(responses)} | fields]
+
+
+async def test_a_rating_needs_no_rubric_and_rewards_its_place_between_one_and_ten(http: httpx2.AsyncClient) -> None:
+    for rubric in (None, {"criteria": CRITERIA}):
+        answer = await rewards(http, request("Yes.", "No.", rubric=rubric, reward={"mode": "likert"}))
+        for response in answer.groups[0].responses:
+            (verdict,) = response.verdicts
+            assert verdict.criterion == "overall"
+            assert verdict.grade is not None
+            assert response.reward == verdict.score == pytest.approx((verdict.grade - 1) / 9)
+        assert answer.groups[0].rubric == (None if rubric is None else answer.rubrics[0].digest)
+
+
+async def test_the_outcome_is_the_final_answer_compared_as_mathematics_and_asks_no_judge(serve: Serve) -> None:
+    script = Recording()
+    http = await serve(ScriptedEngine(script))
+    body = request(reward={"mode": "outcome"}, rubric=None)
+    body["groups"] = groups("so \\boxed{0.5}", "so \\boxed{2}", "no answer", ground_truth="\\frac{1}{2}")
+    answer = await rewards(http, body)
+    assert [response.reward for response in answer.groups[0].responses] == [1.0, 0.0, 0.0]
+    assert [r.verdicts[0].method for r in answer.groups[0].responses] == ["math"] * 3
+    assert answer.judge is None
+    assert (script.asked.total(), answer.usage.checks, answer.usage.judge_calls) == (0, 3, 0)
+
+
+async def test_an_answer_is_checked_against_the_ground_truth_and_the_rest_is_judged(serve: Serve) -> None:
+    http = await serve(ScriptedEngine(always(False)))
+    body = request(reward={"mode": "stepwise"}, groups=groups(STEPPED, STEPPED + "x", ground_truth="yes"))
+    answer = await rewards(http, body)
+    for response in answer.groups[0].responses:
+        assert {v.criterion: v.method for v in response.verdicts if v.method != "judge"} == {"answer": "math"}
+        assert response.reward == 1.0
+
+
+async def test_programs_decide_their_criteria_beside_the_judge(http: httpx2.AsyncClient) -> None:
+    programs = {
+        "contains": {"method": "contains", "all_of": ["Paris"]},
+        "regex": {"method": "regex", "pattern": r"\d{3}"},
+        "numeric": {"method": "numeric", "expected": 5, "relative": 0.1},
+        "exact": {"method": "exact", "expected": "5.2"},
+        "json": {"method": "json_schema", "schema": {"type": "object"}},
+    }
+    criteria = [{"id": id_, "description": id_, "verification": how} for id_, how in programs.items()]
+    body = request(rubric={"criteria": [*criteria, {"id": "judged", "description": "Is polite."}]})
+    body["groups"] = groups("Paris, 123 km.\nAnswer: 5.2", "{}")
+    first, second = (await rewards(http, body)).groups[0].responses
+    assert {v.criterion: v.score for v in first.verdicts if v.method != "judge"} == {
+        "contains": 1.0,
+        "regex": 1.0,
+        "numeric": 1.0,
+        "exact": 1.0,
+        "json": 0.0,
+    }
+    assert {v.criterion: v.score for v in second.verdicts if v.method != "judge"} == dict.fromkeys(programs, 0.0) | {
+        "json": 1.0
+    }
+    assert [v.probability is None for v in first.verdicts] == [True] * 5 + [False]
+
+
+async def test_a_pattern_that_explodes_costs_only_its_own_criterion(http: httpx2.AsyncClient) -> None:
+    bomb = {"id": "bomb", "description": "x", "verification": {"method": "regex", "pattern": "(a+)+$"}}
+    body = request(rubric={"criteria": [bomb, {"id": "judged", "description": "Is polite."}]}, deadline_s=30)
+    body["groups"] = groups("a" * 60 + "!", "aaa")
+    first, second = (await rewards(http, body)).groups[0].responses
+    assert first.verdicts[0].failure is not None
+    assert first.verdicts[0].failure.kind == "timeout"
+    assert (first.reward, first.verdicts[1].status) == (None, "ok")
+    assert second.verdicts[0].score == 1.0
+    assert second.reward is not None
+
+
+@pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded"])
+@pytest.mark.parametrize("per_call", [1, 2, "all"])
+@pytest.mark.parametrize("rationale", [False, True])
+async def test_reasons_come_with_the_verdict_where_they_are_asked_for(
+    http: httpx2.AsyncClient, protocol: str, per_call: Any, rationale: bool
+) -> None:
+    judging = {"protocol": protocol, "criteria_per_call": per_call, "rationale": rationale}
+    for response in (await rewards(http, request(STEPPED, "x", judging=judging))).groups[0].responses:
+        assert {verdict.status for verdict in response.verdicts} == {"ok"}
+        assert all(bool(verdict.rationale) == rationale for verdict in response.verdicts)
+        assert all((verdict.step is not None) == (protocol == "stepwise") for verdict in response.verdicts)
+
+
+async def test_votes_are_reported_one_by_one_beside_the_verdict_they_make(http: httpx2.AsyncClient) -> None:
+    answer = await rewards(http, request("Yes.", "No.", rubric=ONE, judging={"votes": 3, "rationale": True}))
+    assert answer.usage.judge_calls == 6
+    for response in answer.groups[0].responses:
+        (verdict,) = response.verdicts
+        assert len(verdict.votes) == 3
+        assert verdict.score == float(verdict.votes.count(1.0) >= 2)
+
+
+async def test_a_judge_that_shows_no_probabilities_is_read_and_says_so(serve: Serve) -> None:
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        return Reply(text="Yes.") if isinstance(call.answer, Menu) else by_hash(batch, call)
+
+    (response,) = (await rewards(await serve(ScriptedEngine(script)), request("x", rubric=ONE))).groups[0].responses
+    (verdict,) = response.verdicts
+    assert (verdict.score, verdict.probability, verdict.menu_mass) == (1.0, None, None)
+
+
+async def test_a_judge_that_always_says_yes_gives_every_response_the_same_reward(serve: Serve) -> None:
+    http = await serve(ScriptedEngine(always(True)))
+    for mode in ("weighted_mean", "factual_override", "partial_credit"):
+        answer = await rewards(http, request("good", "bad", "", reward={"mode": mode}))
+        assert {response.reward for response in answer.groups[0].responses} == {1.0}
+
+
+async def test_penalties_are_taken_from_the_reward_and_the_reward_before_them_is_shown(serve: Serve) -> None:
+    http = await serve(ScriptedEngine(always(True)))
+    responses = [
+        {"text": "short", "tokens": 1000, "stopped": True},
+        {"text": "long", "tokens": 4000, "stopped": True},
+        {"text": "cut", "tokens": 2000, "stopped": False},
+    ]
+    options = {"length_penalty": {}, "truncation_factor": 0.5}
+    answer = await rewards(http, request(rubric=ONE, reward=options, groups=groups(*responses)))
+    assert [r.reward for r in answer.groups[0].responses] == pytest.approx([1.1, 0.8, 0.5])
+    assert [r.unpenalised for r in answer.groups[0].responses] == [1.0, 1.0, 1.0]
+    plain = await rewards(http, request(rubric=ONE, groups=groups(*responses)))
+    assert [(r.reward, r.unpenalised) for r in plain.groups[0].responses] == [(1.0, None)] * 3
+
+
+async def test_no_penalty_makes_a_number_of_a_missing_reward(serve: Serve) -> None:
+    http = await serve(ScriptedEngine(lambda batch, call: CallFailed("truncated_input", "no")))
+    responses = [{"text": "long", "tokens": 9000, "stopped": False}]
+    options = {
+        "length_penalty": {},
+        "truncation_factor": 0.5,
+        "overlong_penalty": {"limit_tokens": 9, "buffer_tokens": 1},
+    }
+    (response,) = (
+        (await rewards(http, request(rubric=ONE, reward=options, groups=groups(*responses)))).groups[0].responses
+    )
+    assert (response.reward, response.unpenalised) == (None, None)
+
+
+async def test_a_grounding_is_shown_up_to_its_budget_and_what_was_left_out_is_reported(serve: Serve) -> None:
+    seen: list[str] = []
+
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        seen.append(batch.shared)
+        return by_hash(batch, call)
+
+    grounding = "First sentence here. Second sentence here. Third sentence here."
+    body = request(rubric=ONE, groups=groups("x", grounding=grounding), judging={"grounding_characters": 45})
+    answer = await rewards(await serve(ScriptedEngine(script)), body)
+    assert answer.groups[0].grounding_characters_omitted == len(grounding) - len(
+        "First sentence here. Second sentence here."
+    )
+    assert "Second sentence here." in seen[0]
+    assert "Third" not in seen[0]
+
+
+@pytest.mark.parametrize(("part", "sees"), [("strip", (False, True)), ("keep", (True, True)), ("only", (True, False))])
+async def test_a_responses_thinking_is_judged_as_asked_and_spans_are_of_the_text_as_sent(
+    serve: Serve, part: str, sees: tuple[bool, bool]
+) -> None:
+    seen: list[str] = []
+
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        seen.append(batch.shared)
+        return by_hash(batch, call)
+
+    text = "<think>\nPerhaps 8.\n</think>\n\n### Step 1: try\nSo \\boxed{yes}"
+    body = request(text, reward={"mode": "stepwise"}, judging={"reasoning": part})
+    (response,) = (await rewards(await serve(ScriptedEngine(script)), body)).groups[0].responses
+    assert ("Perhaps 8" in seen[0], "Step 1" in seen[0]) == sees
+    for step in response.steps:
+        if step.number == 1:
+            assert text[step.start : step.end] == "### Step 1: try\nSo \\boxed{yes}"
+    assert len(response.steps) == 1 + sees[1]
+
+
+async def test_a_tool_calling_conversation_is_judged(http: httpx2.AsyncClient) -> None:
+    response = [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "7"},
+        {"role": "assistant", "content": [{"type": "text", "text": "It is 7."}]},
+    ]
+    answer = await rewards(http, request(rubric=ONE, groups=groups(response, {"text": response, "tokens": 3})))
+    assert [r.status for r in answer.groups[0].responses] == ["scored", "scored"]
+    assert answer.usage.judge_calls == 1
