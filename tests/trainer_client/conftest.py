@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from tests.fixtures.ports import unused_port
 from tests.trainer_client.fake_service import FakeService, running_service
-from trainer_client import AsyncClient, Client
+from trainer_client import AsyncClient, AsyncRewardStream, Client
+from trainer_client.wire import GroupRewards, RewardSummary
 
 
 class Time:
@@ -39,9 +40,42 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
             result = getattr(self._client, name)(*args, **options)
+            if isinstance(result, AsyncRewardStream):
+                return BlockingStream(result, self._runner)
             return [item async for item in result] if hasattr(result, "__aiter__") else await result
 
         return lambda *args, **options: self._runner.run(call(*args, **options))
+
+
+class BlockingStream:
+    """An `AsyncRewardStream` driven in the same way, as if it were a `RewardStream`."""
+
+    def __init__(self, stream: AsyncRewardStream, runner: asyncio.Runner) -> None:
+        self._stream = stream
+        self._runner = runner
+
+    @property
+    def summary(self) -> RewardSummary:
+        return self._stream.summary
+
+    def close(self) -> None:
+        self._runner.run(self._stream.aclose())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> GroupRewards:
+        try:
+            return self._runner.run(self._stream.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __enter__(self) -> Self:
+        self._runner.run(self._stream.__aenter__())
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._runner.run(self._stream.__aexit__(*raised))
 
 
 @pytest.fixture

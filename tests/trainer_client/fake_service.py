@@ -1,6 +1,8 @@
 """A real HTTP server on a loopback port that answers what a test scripted and remembers what it was asked."""
 
 import json
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +44,44 @@ REWARDS = {
     ],
 }
 
+GROUP_LINE = {"group": REWARDS["groups"][0]}
+SUMMARY_LINE = {"summary": {field: value for field, value in REWARDS.items() if field != "groups"}}
+VERDICTS = {
+    "request_id": "req-2",
+    "judge": {"model": "m", "protocol": "binary", "fingerprint": "f"},
+    "rubrics": [{"digest": DIGEST}],
+    "usage": {"judge_calls": 1},
+    "groups": [
+        {
+            "id": "q17",
+            "rubric": DIGEST,
+            "responses": [
+                {"verdicts": [{"criterion": "c1", "status": "ok", "score": 1.0, "rationale": "It says 42."}]}
+            ],
+        }
+    ],
+}
+COMPARISONS = {
+    "request_id": "req-3",
+    "judge": {"model": "m", "protocol": "comparison", "fingerprint": "f"},
+    "rubrics": [],
+    "usage": {"judge_calls": 2},
+    "win_rate": 0.5,
+    "pairs": [
+        {
+            "id": "q17",
+            "status": "ok",
+            "score": 0.5,
+            "preferred": "tie",
+            "consistent": False,
+            "orders": [
+                {"first": "a", "status": "ok", "preferred": "a", "probability": 0.9},
+                {"first": "b", "status": "ok", "preferred": "b", "probability": 0.2},
+            ],
+        }
+    ],
+}
+
 
 def summary(name: str) -> dict[str, Any]:
     """A `RubricSummary` as the service sends it."""
@@ -57,10 +97,12 @@ class Reply:
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
 
+    pieces: tuple[bytes, ...] | None = None
+    """Sent one by one in place of the body, as an answer whose end is not known when it begins."""
     hang: bool = False
-    """Answer only when the service stops."""
+    """Say nothing, or nothing more after the pieces, until the caller hangs up or the service stops."""
     drop: bool = False
-    """Close the connection without an answer."""
+    """Close the connection without an answer, or after the pieces without having ended it."""
 
     @property
     def content(self) -> bytes:
@@ -79,6 +121,16 @@ def problem(kind: str, status: int, *, retryable: bool = False, headers: dict[st
         "retryable": retryable,
     }
     return Reply(status, body | more, {"Content-Type": "application/problem+json"} | (headers or {}))
+
+
+def stream(*lines: Any, hang: bool = False, drop: bool = False, piece: int | None = None) -> Reply:
+    """A scripted answer in lines, each JSON unless it is bytes, sent line by line or in pieces of so many bytes."""
+    given = [line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines]
+    if piece is not None:
+        joined = b"".join(given)
+        given = [joined[at : at + piece] for at in range(0, len(joined), piece)]
+    headers = {"Content-Type": "application/x-ndjson", "X-Request-Id": "req-8"}
+    return Reply(headers=headers, pieces=tuple(given), hang=hang, drop=drop)
 
 
 @dataclass
@@ -104,6 +156,8 @@ class FakeService:
         self.asked: list[Asked] = []
         self.connections = 0
         self.stopping = threading.Event()
+        self.hung_up = threading.Event()
+        """Set when a caller closes a connection on which an answer hangs."""
         self.url = ""
 
     def script(self, *replies: Reply) -> None:
@@ -132,16 +186,34 @@ def running_service() -> Iterator[FakeService]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             service.asked.append(Asked(self.command, self.path, self.headers, body))
             reply = service.next_reply()
+            if reply.pieces is not None:
+                self.send_pieces(reply)
+            elif not (reply.hang or reply.drop):
+                self.begin(reply, {"Content-Length": str(len(reply.content))})
+                self.wfile.write(reply.content)
             if reply.hang:
-                service.stopping.wait()
+                self.wait_for_the_caller_to_leave()
             if reply.hang or reply.drop:
                 self.close_connection = True
-                return
+
+        def begin(self, reply: Reply, headers: dict[str, str]) -> None:
             self.send_response(reply.status)
-            for name, value in ({"Content-Length": str(len(reply.content))} | reply.headers).items():
+            for name, value in (headers | reply.headers).items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(reply.content)
+
+        def send_pieces(self, reply: Reply) -> None:
+            self.begin(reply, {"Transfer-Encoding": "chunked"})
+            for piece in reply.pieces or ():
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            if not (reply.hang or reply.drop):
+                self.wfile.write(b"0\r\n\r\n")
+
+        def wait_for_the_caller_to_leave(self) -> None:
+            while not service.stopping.is_set():
+                if select.select([self.connection], [], [], 0.01)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                    service.hung_up.set()
+                    return
 
         def do_POST(self) -> None:
             self.do_GET()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.fake_service import REWARDS, VERSION, Reply, problem
+from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, Reply, problem
 from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Overloaded, TimedOut
 from trainer_client._retry import FIRST_WAIT_S, LONGEST_WAIT_S, RetryPolicy
 
@@ -56,6 +56,13 @@ def test_tries_are_bounded_in_number_and_the_last_error_stands(service, connect,
     service.script(OVERLOADED)
     with pytest.raises(Overloaded, match="req-7"):
         connect(service.url, retries=3).rubric("r")
+    assert (len(service.asked), len(time.waits)) == (4, 3)
+
+
+def test_tries_of_a_stream_are_bounded_too(service, connect, time):
+    service.script(OVERLOADED)
+    with pytest.raises(Overloaded, match="req-7"):
+        list(connect(service.url, retries=3).stream_rewards([GROUP], "r"))
     assert (len(service.asked), len(time.waits)) == (4, 3)
 
 
@@ -129,12 +136,25 @@ def test_a_service_that_hangs_is_given_up_and_not_asked_twice(service, connect, 
     assert (len(service.asked), time.waits) == (1, [])
 
 
+PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda client, **more: client.rewards([GROUP], "r", **more), REWARDS),
+        (lambda client, **more: list(client.stream_rewards([GROUP], "r", **more)), REWARDS),
+        (lambda client, **more: client.verdicts([GROUP], "r", **more), VERDICTS),
+        (lambda client, **more: client.compare([PAIR], **more), COMPARISONS),
+    ],
+    ids=["rewards", "stream_rewards", "verdicts", "compare"],
+)
 @pytest.mark.parametrize(("timeout_s", "deadline_s", "patience"), [(30, 60, 75), (30, 3600, 3615), (900, 60, 900)])
-def test_rewards_are_awaited_longer_than_their_deadline(timeout_s, deadline_s, patience):
+def test_what_is_judged_is_awaited_longer_than_its_deadline(ask, answer, timeout_s, deadline_s, patience):
     asked = []
-    transport = httpx2.MockTransport(lambda request: asked.append(request) or httpx2.Response(200, json=REWARDS))
+    transport = httpx2.MockTransport(lambda request: asked.append(request) or httpx2.Response(200, json=answer))
     with Client("http://judge", timeout_s=timeout_s, transport=transport) as client:
-        client.rewards([GROUP], "r", deadline_s=deadline_s)
+        ask(client, deadline_s=deadline_s)
     assert asked[0].extensions["timeout"]["read"] == patience
 
 

@@ -6,6 +6,7 @@
 
 from importlib.metadata import version
 
+from trainer_client._streams import AsyncRewardStream, RewardStream
 from trainer_client.async_client import AsyncClient
 from trainer_client.client import Client
 from trainer_client.errors import (
@@ -21,22 +22,29 @@ from trainer_client.errors import (
     TimedOut,
     UnknownRubric,
 )
-from trainer_client.wire import Criterion, Group, RubricContent
+from trainer_client.wire import Criterion, Group, LengthPenalty, Message, OverlongPenalty, Pair, Response, RubricContent
 
 __version__ = version("adjudge-client")
 
 __all__ = [
     "AdjudgeError",
     "AsyncClient",
+    "AsyncRewardStream",
     "Client",
     "ConnectionFailed",
     "Criterion",
     "Group",
     "InvalidRequest",
     "JudgingFailed",
+    "LengthPenalty",
+    "Message",
     "NotFound",
     "NotReady",
     "Overloaded",
+    "OverlongPenalty",
+    "Pair",
+    "Response",
+    "RewardStream",
     "RubricContent",
     "RubricRefused",
     "ServerError",

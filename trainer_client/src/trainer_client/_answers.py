@@ -1,5 +1,7 @@
 """Reads HTTP answers: a message of the wire contract, or the typed error that the answer stands for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
@@ -66,6 +68,11 @@ def error_for(response: httpx2.Response) -> AdjudgeError:
             retryable=status in _RETRYABLE_STATUSES,
             retry_after_s=_retry_after_s(response.headers),
         )
+    return error_for_problem(problem, status, _retry_after_s(response.headers))
+
+
+def error_for_problem(problem: Problem, status: int, retry_after_s: float | None = None) -> AdjudgeError:
+    """Make the typed error of a problem document."""
     more = [error for error in problem.errors if error.message not in problem.detail]
     fields = "".join(f"; {error.field}: {error.message}" for error in more)
     error_class = FOR_PROBLEM.get(problem.type) or for_status(status)
@@ -76,24 +83,34 @@ def error_for(response: httpx2.Response) -> AdjudgeError:
         problem=problem,
         errors=problem.errors,
         retryable=problem.retryable,
-        retry_after_s=_retry_after_s(response.headers),
+        retry_after_s=retry_after_s,
     )
 
 
-def error_for_transport(error: httpx2.RequestError, base_url: str) -> AdjudgeError:
-    """Make the typed error of a request that got no answer.
+@contextmanager
+def typed_errors(base_url: str) -> Iterator[None]:
+    """Turn the HTTP library's errors into the client's own.
 
     A connection that cannot be made or that breaks is worth another try, as every request may be repeated.
     One that ran out of time is not: the service may still be at it.
     """
+    try:
+        yield
+    except httpx2.RequestError as error:
+        raise _error_for_transport(error, base_url) from error
+
+
+def _error_for_transport(error: httpx2.RequestError, base_url: str) -> AdjudgeError:
+    kind = type(error).__name__
     if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
-        return TimedOut(
-            f"no answer from {base_url} in time ({type(error).__name__}); give the client a larger timeout_s"
+        return TimedOut(f"no answer from {base_url} in time ({kind}); give the client a larger timeout_s")
+    if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError):
+        return ConnectionFailed(
+            f"the connection to {base_url} broke ({kind}: {error}); check that it is still up", retryable=True
         )
-    broken = httpx2.ConnectTimeout | httpx2.NetworkError | httpx2.RemoteProtocolError | httpx2.ProxyError
     return ConnectionFailed(
-        f"cannot reach {base_url} ({type(error).__name__}: {error}); check the address and that it is up",
-        retryable=isinstance(error, broken),
+        f"cannot reach {base_url} ({kind}: {error}); check the address and that it is up",
+        retryable=isinstance(error, httpx2.ConnectTimeout | httpx2.NetworkError | httpx2.ProxyError),
     )
 
 

@@ -1,7 +1,9 @@
 """Makes the requests of `/v1`, checked by the wire contract before anything is sent. Sends none itself."""
 
+import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Generic
 
@@ -11,30 +13,40 @@ from pydantic_core import PydanticSerializationError
 
 from trainer_client._answers import AnswerT
 from trainer_client._criteria import CriterionLike
+from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords, sort_options
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
+    ComparisonAnswer,
+    ComparisonOptions,
+    ComparisonRequest,
     FailurePolicy,
     Group,
-    Protocol,
+    JudgingOptions,
+    Pair,
     RewardAnswer,
     RewardMode,
+    RewardOptions,
     RewardRequest,
     RubricContent,
     RubricName,
     RubricPage,
     RubricVersion,
+    VerdictAnswer,
+    VerdictRequest,
     parse_reference,
 )
 from trainer_client.wire.problems import field_errors
 
 GroupLike = Group | Mapping[str, Any]
+PairLike = Pair | Mapping[str, Any]
 RubricLike = str | RubricContent | Mapping[str, Any]
 
 ANSWER_MARGIN_S = 15.0
-"""How much longer the client waits for rewards than the service has to give them."""
+"""How much longer the client waits for what is judged than the service has to judge it."""
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERRORS_SHOWN = 10
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _RUBRIC_NAME: TypeAdapter[str] = TypeAdapter(RubricName)
 
 
@@ -43,6 +55,7 @@ class Call(Generic[AnswerT]):
     """A request ready to be sent, and the message that answers it.
 
     `at_least_s` is how long its answer must be waited for, where that is more than the client's own timeout.
+    `accept` is the media type asked for, where it is not JSON.
     """
 
     method: str
@@ -51,6 +64,11 @@ class Call(Generic[AnswerT]):
     body: bytes | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     at_least_s: float = 0.0
+    accept: str | None = None
+
+    def streamed(self, media_type: str) -> "Call[AnswerT]":
+        """Ask for the answer as a stream of this media type."""
+        return replace(self, accept=media_type)
 
 
 def client_options(base_url: str, timeout_s: float, headers: Mapping[str, str] | None) -> dict[str, Any]:
@@ -75,51 +93,80 @@ def client_options(base_url: str, timeout_s: float, headers: Mapping[str, str] |
 def send_options(call: Call[AnswerT], timeout_s: float) -> dict[str, Any]:
     """Give the keyword arguments that a call is sent with by a client of this timeout."""
     patience = max(timeout_s, call.at_least_s)
+    headers = {"Content-Type": None if call.body is None else "application/json", "Accept": call.accept}
     return {
         "method": call.method,
         "url": call.path,
         "params": call.params,
         "content": call.body,
-        "headers": {} if call.body is None else {"Content-Type": "application/json"},
+        "headers": {name: value for name, value in headers.items() if value},
         "timeout": httpx2.Timeout(patience, connect=min(patience, _CONNECT_TIMEOUT_S)),
     }
 
 
 def rewards_call(
-    *,
+    method: str,
     run: str | None,
     groups: Sequence[GroupLike],
     rubric: RubricLike | None,
     mode: RewardMode,
-    protocol: Protocol | None,
+    options: RewardKeywords,
+    *,
     on_failure: FailurePolicy,
     deadline_s: float,
     step: int | None,
-    truncate: bool,
-    format_weight: float,
 ) -> Call[RewardAnswer]:
-    """Make `POST /v1/rewards`.
+    """Make `POST /v1/rewards` for the client's method of this name.
 
     Raises:
         InvalidRequest: the request breaks the wire contract.
+        TypeError: there is no such option.
     """
-    try:
-        request = RewardRequest.model_validate(
-            {
-                "run": run,
-                "step": step,
-                "rubric": rubric,
-                "reward": {"mode": mode, "format_weight": format_weight},
-                "judging": {"protocol": protocol, "truncate": truncate},
-                "on_failure": on_failure,
-                "deadline_s": deadline_s,
-                "groups": groups,
-            }
-        )
-    except ValidationError as error:
-        raise _invalid(error) from error
-    patience = request.deadline_s + ANSWER_MARGIN_S
-    return Call("POST", "/v1/rewards", RewardAnswer, _json(request), at_least_s=patience)
+    given = {"groups": groups, "rubric": rubric, "on_failure": on_failure, "deadline_s": deadline_s, "step": step}
+    chosen = sort_options(method, options, {"reward": RewardOptions, "judging": JudgingOptions}, given)
+    reward = {"mode": mode, **chosen.pop("reward", {})}
+    return _judging_call("/v1/rewards", RewardRequest, RewardAnswer, {"run": run, "reward": reward, **chosen, **given})
+
+
+def verdicts_call(
+    run: str | None,
+    groups: Sequence[GroupLike],
+    rubric: RubricLike | None,
+    options: JudgingKeywords,
+    *,
+    deadline_s: float,
+    step: int | None,
+) -> Call[VerdictAnswer]:
+    """Make `POST /v1/verdicts`.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+        TypeError: there is no such option.
+    """
+    given = {"groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
+    chosen = sort_options("verdicts", options, {"judging": JudgingOptions}, given)
+    return _judging_call("/v1/verdicts", VerdictRequest, VerdictAnswer, {"run": run, **chosen, **given})
+
+
+def compare_call(
+    run: str | None,
+    pairs: Sequence[PairLike],
+    rubric: RubricLike | None,
+    question: str | None,
+    options: ComparisonKeywords,
+    *,
+    deadline_s: float,
+    step: int | None,
+) -> Call[ComparisonAnswer]:
+    """Make `POST /v1/comparisons`.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+        TypeError: there is no such option.
+    """
+    given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
+    chosen = sort_options("compare", options, {"judging": ComparisonOptions}, given)
+    return _judging_call("/v1/comparisons", ComparisonRequest, ComparisonAnswer, {"run": run, **chosen, **given})
 
 
 def publish_call(name: str, criteria: Sequence[CriterionLike]) -> Call[RubricVersion]:
@@ -156,14 +203,29 @@ def rubrics_call(prefix: str, after: str | None) -> Call[RubricPage]:
     return Call("GET", "/v1/rubrics", RubricPage, params=params)
 
 
-def _json(request: BaseModel) -> bytes:
+def _judging_call(
+    path: str,
+    message: type[RewardRequest] | type[VerdictRequest] | type[ComparisonRequest],
+    answer: type[AnswerT],
+    fields: Mapping[str, Any],
+) -> Call[AnswerT]:
     try:
-        return request.model_dump_json(exclude_none=True).encode()
-    except PydanticSerializationError as error:
-        raise InvalidRequest(
-            "not sent, the request holds half a surrogate pair, which JSON cannot carry; "
-            "decode texts with errors='replace'"
-        ) from error
+        request = message.model_validate(fields)
+    except ValidationError as error:
+        raise _invalid(error) from error
+    return Call("POST", path, answer, _json(request), at_least_s=request.deadline_s + ANSWER_MARGIN_S)
+
+
+def _json(request: BaseModel) -> bytes:
+    """Write only what was given, so that an older service is not told of fields it does not know.
+
+    Half a surrogate pair becomes U+FFFD, since JSON cannot carry it; both are one code point, so spans stay right.
+    """
+    try:
+        return request.model_dump_json(exclude_unset=True, exclude_none=True).encode()
+    except PydanticSerializationError:
+        given = request.model_dump(exclude_unset=True, exclude_none=True)
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(given, ensure_ascii=False)).encode()
 
 
 def _invalid(error: ValidationError) -> InvalidRequest:

@@ -1,45 +1,41 @@
 """The client that a trainer calls Adjudge with, for code without an event loop; `AsyncClient` is its twin."""
 
-import random as _random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator, Sequence
+from typing import Unpack
 
-import httpx2
-
-from trainer_client._answers import AnswerT, error_for_transport, is_ready, read_answer
+from trainer_client._connection import Connection
 from trainer_client._criteria import CriterionLike
+from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
 from trainer_client._requests import (
-    Call,
     GroupLike,
+    PairLike,
     RubricLike,
-    client_options,
+    compare_call,
     publish_call,
     rewards_call,
     rubric_call,
     rubrics_call,
-    send_options,
+    verdicts_call,
 )
-from trainer_client._retry import RetryPolicy
-from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
+from trainer_client._streams import NDJSON, RewardLines, RewardStream
 from trainer_client.wire import (
+    ComparisonAnswer,
     FailurePolicy,
-    Protocol,
     RewardAnswer,
     RewardMode,
     RubricSummary,
     RubricVersion,
+    VerdictAnswer,
 )
 
 
-class Client:
+class Client(Connection):
     """A connection to one Adjudge service, to be shared by threads and closed when done.
 
     Args:
         base_url: the service's address, such as `http://judge:8000`.
         run: the training run that requests are charged to.
-        timeout_s: seconds to wait for an answer; for rewards at least their deadline and a margin.
+        timeout_s: seconds to wait for an answer; for what is judged at least its deadline and a margin.
         retries: how often a request is tried again after a connection that failed, an overloaded service or
             any other problem that it calls retryable. Every request may be repeated: nothing is judged or
             published twice.
@@ -54,54 +50,51 @@ class Client:
         ValueError: an argument is out of range.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        run: str | None = None,
-        *,
-        timeout_s: float = 30.0,
-        retries: int = 4,
-        retry_budget_s: float = 120.0,
-        headers: Mapping[str, str] | None = None,
-        transport: httpx2.BaseTransport | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-        random: Callable[[], float] = _random.random,
-    ) -> None:
-        self.base_url = base_url
-        self.run = run
-        self._timeout_s = timeout_s
-        self._policy = RetryPolicy(retries, retry_budget_s, clock, random)
-        self._sleep = sleep
-        self._http = httpx2.Client(transport=transport, **client_options(base_url, timeout_s, headers))
-
     def rewards(
         self,
         groups: Sequence[GroupLike],
         rubric: RubricLike | None = None,
         mode: RewardMode = "weighted_mean",
         *,
-        protocol: Protocol | None = None,
         on_failure: FailurePolicy = "null",
         deadline_s: float = 60.0,
         step: int | None = None,
-        truncate: bool = False,
-        format_weight: float = 0.1,
+        **options: Unpack[RewardKeywords],
     ) -> RewardAnswer:
         """Judge groups of responses by a rubric and reward them.
 
+        Half a surrogate pair, which JSON cannot carry, is sent as U+FFFD wherever it stands in a prompt, a response
+        or what the judge sees beside them; spans count code points and stay right.
+
         Args:
-            groups: `Group` models or mappings of their fields: `id`, `prompt`, `responses`, …
+            groups: `Group` models or mappings of their fields: `id`, `prompt`, `responses`, … A response is text,
+                a list of messages, or a mapping `{"text": …, "tokens": …, "stopped": …}`.
             rubric: a reference (`name`, `name@3`, `sha256:…`), or the rubric itself; groups may carry their
                 own.
             mode: how verdicts become a reward, see `trainer_client.rewards`.
-            protocol: how the judge is asked; the mode's own unless given.
             on_failure: what a response is worth on which the judge failed: `null`, `error`, `zero` or `skip`.
             deadline_s: seconds that the service has; what is not judged by then comes back failed.
             step: the training step, for the record.
+
+        Options, of which only those given are sent, for the service has its own defaults:
+            protocol: how the judge is asked; the mode's own unless given.
+            criteria_per_call: how many criteria share a call, or `all`.
+            rationale: have the judge write its reasons before the verdict, and return them.
+            votes: how many verdicts are sampled for each criterion, where the judge samples something: with
+                `rationale`, `think_tokens` or several criteria per call.
+            temperature: of the judge; 0 unless there are several votes, then 0.7.
+            think_tokens: what a thinking judge may think before it answers, in its tokens.
+            reasoning: what of a response's own thinking the judge sees: `strip` (none), `keep` (all) or `only`.
             truncate: judge responses too long for the judge with their middle left out, rather than fail
                 them.
+            grounding_characters: show at most this much of a grounding, ended at a sentence.
+            template: the name of a set of prompt templates that the service has.
             format_weight: lambda of the `stepwise` base reward.
+            gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`.
+            length_penalty: a `LengthPenalty` or its fields; needs every response's `tokens`.
+            overlong_penalty: an `OverlongPenalty` or its fields; the same.
+            truncation_factor: what the reward of a response that was cut off is multiplied by; needs every
+                response's `stopped`.
 
         Returns:
             Rewards and verdicts, groups and responses in the order given. A reward is None where the judge
@@ -113,21 +106,105 @@ class Client:
             UnknownRubric: there is no such rubric.
             JudgingFailed: the judge failed and `on_failure` is `error`.
             AdjudgeError: the service could not be reached or did not answer as it should; see its subclasses.
+            TypeError: there is no such option.
         """
         return self._send(
             rewards_call(
-                run=self.run,
-                groups=groups,
-                rubric=rubric,
-                mode=mode,
-                protocol=protocol,
+                "rewards",
+                self.run,
+                groups,
+                rubric,
+                mode,
+                options,
                 on_failure=on_failure,
                 deadline_s=deadline_s,
                 step=step,
-                truncate=truncate,
-                format_weight=format_weight,
             )
         )
+
+    def stream_rewards(
+        self,
+        groups: Sequence[GroupLike],
+        rubric: RubricLike | None = None,
+        mode: RewardMode = "weighted_mean",
+        *,
+        on_failure: FailurePolicy = "null",
+        deadline_s: float = 60.0,
+        step: int | None = None,
+        **options: Unpack[RewardKeywords],
+    ) -> RewardStream:
+        """Reward groups as `rewards` does, and give each as soon as it is done.
+
+        The request is checked at once and sent when the first group is asked for. It is tried again until that
+        came, and no more after. Closing the stream, by `close` or a `with` block, stops what is not done.
+
+        Returns:
+            The groups in the order they finish; its `summary` is the rest of the answer, once all have come.
+
+        Raises:
+            InvalidRequest, TypeError: at once, as for `rewards`.
+            ConnectionFailed: while going through the groups: the answer was cut off. Those that came are whole.
+            AdjudgeError: while going through the groups, as for `rewards`.
+        """
+        call = rewards_call(
+            "stream_rewards",
+            self.run,
+            groups,
+            rubric,
+            mode,
+            options,
+            on_failure=on_failure,
+            deadline_s=deadline_s,
+            step=step,
+        )
+        lines = RewardLines(self.base_url)
+        return RewardStream(self._groups(call.streamed(NDJSON), lines), lines)
+
+    def verdicts(
+        self,
+        groups: Sequence[GroupLike],
+        rubric: RubricLike | None = None,
+        *,
+        deadline_s: float = 60.0,
+        step: int | None = None,
+        **options: Unpack[JudgingKeywords],
+    ) -> VerdictAnswer:
+        """Judge groups of responses by a rubric, without making a reward; any rubric will do.
+
+        Arguments, options (those up to `template`) and errors are those of `rewards`. The protocol is `binary`
+        unless given.
+
+        Returns:
+            Verdicts, groups and responses in the order given. A score is None where the judge failed.
+        """
+        return self._send(verdicts_call(self.run, groups, rubric, options, deadline_s=deadline_s, step=step))
+
+    def compare(
+        self,
+        pairs: Sequence[PairLike],
+        rubric: RubricLike | None = None,
+        *,
+        question: str | None = None,
+        deadline_s: float = 60.0,
+        step: int | None = None,
+        **options: Unpack[ComparisonKeywords],
+    ) -> ComparisonAnswer:
+        """Ask which of two responses to a prompt is better, in both orders; where those disagree it is a tie.
+
+        Args:
+            pairs: `Pair` models or mappings of their fields: `id`, `prompt`, `a`, `b`, …
+            rubric: what the judge is to look at, as for `rewards`; it needs none.
+            question: what the judge is asked; which response is better, unless given.
+            deadline_s: as for `rewards`.
+            step: as for `rewards`.
+
+        The options `rationale`, `think_tokens`, `reasoning`, `grounding_characters` and `template` and the errors
+        are those of `rewards`.
+
+        Returns:
+            Comparisons in the order of the pairs, and how often `a` won. A score is None where the judge failed.
+        """
+        return self._send(compare_call(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step))
 
     def publish_rubric(self, name: str, criteria: Sequence[CriterionLike]) -> RubricVersion:
         """Publish criteria as the next version of a rubric; identical content gives the version that has it.
@@ -161,43 +238,3 @@ class Client:
             if page.next_cursor is None:
                 return
             after = page.next_cursor
-
-    def ready(self) -> bool:
-        """Whether the service can judge now; False too where it cannot be reached. Asks once.
-
-        Raises:
-            AdjudgeError: what answers is no Adjudge.
-        """
-        try:
-            return is_ready(self._answer(method="GET", url="/readyz", timeout=self._timeout_s))
-        except (ConnectionFailed, TimedOut):
-            return False
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _send(self, call: Call[AnswerT]) -> AnswerT:
-        tries = self._policy.start()
-        while True:
-            try:
-                return read_answer(self._answer(**send_options(call, self._timeout_s)), call.answer)
-            except AdjudgeError as error:
-                wait = tries.wait_after(error)
-                if wait is None:
-                    raise
-            self._sleep(wait)
-
-    def _answer(self, **options: Any) -> httpx2.Response:
-        try:
-            return self._http.request(**options)
-        except httpx2.RequestError as error:
-            raise error_for_transport(error, self.base_url) from error

@@ -73,7 +73,7 @@ class ServerError(AdjudgeError):
 
 
 class ConnectionFailed(AdjudgeError):
-    """No connection to the service, or it broke before the answer came."""
+    """No connection to the service, or it broke before the whole answer came."""
 
 
 class TimedOut(AdjudgeError):

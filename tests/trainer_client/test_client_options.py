@@ -1,0 +1,141 @@
+import inspect
+from typing import get_type_hints
+
+import pytest
+
+from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, Reply
+from trainer_client import AsyncClient, AsyncRewardStream, Client, LengthPenalty, OverlongPenalty, RewardStream
+from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
+from trainer_client.wire import ComparisonOptions, JudgingOptions, RewardOptions
+
+GROUP = {"id": "q17", "prompt": "x?", "responses": [{"text": "42", "tokens": 3, "stopped": True}]}
+PAIR = {"id": "q17", "prompt": "x?", "a": "42", "b": "43"}
+
+COMPARISON = {
+    "rationale": True,
+    "think_tokens": 64,
+    "reasoning": "keep",
+    "grounding_characters": 900,
+    "template": "v1",
+}
+JUDGING = COMPARISON | {
+    "protocol": "binary",
+    "criteria_per_call": "all",
+    "votes": 3,
+    "temperature": 0.5,
+    "truncate": True,
+}
+REWARD = {
+    "format_weight": 0.2,
+    "gate_fraction": 0.75,
+    "length_penalty": {"coefficient": 0.001, "target_tokens": 100},
+    "overlong_penalty": {"limit_tokens": 900, "buffer_tokens": 100},
+    "truncation_factor": 0.5,
+}
+
+
+def test_each_option_goes_to_the_part_of_the_request_that_has_it(service, connect):
+    service.script(Reply(body=REWARDS), Reply(body=REWARDS), Reply(body=VERDICTS), Reply(body=COMPARISONS))
+    client = connect(service.url)
+    client.rewards([GROUP], "r", "gate", **REWARD, **JUDGING)
+    list(client.stream_rewards([GROUP], "r", "gate", **REWARD, **JUDGING))
+    client.verdicts([GROUP], "r", **JUDGING)
+    client.compare([PAIR], **COMPARISON)
+    rewards, streamed, verdicts, compared = [asked.json for asked in service.asked]
+    assert (rewards["judging"], rewards["reward"]) == (JUDGING, {"mode": "gate"} | REWARD)
+    assert streamed == rewards
+    assert verdicts["judging"] == JUDGING
+    assert compared["judging"] == COMPARISON
+
+
+def test_what_is_left_out_or_none_is_not_sent_so_that_an_older_service_need_not_know_it(service, connect):
+    service.script(Reply(body=REWARDS))
+    client = connect(service.url)
+    client.rewards([GROUP], "r")
+    client.rewards([GROUP], "r", protocol=None, length_penalty=None, template=None)
+    sent = {
+        "rubric": "r",
+        "reward": {"mode": "weighted_mean"},
+        "on_failure": "null",
+        "deadline_s": 60.0,
+        "groups": [GROUP],
+    }
+    assert [asked.json for asked in service.asked] == [sent, sent]
+
+
+def test_penalties_may_be_models(service, connect):
+    service.script(Reply(body=REWARDS))
+    connect(service.url).rewards(
+        [GROUP],
+        "r",
+        length_penalty=LengthPenalty(excess_only=True),
+        overlong_penalty=OverlongPenalty(limit_tokens=9, buffer_tokens=2),
+    )
+    assert service.asked[0].json["reward"] == {
+        "mode": "weighted_mean",
+        "length_penalty": {"excess_only": True},
+        "overlong_penalty": {"limit_tokens": 9, "buffer_tokens": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "items", "option", "closest"),
+    [
+        ("rewards", [GROUP], "protocl", "protocol"),
+        ("rewards", [GROUP], "on_failur", "on_failure"),
+        ("rewards", [GROUP], "model", "mode"),
+        ("stream_rewards", [GROUP], "format_wait", "format_weight"),
+        ("verdicts", [GROUP], "rational", "rationale"),
+        ("verdicts", [GROUP], "deadline", "deadline_s"),
+        ("compare", [PAIR], "questions", "question"),
+        ("compare", [PAIR], "think_token", "think_tokens"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_closest_known_one(connect, service, method, items, option, closest):
+    with pytest.raises(TypeError, match=rf"^{method}\(\) takes no '{option}'.*'{closest}'$"):
+        getattr(connect(service.url), method)(items, "r", **{option: 1})
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("method", "option"), [("verdicts", "format_weight"), ("verdicts", "mode"), ("compare", "votes"), ("rewards", "")]
+)
+def test_an_option_of_another_call_is_refused(connect, service, method, option):
+    with pytest.raises(TypeError, match=rf"takes no '{option}'"):
+        getattr(connect(service.url), method)([], "r", **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("keywords", "models"),
+    [
+        (ComparisonKeywords, [ComparisonOptions]),
+        (JudgingKeywords, [JudgingOptions]),
+        (RewardKeywords, [JudgingOptions, RewardOptions]),
+    ],
+)
+def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models):
+    fields = {name for model in models for name in model.model_fields} - {"mode"}
+    assert set(get_type_hints(keywords)) == fields
+
+
+@pytest.mark.parametrize("option", get_type_hints(RewardKeywords))
+def test_every_option_is_explained_where_it_is_given(option):
+    assert f"\n    {option}: " in inspect.getdoc(Client.rewards)
+
+
+@pytest.mark.parametrize(
+    ("client", "async_client"), [(Client, AsyncClient), (RewardStream, AsyncRewardStream)], ids=["client", "stream"]
+)
+def test_the_two_clients_take_the_same_arguments(client, async_client):
+    assert set(_methods(async_client)) == {{"close": "aclose"}.get(name, name) for name in _methods(client)}
+    for name, method in _methods(client).items():
+        twin = _methods(async_client)[{"close": "aclose"}.get(name, name)]
+        assert _parameters(method) == _parameters(twin), name
+
+
+def _methods(of):
+    return {name: value for name, value in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+
+
+def _parameters(method):
+    return list(inspect.signature(method).parameters.values())

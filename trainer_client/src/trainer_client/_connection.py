@@ -1,0 +1,205 @@
+"""A connection to one service, with and without an event loop: sends calls, again where that may help.
+
+Knows nothing of what the calls mean; `Client` and `AsyncClient` add those.
+"""
+
+import asyncio
+import random as _random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from trainer_client._answers import AnswerT, is_ready, read_answer, typed_errors
+from trainer_client._requests import Call, client_options, send_options
+from trainer_client._retry import RetryPolicy
+from trainer_client._streams import RewardLines
+from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
+from trainer_client.wire import GroupRewards, RewardAnswer
+
+
+class Connection:
+    """How `Client` reaches its service; the arguments are described there."""
+
+    def __init__(
+        self,
+        base_url: str,
+        run: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        retries: int = 4,
+        retry_budget_s: float = 120.0,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx2.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = _random.random,
+    ) -> None:
+        self.base_url = base_url
+        self.run = run
+        self._timeout_s = timeout_s
+        self._policy = RetryPolicy(retries, retry_budget_s, clock, random)
+        self._sleep = sleep
+        self._http = httpx2.Client(transport=transport, **client_options(base_url, timeout_s, headers))
+
+    def ready(self) -> bool:
+        """Whether the service can judge now; False too where it cannot be reached. Asks once.
+
+        Raises:
+            AdjudgeError: what answers is no Adjudge.
+        """
+        try:
+            return is_ready(self._answer(method="GET", url="/readyz", timeout=self._timeout_s))
+        except (ConnectionFailed, TimedOut):
+            return False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, call: Call[AnswerT]) -> AnswerT:
+        """Send a call and give its answer.
+
+        Raises:
+            AdjudgeError: no answer came that it could be.
+        """
+        tries = self._policy.start()
+        while True:
+            try:
+                return read_answer(self._answer(**send_options(call, self._timeout_s)), call.answer)
+            except AdjudgeError as error:
+                wait = tries.wait_after(error)
+                if wait is None:
+                    raise
+            self._sleep(wait)
+
+    def _answer(self, **options: Any) -> httpx2.Response:
+        """Send one request once and give what answers it, be it an error."""
+        with typed_errors(self.base_url):
+            return self._http.request(**options)
+
+    def _groups(self, call: Call[RewardAnswer], lines: RewardLines) -> Generator[GroupRewards, None, None]:
+        """Send a call, again only until the first group came, and give the groups as they come.
+
+        Closing the generator closes the connection.
+
+        Raises:
+            AdjudgeError: the stream could not be had, or broke off.
+        """
+        tries = self._policy.start()
+        while True:
+            try:
+                with typed_errors(self.base_url), self._http.stream(**send_options(call, self._timeout_s)) as response:
+                    if lines.expects(response):
+                        for piece in response.iter_bytes():
+                            for group in lines.feed(piece):
+                                yield group
+                        lines.end()
+                    else:
+                        response.read()
+                        for group in lines.whole(response):
+                            yield group
+                return
+            except AdjudgeError as error:
+                if lines.summary is not None:
+                    return
+                wait = None if lines.begun else tries.wait_after(error)
+                if wait is None:
+                    raise
+            self._sleep(wait)
+
+
+class AsyncConnection:
+    """`Connection` for code in an event loop."""
+
+    def __init__(
+        self,
+        base_url: str,
+        run: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        retries: int = 4,
+        retry_budget_s: float = 120.0,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = _random.random,
+    ) -> None:
+        self.base_url = base_url
+        self.run = run
+        self._timeout_s = timeout_s
+        self._policy = RetryPolicy(retries, retry_budget_s, clock, random)
+        self._sleep = sleep
+        self._http = httpx2.AsyncClient(transport=transport, **client_options(base_url, timeout_s, headers))
+
+    async def ready(self) -> bool:
+        """Whether the service can judge now; see `Client.ready`."""
+        try:
+            return is_ready(await self._answer(method="GET", url="/readyz", timeout=self._timeout_s))
+        except (ConnectionFailed, TimedOut):
+            return False
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _send(self, call: Call[AnswerT]) -> AnswerT:
+        """Send a call and give its answer; see `Connection._send`."""
+        tries = self._policy.start()
+        while True:
+            try:
+                return read_answer(await self._answer(**send_options(call, self._timeout_s)), call.answer)
+            except AdjudgeError as error:
+                wait = tries.wait_after(error)
+                if wait is None:
+                    raise
+            await self._sleep(wait)
+
+    async def _answer(self, **options: Any) -> httpx2.Response:
+        """Send one request once and give what answers it; see `Connection._answer`."""
+        with typed_errors(self.base_url):
+            return await self._http.request(**options)
+
+    async def _groups(self, call: Call[RewardAnswer], lines: RewardLines) -> AsyncGenerator[GroupRewards, None]:
+        """Send a call and give the groups as they come; see `Connection._groups`."""
+        tries = self._policy.start()
+        while True:
+            try:
+                with typed_errors(self.base_url):
+                    async with self._http.stream(**send_options(call, self._timeout_s)) as response:
+                        if lines.expects(response):
+                            async for piece in response.aiter_bytes():
+                                for group in lines.feed(piece):
+                                    yield group
+                            lines.end()
+                        else:
+                            await response.aread()
+                            for group in lines.whole(response):
+                                yield group
+                return
+            except AdjudgeError as error:
+                if lines.summary is not None:
+                    return
+                wait = None if lines.begun else tries.wait_after(error)
+                if wait is None:
+                    raise
+            await self._sleep(wait)

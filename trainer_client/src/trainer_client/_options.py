@@ -1,0 +1,64 @@
+"""The keyword arguments that become a request's options: their types, and where in the request each belongs.
+
+`Client.rewards` says what they mean. Their values are checked by the wire contract, not here.
+"""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, TypedDict
+
+from pydantic import BaseModel
+
+from trainer_client.wire import LengthPenalty, OverlongPenalty, Protocol, ReasoningPart
+
+
+class ComparisonKeywords(TypedDict, total=False):
+    """How the judge is asked, wherever it is asked: `wire.ComparisonOptions`."""
+
+    rationale: bool
+    think_tokens: int
+    reasoning: ReasoningPart
+    grounding_characters: int | None
+    template: str | None
+
+
+class JudgingKeywords(ComparisonKeywords, total=False):
+    """How the judge is asked by a rubric: `wire.JudgingOptions`."""
+
+    protocol: Protocol | None
+    criteria_per_call: int | Literal["all"] | None
+    votes: int
+    temperature: float | None
+    truncate: bool
+
+
+class RewardKeywords(JudgingKeywords, total=False):
+    """How the judge is asked, and how its verdicts become a reward: also `wire.RewardOptions` but `mode`."""
+
+    format_weight: float
+    gate_fraction: float
+    length_penalty: LengthPenalty | Mapping[str, Any] | None
+    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
+    truncation_factor: float | None
+
+
+def sort_options(
+    method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], named: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    """Give the options of each part of a request: those that are fields of its model.
+
+    A part without options is left out, and so is an option that is None: an older service need not know either.
+    `named` are the parameters that `method` has beside the options.
+
+    Raises:
+        TypeError: an option belongs to no part.
+    """
+    part_of = {field: part for part, model in parts.items() for field in model.model_fields}
+    chosen: dict[str, dict[str, Any]] = {}
+    for name, value in options.items():
+        if name not in part_of:
+            [closest] = get_close_matches(name, [*part_of, *named], n=1, cutoff=0.0)
+            raise TypeError(f"{method}() takes no {name!r}; the closest that it takes is {closest!r}")
+        if value is not None:
+            chosen.setdefault(part_of[name], {})[name] = value
+    return chosen
