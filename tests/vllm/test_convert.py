@@ -1,0 +1,92 @@
+"""A GGUF file made into a folder in Hugging Face's format: whole or not at all, and not twice."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from judge_server.models import ModelError, convert
+from judge_server.models.convert import MANIFEST, NEEDED
+from tests.judge_server.engines import MODEL
+
+HERE = all(find_spec(package) for package in NEEDED)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own."""
+    command = [sys.executable, "-m", "judge_server.models.convert", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.skipif(HERE, reason="the packages are installed here")
+def test_without_its_packages_it_says_which_are_missing(tmp_path: Path) -> None:
+    done = run(MODEL, str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "make vllm-cpu" in done.stderr
+    assert "accelerate" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_short_name_needs_a_folder(tmp_path: Path) -> None:
+    done = run(str(tmp_path / "model.gguf"))
+    assert done.returncode == 2
+    assert "name a folder" in done.stderr
+
+
+@pytest.mark.vllm
+def test_a_folder_made_of_the_same_bytes_is_kept(folder: Path) -> None:
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    done = run(MODEL)
+    assert done.returncode == 0
+    assert done.stdout.strip() == str(folder)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.vllm
+def test_a_folder_of_somebody_else_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ModelError, match="not made by this command"):
+        convert.convert(MODEL, tmp_path / "theirs")
+    assert (tmp_path / "theirs" / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.vllm
+def test_what_cannot_be_converted_leaves_nothing(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\x03\0\0\0" + bytes(2000))
+    out = tmp_path / "models" / "out"
+    with pytest.raises(ModelError, match="cannot be converted"):
+        convert.convert(str(broken), out)
+    assert [path.name for path in out.parent.iterdir() if not path.name.endswith(".lock")] == []
+
+
+@pytest.mark.vllm
+def test_a_folder_made_of_other_bytes_is_made_anew_and_a_broken_one_stays_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"GGUF" + bytes(100))
+    made: list[str] = []
+
+    def dequantise(source: Path, scratch: Path) -> None:
+        made.append(source.name)
+        (scratch / "model.safetensors").write_bytes(source.read_bytes())
+        if len(made) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(convert, "_dequantise", dequantise)
+    out = tmp_path / "out"
+    assert convert.convert(str(weights), out)
+    assert not convert.convert(str(weights), out)
+    first = (out / "model.safetensors").read_bytes()
+    weights.write_bytes(b"GGUF" + bytes(200))
+    with pytest.raises(ModelError, match="No space left"):
+        convert.convert(str(weights), out)
+    assert (out / "model.safetensors").read_bytes() == first
+    assert convert.convert(str(weights), out)
+    assert (out / "model.safetensors").read_bytes() != first
+    assert sorted(path.name for path in out.iterdir()) == [MANIFEST, "model.safetensors"]
