@@ -1,6 +1,7 @@
 """The documentation as the tests read it: its pages, and the parts of a page."""
 
 import re
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -47,3 +48,14 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as a forge makes them."""
     titles = (heading["title"].lower() for heading in _HEADING.finditer(prose(page)))
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+def table(page: Path, heading: str) -> list[dict[str, str]]:
+    """The rows of the first table under a heading, each cell by the name of its column."""
+    under = page.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = dropwhile(lambda line: not line.startswith("|"), under.splitlines())
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line in takewhile(lambda line: line.startswith("|"), lines)
+    ]
+    return [dict(zip(head, row, strict=True)) for row in rows]

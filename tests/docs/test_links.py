@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from adjudge_services.settings import Settings
+from judge_server.engines import engine_from_url
 from rubric_store import read_rubric
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, code_spans, links, name
 from trainer_client.wire import ProblemType, RewardAnswer, RewardRequest
@@ -77,6 +78,14 @@ def test_the_python_that_the_client_page_shows_runs() -> None:
 def test_every_setting_is_documented_with_its_name() -> None:
     documented = set(code_spans(ROOT / "docs/configuration.md"))
     assert {f"ADJUDGE_{field.upper()}" for field in Settings.model_fields} <= documented
+
+
+@pytest.mark.parametrize("url", ["llamacpp://m", "vllm:///m", "openai+http://localhost/v1", "scripted://hash"])
+def test_every_option_of_an_engine_is_documented(url: str) -> None:
+    with pytest.raises(ValueError, match="it takes") as refused:
+        engine_from_url(f"{url}?nonsense=1")
+    known = str(refused.value).rpartition("it takes ")[2].split(", ")
+    assert set(known) <= set(code_spans(ROOT / "docs/configuration.md"))
 
 
 def test_every_problem_type_is_documented() -> None:

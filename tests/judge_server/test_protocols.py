@@ -121,7 +121,7 @@ def test_reasons_are_asked_for_before_the_verdict() -> None:
     plain, reasoned = (ask_alone(setup(rationale=r), ONE, (), None).call for r in (False, True))
     assert plain.reasoning is None
     assert reasoned.reasoning is not None
-    assert "reasons" in reasoned.question
+    assert "why or why not" in reasoned.question
     assert "yes or no" in reasoned.reasoning.ask
 
 

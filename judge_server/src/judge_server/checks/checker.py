@@ -8,13 +8,14 @@ import multiprocessing
 import signal
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import assert_never
 
 from pebble import ProcessExpired, ProcessPool
 
 from judge_server.checks.check import Check
 from judge_server.checks.deciding import decide
-from judge_server.checks.worker import LOADED_FIRST, decide_within, prepare
+from judge_server.checks.worker import LOADED_FIRST, decide_within, prepare, warm
 from judge_server.ports import CallFailed, Finding
 from trainer_client.wire.verification import ByMath, Contains, Exact, JsonSchema, Numeric, Regex
 
@@ -31,6 +32,7 @@ class Checker:
         self._seconds = seconds
         self._memory_mb = memory_mb
         self._free = asyncio.Semaphore(workers)
+        self._starting = asyncio.Lock()
         self._pool: ProcessPool | None = None
         self._running: set[Future[Finding | CallFailed]] = set()
         self._closed = False
@@ -61,7 +63,7 @@ class Checker:
         """Have a worker decide; None where the whole pool broke down, which is no fault of this check."""
         if self._closed:
             return self._gone(check.program.method)
-        pool = self._pool = self._pool or self._started()
+        pool = await self._started()
         try:
             future = pool.schedule(decide_within, args=(check, self._seconds, self._memory_mb), timeout=self._seconds)
         except RuntimeError:
@@ -82,15 +84,21 @@ class Checker:
         finally:
             self._running.discard(future)
 
-    def _started(self) -> ProcessPool:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(LOADED_FIRST))
-        return ProcessPool(
-            max_workers=self._workers,
-            initializer=prepare,
-            initargs=(self._memory_mb,),
-            context=context,
-        )
+    async def _started(self) -> ProcessPool:
+        """The pool, its processes running. Starting them takes seconds, so a thread does."""
+        async with self._starting:
+            if self._pool is None:
+                context = multiprocessing.get_context("forkserver")
+                context.set_forkserver_preload(list(LOADED_FIRST))
+                self._pool = ProcessPool(
+                    max_workers=self._workers,
+                    initializer=prepare,
+                    initargs=(self._memory_mb,),
+                    context=context,
+                )
+                with suppress(RuntimeError):  # closed meanwhile, which the caller finds out
+                    await asyncio.to_thread(self._pool.schedule, warm)
+            return self._pool
 
     async def _discard(self, pool: ProcessPool | None) -> None:
         """End a pool's processes, unless that is being done already."""

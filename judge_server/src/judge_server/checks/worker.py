@@ -33,6 +33,10 @@ def prepare(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
 
 
+def warm() -> None:
+    """Do nothing: what a pool is given first, so that its processes start."""
+
+
 def decide_within(check: Check, seconds: float, memory_mb: int) -> Finding | CallFailed:
     """Decide a check; the process ends if that takes much longer than its seconds."""
     signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_S)

@@ -1,0 +1,6 @@
+"""The examples run against the service that the judge's own tests use."""
+
+from tests.judge_server.conftest import http, serve, store
+from tests.judge_server.engines import fetched
+
+__all__ = ["fetched", "http", "serve", "store"]
