@@ -112,4 +112,4 @@ test-vllm: vllm-cpu ## the tests with a real vLLM
 	else echo "SKIPPED: the tests with a real vLLM did not run, for the reason above."; fi
 
 clean: ## remove the environment and what was built
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
