@@ -73,7 +73,7 @@ bench-ways: $(STAMP) ## criteria in a call and reasons first, against labels; DA
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
 	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
 	@$(BIN)/python -m benchmarks.ways $(DATA)
-	@$(BIN)/python -m benchmarks.ways $(DATA) --engine "llamacpp://qwen2.5-coder-1.5b?context=4096" \
+	@$(BIN)/python -m benchmarks.ways $(DATA) --engine llamacpp://qwen2.5-coder-1.5b \
 		--data GSM8K ProcessBench --limit 2 --reasoned 1
 
 agreement: $(STAMP) ## verdicts against labels; DATA is a folder with the public data sets

@@ -60,7 +60,9 @@ def publish(name: str, title: str, rows: Sequence[Mapping[str, Any]], notes: Seq
 
 def _cell(value: Any) -> str:
     return (
-        f"{value:,.3g}"
+        "–"
+        if value is None
+        else f"{value:,.3g}"
         if isinstance(value, float) and abs(value) < 100
         else f"{value:,.0f}"
         if isinstance(value, float)

@@ -8,38 +8,80 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx2
 import psutil
+
+START_S = 300.0
+"""How long a service may take until its judge is loaded: vLLM on a busy CPU needs minutes."""
+
+
+def unused_port() -> int:
+    """A loopback port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @contextmanager
 def running_service(engine: str, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
     """`adjudge serve` with this engine and these ADJUDGE_… settings: its address, and its process to measure."""
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    port = unused_port()
+    with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "adjudge_services.cli", "serve", "--port", str(port), "--engine", engine]
         environment = os.environ | {"ADJUDGE_DATA_DIR": folder} | settings
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with running(command, environment, f"http://127.0.0.1:{port}/readyz") as process:
+            yield f"http://127.0.0.1:{port}", process
+
+
+@contextmanager
+def running(command: list[str], environment: dict[str, str], ready: str) -> Iterator[psutil.Process]:
+    """A server's process from when the URL `ready` answers 200 until the block is left; its children end with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder, "log")
+        with said.open("wb") as log:
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
         try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_ready(url, process)
-            yield url, psutil.Process(process.pid)
+            _wait_until_ready(ready, process, said)
+            yield psutil.Process(process.pid)
         finally:
-            process.terminate()
-            process.wait(timeout=30)
+            _end(process)
 
 
-def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
-    for _ in range(1200):
+def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", said: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RuntimeError(f"the service ended with {process.returncode}; run adjudge doctor")
+            raise RuntimeError(f"{_command(process)} ended with {process.returncode}; {_last_words(said)}")
         try:
-            if httpx2.get(f"{url}/readyz", timeout=2.0).status_code == 200:
+            if httpx2.get(url, timeout=2.0).status_code == 200:
                 return
         except httpx2.TransportError:
             pass
         time.sleep(0.1)
-    raise RuntimeError("the service did not become ready in two minutes")
+    raise RuntimeError(f"{_command(process)} was not ready in {START_S:.0f} s; {_last_words(said)}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    if process.stdin is not None:
+        process.stdin.close()
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in psutil.wait_procs(family, timeout=10)[1]:
+        child.kill()
+
+
+def _command(process: "subprocess.Popen[bytes]") -> str:
+    return " ".join(map(str, process.args[1:])) if isinstance(process.args, list) else str(process.args)
+
+
+def _last_words(said: Path) -> str:
+    words = said.read_text(errors="replace").strip()[-1500:]
+    return f"its last words were: {words}" if words else "it said nothing; run adjudge doctor"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.agreement.tasks import TASKS, Task
+from benchmarks.figures import agreement, auroc
 from benchmarks.report import publish
 
 
@@ -51,7 +52,7 @@ def compare(name: str, task: Task, model: str, scored: Sequence[dict[str, Any]])
         if group["id"] in task.rewards and group["responses"][0]["reward"] is not None:
             ours.append(group["responses"][0]["reward"])
             theirs.append(task.rewards[group["id"]])
-    agreement, kappa = _agreement(verdicts, labels)
+    observed, kappa = agreement(verdicts, labels)
     return {
         "task": name,
         "labels by": task.labelled_by,
@@ -60,9 +61,9 @@ def compare(name: str, task: Task, model: str, scored: Sequence[dict[str, Any]])
         "failed": failed,
         "yes, labels": f"{np.mean(labels):.2f}",
         "yes, judge": f"{np.mean(verdicts):.2f}",
-        "agreement": f"{agreement:.2f}",
+        "agreement": f"{observed:.2f}",
         "kappa": f"{kappa:.2f}",
-        "AUROC": f"{_auroc(probabilities, labels):.2f}",
+        "AUROC": f"{auroc(probabilities, labels):.2f}",
         "also": _also(named, right, ours, theirs),
     }
 
@@ -73,21 +74,6 @@ def _also(named: int, right: int, ours: Sequence[float], theirs: Sequence[float]
     if len(ours) > 2:
         return f"reward correlation {np.corrcoef(ours, theirs)[0, 1]:.2f}"
     return ""
-
-
-def _agreement(a: Sequence[int], b: Sequence[int]) -> tuple[float, float]:
-    """The share of equal verdicts, and Cohen's kappa."""
-    x, y = np.array(a), np.array(b)
-    observed = float(np.mean(x == y))
-    chance = float(np.mean(x) * np.mean(y) + (1 - np.mean(x)) * (1 - np.mean(y)))
-    return observed, (observed - chance) / (1 - chance) if chance < 1 else float("nan")
-
-
-def _auroc(scores: Sequence[float], labels: Sequence[int]) -> float:
-    """The chance that a random yes scores above a random no, ties half."""
-    x, y = np.array(scores), np.array(labels)
-    yes, no = x[y == 1][:, None], x[y == 0][None, :]
-    return float(np.mean((yes > no) + 0.5 * (yes == no))) if yes.size and no.size else float("nan")
 
 
 def main() -> None:

@@ -5,10 +5,12 @@ A label is 1 or 0: what the criterion's verdict should be. Steps have labels whe
 
 import ast
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.data import CONTRACTNLI, GSM8K, GSM8K_MODELS, PROCESSBENCH, criterion, gsm8k_answer, in_steps, rows
 
 Labels = dict[str, list[dict[str, int]]]
 """Per group id, per response, criterion id to label."""
@@ -38,18 +40,17 @@ def gsm8k_named(folder: Path, size: int) -> Task:
 
 def _gsm8k(folder: Path, size: int, describe: Callable[[str], str]) -> Task:
     task = Task("weighted_mean", labelled_by="answer check")
-    models = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
-    for number, row in enumerate(_rows(folder / "gsm8k_model_rollouts.jsonl", size)):
-        truth = row["ground_truth"].rsplit("A:", 1)[1].strip()
+    for number, row in enumerate(rows(folder / GSM8K, size)):
+        truth = gsm8k_answer(row["ground_truth"])
         group = {
             "id": f"gsm8k-{number}",
             "prompt": row["question"],
             "ground_truth": truth,
-            "responses": [row[model]["solution"] for model in models],
-            "rubric": {"criteria": [_criterion("answer", describe(truth))]},
+            "responses": [row[model]["solution"] for model in GSM8K_MODELS],
+            "rubric": {"criteria": [criterion("answer", describe(truth))]},
         }
         task.groups.append(group)
-        task.labels[group["id"]] = [{"answer": int(row[model]["is_correct"])} for model in models]
+        task.labels[group["id"]] = [{"answer": int(row[model]["is_correct"])} for model in GSM8K_MODELS]
     return task
 
 
@@ -68,9 +69,9 @@ def contractnli_grounded(folder: Path, size: int) -> Task:
 
 def _contractnli(folder: Path, size: int, texts: Callable[[str], dict[str, Any]]) -> Task:
     task = Task("weighted_mean")
-    rows = sorted(_rows(folder / "contractnli_dev_test_docs.jsonl"), key=lambda row: len(row["text"]))
-    for row in rows[:size]:
-        criteria = [_criterion(c["id"], f"The agreement says: {c['hypothesis']}") for c in row["criteria"]]
+    found = sorted(rows(folder / CONTRACTNLI), key=lambda row: len(row["text"]))
+    for row in found[:size]:
+        criteria = [criterion(c["id"], f"The agreement says: {c['hypothesis']}") for c in row["criteria"]]
         group = {"id": f"contract-{row['id']}", "rubric": {"criteria": criteria}} | texts(row["text"])
         task.groups.append(group)
         task.labels[group["id"]] = [{c["id"]: int(c["choice"] == "Entailment") for c in row["criteria"]}]
@@ -85,13 +86,13 @@ def processbench(folder: Path, size: int) -> Task:
     """
     task = Task("stepwise")
     criteria = [
-        _criterion("mistake", "A step that reasons or calculates wrongly.", "pitfall"),
-        _criterion("answer", "The final answer is correct.", "answer"),
+        criterion("mistake", "A step that reasons or calculates wrongly.", "pitfall"),
+        criterion("answer", "The final answer is correct.", "answer"),
     ]
-    file = folder / "processbench.jsonl"
-    for row in _rows(file, size, lambda row: row["split"] == "gsm8k" and row["label"] > 0):
-        steps = [f"### Step {n}:\n{step}" for n, step in enumerate(row["steps"], 1)]
-        responses = ["\n".join(steps[: row["label"] + 1]), "\n".join(steps[: row["label"]])]
+    file = folder / PROCESSBENCH
+    for row in rows(file, size, lambda row: row["split"] == "gsm8k" and row["label"] > 0):
+        right = row["label"]
+        responses = [in_steps(row["steps"][: right + 1]), in_steps(row["steps"][:right])]
         group = {"id": row["id"], "prompt": row["problem"], "responses": responses}
         task.groups.append(group | {"rubric": {"criteria": criteria}})
         task.labels[row["id"]] = [{"mistake": 1}, {"mistake": 0}]
@@ -102,8 +103,8 @@ def processbench(folder: Path, size: int) -> Task:
 def healthbench(folder: Path, size: int) -> Task:
     """Conversations and responses under physicians' point rubrics; labelled by another LLM judge. Measuring only."""
     task = Task("points", labelled_by="LLM judge")
-    rows = sorted(_rows(folder / "healthbench_m42_responses_llmjudged.jsonl"), key=lambda row: len(json.dumps(row)))
-    for row in rows[:size]:
+    found = sorted(rows(folder / "healthbench_m42_responses_llmjudged.jsonl"), key=lambda row: len(json.dumps(row)))
+    for row in found[:size]:
         group = {
             "id": row["prompt_id"],
             "prompt": [{"role": m["role"], "content": m["content"]} for m in row["prompt"]],
@@ -126,21 +127,3 @@ TASKS: dict[str, tuple[Callable[[Path, int], Task], int]] = {
     "contractnli-grounded": (contractnli_grounded, 6),
 }
 """The tasks, each with how many of its rows are read unless told otherwise."""
-
-
-def _criterion(id_: str, description: str, kind: str = "point") -> dict[str, Any]:
-    return {"id": id_, "description": description, "kind": kind}
-
-
-def _rows(
-    file: Path, size: int | None = None, wanted: Callable[[dict[str, Any]], bool] = lambda row: True
-) -> Iterator[dict[str, Any]]:
-    found = 0
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            if wanted(row):
-                yield row
-                found += 1
-                if found == size:
-                    return

