@@ -129,6 +129,27 @@ async def test_a_step_is_said_beside_the_masses(openai_over_llamacpp: OpenAIEngi
     assert reply.text
 
 
+async def test_a_choice_after_a_menu_is_asked_for_in_a_turn_of_its_own_and_held_to_its_labels(
+    openai_over_llamacpp: OpenAIEngine,
+) -> None:
+    labels = ("41", "52", "0", "-1")
+    then = Choice(labels, ", step ", "Which step says so? Answer with its number.")
+    plain, stepped = await replies(
+        openai_over_llamacpp, batch(Call("Is 7 prime?", YES_NO), Call("Is 7 prime?", Menu(YES_NO.options, then)))
+    )
+    assert stepped.masses == pytest.approx(plain.masses, abs=0.05)
+    assert stepped.chosen in labels
+    assert stepped.text is None
+    assert stepped.tokens_written > plain.tokens_written
+
+
+async def test_one_call_at_a_time_is_asked_of_llamacpp_unless_told_otherwise(llamacpp_server: LlamaCppServer) -> None:
+    for given, held in ((None, 1), (3, 3)):
+        engine = OpenAIEngine(llamacpp_server.base_url, api_key=llamacpp_server.api_key, concurrency=given)
+        assert (await engine.start()).concurrent_batches == held
+        await engine.close()
+
+
 async def test_llamacpp_refuses_a_wrong_key_and_a_model_it_does_not_serve(llamacpp_server: LlamaCppServer) -> None:
     wrong = {"refused the key": {"api_key": "nope"}, "does not serve 'other'": {"model": "other"}}
     for says, options in wrong.items():

@@ -21,10 +21,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An answer picked among labels: `lead` is written for the model, then it picks one of them."""
+    """An answer picked among labels: `lead` is written for the model, then it picks one of them.
+
+    Where an engine can write nothing for the model, `ask` is what the user asks for it.
+    """
 
     labels: tuple[str, ...]
     lead: str = ""
+    ask: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,31 +7,26 @@ than the first one did is refused.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from typing import Any
 from urllib.parse import SplitResult, parse_qsl
 
 import httpx2
 from pydantic import ValidationError
 
 from judge_server.engines.openai_calls import (
-    Message,
-    answer_body,
     opening,
-    read_answer,
     room,
-    sampling,
-    too_long,
     with_reasons,
 )
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
 from judge_server.engines.openai_probe import Endpoint, probe
-from judge_server.engines.openai_tokens import TokenCounter, at_least
-from judge_server.engines.openai_wire import Completion, ModelList
+from judge_server.engines.openai_tokens import TokenCounter
+from judge_server.engines.openai_turns import Conversation
+from judge_server.engines.openai_wire import ModelList
 from judge_server.engines.options import Options
 from judge_server.errors import EngineGone
 from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Reply
 
+CONCURRENCY = 16
 READY_S = 2.0
 """How long an endpoint may take to say that it is there."""
 
@@ -42,8 +37,9 @@ _KEY_ELSEWHERE = "an engine URL holds no key, since URLs are shown and logged; s
 class OpenAIEngine:
     """A model behind a chat API. `base_url` ends before `/chat/completions`, mostly in `/v1`.
 
-    `model` may be left out where the server lists one. At most `concurrency` calls are under way at a time; one fails
-    when the server sends nothing for `timeout_s` seconds. `context_tokens` is asked of the server unless given.
+    `model` may be left out where the server lists one. At most `concurrency` calls are under way at a time: 16 unless
+    given, and 1 at llama.cpp's server, whose slots would each compute a prefix that they could share. A call fails when
+    the server sends nothing for `timeout_s` seconds. `context_tokens` is asked of the server unless given.
     """
 
     def __init__(
@@ -52,15 +48,16 @@ class OpenAIEngine:
         *,
         model: str | None = None,
         api_key: str | None = None,
-        concurrency: int = 16,
+        concurrency: int | None = None,
         context_tokens: int | None = None,
         timeout_s: float = 120.0,
     ) -> None:
         self._http = OpenAIHttp(base_url, api_key, timeout_s=timeout_s)
         self._model = model
-        self._concurrency = concurrency
+        self._concurrency = concurrency or CONCURRENCY
+        self._chosen_concurrency = concurrency
         self._context_tokens = context_tokens
-        self._turns = asyncio.Semaphore(concurrency)
+        self._turns = asyncio.Semaphore(self._concurrency)
         self._endpoint: Endpoint | None = None
         self._counter: TokenCounter | None = None
         self._under_way: set[asyncio.Task[Reply | CallFailed]] = set()
@@ -69,7 +66,7 @@ class OpenAIEngine:
     def from_url(cls, url: SplitResult, *, api_key: str | None = None) -> "OpenAIEngine":
         """`openai+http://HOST:PORT/v1` or `openai+https://…`.
 
-        Options: `?model=` (needed where several are served), `?concurrency=16` (calls), `?context=` (tokens),
+        Options: `?model=` (needed where several are served), `?concurrency=` (calls), `?context=` (tokens),
         `?timeout_s=120`.
         """
         if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
@@ -81,13 +78,13 @@ class OpenAIEngine:
             reachable = False
         if not reachable:
             raise ValueError(f"{url.geturl()} names no server; write openai+http://HOST:PORT/v1")
-        options = _Options(url)
+        options = Options(url)
         context = options.integer("context", 0)
         engine = cls(
             base_url,
             model=options.text("model"),
             api_key=api_key,
-            concurrency=options.integer("concurrency", 16),
+            concurrency=options.integer("concurrency", 0) or None,
             context_tokens=context or None,
             timeout_s=options.number("timeout_s", 120.0),
         )
@@ -98,6 +95,9 @@ class OpenAIEngine:
         """Find out what is served and what it can do; raises `EngineStartError` with the way out."""
         endpoint = await probe(self._http, model=self._model, context_tokens=self._context_tokens)
         dialect = endpoint.dialect
+        if self._chosen_concurrency is None and "llamacpp" in endpoint.maker:
+            self._concurrency = 1
+            self._turns = asyncio.Semaphore(1)
         self._counter = TokenCounter(self._http, dialect.model, endpoint.counter, at_once=self._concurrency)
         self._endpoint = endpoint
         release = f" ({endpoint.release})" if endpoint.release else ""
@@ -176,67 +176,9 @@ class OpenAIEngine:
             async with self._turns:
                 if (endpoint := self._endpoint) is None:
                     return CallFailed("engine", "the engine is not running")
-                return await self._converse(endpoint, batch, call)
+                return await Conversation(self._http, endpoint).reply(batch, call)
         except EndpointError as error:
             return error.failure
-
-    async def _converse(self, endpoint: Endpoint, batch: Batch, call: Call) -> Reply | CallFailed:
-        dialect, capabilities = endpoint.dialect, endpoint.capabilities
-        messages = opening(batch, call)
-        least = at_least(messages) + room(call, dialect)
-        if least > endpoint.context_tokens:
-            return too_long(least, endpoint.context_tokens)
-        if call.reasoning is None:
-            answer = await self._answered(endpoint, call, messages)
-            return read_answer(call, answer, capabilities)
-        limit = call.reasoning.max_tokens + call.think_tokens
-        first = await self._chat(endpoint, dialect.body(messages, limit, **sampling(call, capabilities)))
-        reasons = first.said(thinking=bool(call.think_tokens))
-        messages = with_reasons(messages, call, reasons)
-        answer = await self._answered(endpoint, call, messages)
-        reply = read_answer(call, answer, capabilities)
-        computed, reused, written = first.tokens
-        return replace(
-            reply,
-            reasoning=reasons,
-            tokens_computed=computed + reply.tokens_computed,
-            tokens_reused=reused + reply.tokens_reused,
-            tokens_written=written + reply.tokens_written,
-        )
-
-    async def _answered(self, endpoint: Endpoint, call: Call, messages: list[Message]) -> Completion:
-        body = answer_body(call, messages, endpoint.dialect, endpoint.capabilities)
-        try:
-            return await self._chat(endpoint, body)
-        except EndpointError as error:
-            # Hosted endpoints hold an answer to some schemas and refuse others: what is then written is read as text.
-            if (
-                error.status not in (400, 422)
-                or error.failure.kind != "engine"
-                or not body.pop("response_format", None)
-            ):
-                raise
-            return await self._chat(endpoint, body)
-
-    async def _chat(self, endpoint: Endpoint, body: dict[str, Any]) -> Completion:
-        completion = await self._http.chat(body)
-        if completion.model != endpoint.answered_as:
-            raise EndpointError(
-                CallFailed(
-                    "engine",
-                    f"answered as {completion.model!r}, where {endpoint.answered_as!r} was found at the start; "
-                    "verdicts of other weights need a judge of their own: restart this one",
-                ),
-                200,
-            )
-        return completion
-
-
-class _Options(Options):
-    def text(self, name: str) -> str | None:
-        """Any text."""
-        self._known.append(name)
-        return self._values.get(name)
 
 
 def _result(task: asyncio.Task[Reply | CallFailed]) -> Reply | CallFailed:

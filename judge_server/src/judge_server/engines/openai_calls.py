@@ -17,7 +17,7 @@ Message = Mapping[str, str]
 SAID_TOKENS = 12
 """Room for an answer that is read as text: a verdict and the number of a step."""
 
-_AROUND_LABEL = 24
+AROUND_LABEL = 24
 """Tokens of the JSON around a label."""
 
 
@@ -79,6 +79,19 @@ def answer_body(
     return dialect.body(messages, limit, **options)
 
 
+def follow_up(call: Call, dialect: Dialect, capabilities: Capabilities) -> Choice | None:
+    """The choice that is asked for in a turn of its own, once the masses of the menu before it are known."""
+    if not isinstance(call.answer, Menu) or call.answer.then is None or not call.answer.then.ask:
+        return None
+    known = dialect.top_logprobs and capabilities.json_schema and not call.think_tokens
+    return call.answer.then if known else None
+
+
+def with_choice(messages: Sequence[Message], said: str, choice: Choice) -> list[Message]:
+    """The conversation in which a label was said and the choice that follows it is asked for."""
+    return [*messages, {"role": "assistant", "content": said}, {"role": "user", "content": choice.ask}]
+
+
 def answer_tokens(call: Call, dialect: Dialect) -> int:
     """How many tokens the answer may take, thoughts apart."""
     match call.answer:
@@ -87,7 +100,7 @@ def answer_tokens(call: Call, dialect: Dialect) -> int:
         case Menu():
             return SAID_TOKENS
         case Choice(labels):
-            return _AROUND_LABEL + max(len(label.encode()) for label in labels)
+            return AROUND_LABEL + max(len(label.encode()) for label in labels)
         case Written(max_tokens=limit):
             return limit
 
@@ -95,7 +108,9 @@ def answer_tokens(call: Call, dialect: Dialect) -> int:
 def room(call: Call, dialect: Dialect) -> int:
     """How many tokens of the context all that the model writes may take."""
     reasons = call.reasoning.max_tokens + call.think_tokens if call.reasoning is not None else 0
-    return reasons + call.think_tokens + answer_tokens(call, dialect)
+    then = call.answer.then if isinstance(call.answer, Menu) else None
+    asked = len(then.ask.encode()) + AROUND_LABEL if then is not None and then.ask else 0
+    return reasons + call.think_tokens + answer_tokens(call, dialect) + asked
 
 
 def read_answer(call: Call, completion: Completion, capabilities: Capabilities) -> Reply:
@@ -111,7 +126,7 @@ def read_answer(call: Call, completion: Completion, capabilities: Capabilities) 
         if masses is not None and any(masses) and call.answer.then is None:
             text = None
     elif isinstance(call.answer, Choice) and capabilities.json_schema:
-        chosen = _chosen(said, call.answer)
+        chosen = chosen_label(said, call.answer)
         text = said if chosen is None else None
     return Reply(
         masses,
@@ -151,7 +166,8 @@ def _schema(call: Call) -> object | None:
             return None
 
 
-def _chosen(said: str, choice: Choice) -> str | None:
+def chosen_label(said: str, choice: Choice) -> str | None:
+    """The label of an answer held to `labels_schema`; None where it is none of them."""
     try:
         answer = json.loads(said)
     except (ValueError, RecursionError):

@@ -35,6 +35,11 @@ class Options:
             raise ValueError(f"{self._url}: {name}={text} should be a whole number of at least 1")
         return int(text)
 
+    def text(self, name: str) -> str | None:
+        """Any text; None where the option is not given."""
+        self._known.append(name)
+        return self._values.get(name)
+
     def refuse_others(self) -> None:
         """Raise `ValueError` for an option that was not read."""
         others = sorted(set(self._values) - set(self._known))

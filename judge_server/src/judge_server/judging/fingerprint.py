@@ -42,10 +42,10 @@ class CallDigests:
 @lru_cache(maxsize=4096)
 def _form(answer: AnswerForm) -> bytes:
     if isinstance(answer, Menu):
-        then = () if answer.then is None else ("then", answer.then.lead, *answer.then.labels)
+        then = () if answer.then is None else ("then", answer.then.lead, answer.then.ask, *answer.then.labels)
         parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)
     elif isinstance(answer, Choice):
-        parts = ("choice", answer.lead, *answer.labels)
+        parts = ("choice", answer.lead, answer.ask, *answer.labels)
     else:
         parts = ("written", str(answer.max_tokens), answer.schema)
     return ("\0" + "\0".join(parts)).encode()

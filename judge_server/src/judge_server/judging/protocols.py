@@ -140,12 +140,18 @@ def _written(forms: tuple[ItemForm, ...]) -> tuple[str, int]:
     return items_schema(forms), written_tokens(forms)
 
 
+_ASK_STEP = (
+    'Which step decides it? Answer with the number N of its "### Step N", with 0 for the whole response, or with -1 if '
+    "no step does."
+)
+
+
 @lru_cache(maxsize=1024)
 def _yes_no(step_numbers: tuple[int, ...] | None) -> Menu:
     if step_numbers is None:
         return Menu(YES_NO)
     labels = tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP))
-    return Menu(YES_NO, Choice(labels, lead=", step "))
+    return Menu(YES_NO, Choice(labels, lead=", step ", ask=_ASK_STEP))
 
 
 @lru_cache(maxsize=128)

@@ -1,0 +1,103 @@
+"""A call to a chat API, turn by turn: reasons, the answer, and a choice that follows it."""
+
+from dataclasses import replace
+from typing import Any
+
+from judge_server.engines.openai_calls import (
+    Message,
+    answer_body,
+    chosen_label,
+    follow_up,
+    opening,
+    read_answer,
+    room,
+    sampling,
+    too_long,
+    with_choice,
+    with_reasons,
+)
+from judge_server.engines.openai_http import EndpointError, OpenAIHttp
+from judge_server.engines.openai_probe import Endpoint
+from judge_server.engines.openai_tokens import at_least
+from judge_server.engines.openai_wire import Completion
+from judge_server.ports import Batch, Call, CallFailed, Menu, Reply
+
+
+class Conversation:
+    """Asks calls of one endpoint, as it was found when the engine started."""
+
+    def __init__(self, http: OpenAIHttp, endpoint: Endpoint) -> None:
+        self._http = http
+        self._endpoint = endpoint
+
+    async def reply(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        """Ask one call; raises `EndpointError`, which says how it failed."""
+        dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
+        messages = opening(batch, call)
+        least = at_least(messages) + room(call, dialect)
+        if least > self._endpoint.context_tokens:
+            return too_long(least, self._endpoint.context_tokens)
+        if call.reasoning is None:
+            return await self._answered(call, messages)
+        limit = call.reasoning.max_tokens + call.think_tokens
+        first = await self._chat(dialect.body(messages, limit, **sampling(call, capabilities)))
+        reasons = first.said(thinking=bool(call.think_tokens))
+        messages = with_reasons(messages, call, reasons)
+        reply = await self._answered(call, messages)
+        return replace(_and(reply, first), reasoning=reasons)
+
+    async def _answered(self, call: Call, messages: list[Message]) -> Reply:
+        """The answer; a choice that follows a menu has a turn of its own where it can be held to its labels."""
+        dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
+        choice = follow_up(call, dialect, capabilities)
+        if choice is None or not isinstance(call.answer, Menu):
+            completion = await self._constrained(answer_body(call, messages, dialect, capabilities))
+            return read_answer(call, completion, capabilities)
+        menu = replace(call, answer=replace(call.answer, then=None))
+        first = await self._constrained(answer_body(menu, messages, dialect, capabilities))
+        reply = read_answer(menu, first, capabilities)
+        if reply.masses is None or not any(reply.masses):
+            return reply
+        label = call.answer.options[reply.masses.index(max(reply.masses))].label
+        asked = replace(call, answer=choice)
+        turns = with_choice(messages, label, choice)
+        second = await self._constrained(answer_body(asked, turns, dialect, capabilities))
+        chosen = chosen_label(second.said(thinking=False), choice)
+        return replace(_and(reply, second), chosen=chosen, text=None if chosen else second.content)
+
+    async def _constrained(self, body: dict[str, Any]) -> Completion:
+        try:
+            return await self._chat(body)
+        except EndpointError as error:
+            # Hosted endpoints hold an answer to some schemas and refuse others: what is then written is read as text.
+            if (
+                error.status not in (400, 422)
+                or error.failure.kind != "engine"
+                or not body.pop("response_format", None)
+            ):
+                raise
+            return await self._chat(body)
+
+    async def _chat(self, body: dict[str, Any]) -> Completion:
+        completion = await self._http.chat(body)
+        if completion.model != self._endpoint.answered_as:
+            raise EndpointError(
+                CallFailed(
+                    "engine",
+                    f"answered as {completion.model!r}, where {self._endpoint.answered_as!r} was found at the start; "
+                    "verdicts of other weights need a judge of their own: restart this one",
+                ),
+                200,
+            )
+        return completion
+
+
+def _and(reply: Reply, before: Completion) -> Reply:
+    """The reply with the tokens of another of its turns."""
+    computed, reused, written = before.tokens
+    return replace(
+        reply,
+        tokens_computed=computed + reply.tokens_computed,
+        tokens_reused=reused + reply.tokens_reused,
+        tokens_written=written + reply.tokens_written,
+    )
