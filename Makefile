@@ -46,7 +46,7 @@ check: $(STAMP) ## format, lint, types, import floors and the quick tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -m "not model and not install"
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not install and not vllm"
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .

@@ -22,6 +22,7 @@ REPORT = f"""
 from importlib.util import find_spec
 import sys
 import trainer_client, trainer_client.rewards, trainer_client.steps, trainer_client.wire
+import trainer_client.advantages, trainer_client.dro, trainer_client.measures, trainer_client.scaffold
 assert trainer_client.rewards.reward([{{"weight": 2}}, {{"weight": 2}}], [1, 0], "points") == 0.5
 trainer_client.Client("http://judge:8000").close()
 print(",".join(name for name in {SERVER_PACKAGES!r} if find_spec(name)), trainer_client.__file__)

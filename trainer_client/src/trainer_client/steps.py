@@ -17,7 +17,8 @@ from trainer_client.final_answer import boxed_answer, extract_final_answer
 
 __all__ = ["Step", "extract_final_answer", "has_format", "split_steps", "step_deltas", "token_spans"]
 
-_HEADER = re.compile(r"^###[ \t]*Step[ \t]+0{0,8}([1-9][0-9]{0,8})(?!\w|[.,][0-9])", re.MULTILINE)
+STEP_HEADER = re.compile(r"^###[ \t]*Step[ \t]+0{0,8}([1-9][0-9]{0,8})(?!\w|[.,][0-9])", re.MULTILINE)
+"""The header of a step, its number in the first group."""
 
 
 class Step(NamedTuple):
@@ -37,7 +38,7 @@ def split_steps(text: str) -> list[Step]:
     its header to the next header, of whatever number, or to the end. A repeated number means its first span:
     the later ones belong to no step, and neither does text before the first header.
     """
-    headers = list(_HEADER.finditer(text))
+    headers = list(STEP_HEADER.finditer(text))
     edges = [header.start() for header in headers] + [len(text)]
     steps: dict[int, Step] = {}
     for header, end in zip(headers, edges[1:], strict=True):
@@ -48,7 +49,7 @@ def split_steps(text: str) -> list[Step]:
 
 def has_format(text: str) -> bool:
     r"""Whether a response has step headers and a non-empty `\boxed{}` answer: SRaR's format reward."""
-    return _HEADER.search(text) is not None and boxed_answer(text) is not None
+    return STEP_HEADER.search(text) is not None and boxed_answer(text) is not None
 
 
 def step_deltas(

@@ -1,0 +1,88 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer_client.advantages import group_advantages
+
+CASES = json.loads((Path(__file__).parent / "vectors" / "group_advantages.json").read_text())["cases"]
+WAYS = {
+    "mean_std": {},
+    "mean_none": {"scale": "none"},
+    "loo_std": {"baseline": "leave_one_out"},
+    "loo_none": {"baseline": "leave_one_out", "scale": "none"},
+    "mean_std_ddof1": {"ddof": 1},
+}
+REWARD = st.floats(-1, 2, allow_subnormal=False)
+GROUP = st.lists(st.none() | REWARD, max_size=10)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
+def test_the_worked_cases_hold(case, way):
+    assert group_advantages(case["rewards"], **WAYS[way]) == pytest.approx(case[way], abs=1e-9)
+
+
+@given(GROUP, st.sampled_from(list(WAYS.values())))
+def test_they_sum_to_zero(rewards, way):
+    advantages = group_advantages(rewards, **way)
+    assert advantages.shape == (len(rewards),)
+    assert abs(advantages.sum()) < 1e-9 * max(1.0, abs(advantages).max(initial=0.0))
+
+
+@given(GROUP, st.integers(0, 10), st.sampled_from(list(WAYS.values())))
+def test_a_missing_reward_gets_zero_and_changes_nothing_for_the_others(rewards, place, way):
+    place = min(place, len(rewards))
+    more = group_advantages([*rewards[:place], None, *rewards[place:]], **way)
+    assert more[place] == 0.0
+    assert np.array_equal(np.delete(more, place), group_advantages(rewards, **way))
+
+
+@given(st.lists(REWARD, min_size=2, max_size=10))
+def test_their_deviation_is_one_up_to_eps(rewards):
+    sigma = np.std(rewards)
+    assert group_advantages(rewards).std() == pytest.approx(sigma / (sigma + 1e-6), abs=1e-9)
+
+
+@given(st.lists(REWARD, min_size=2, max_size=10), st.integers(0, 9))
+def test_leaving_one_out_subtracts_the_mean_of_the_others(rewards, index):
+    index %= len(rewards)
+    others = rewards[:index] + rewards[index + 1 :]
+    advantage = group_advantages(rewards, baseline="leave_one_out", scale="none")[index]
+    assert advantage == pytest.approx(rewards[index] - np.mean(others), abs=1e-9)
+
+
+@given(
+    st.lists(st.none() | st.floats(0, 1), max_size=10), st.sampled_from([0.1, 1 / 3, 0.7]), st.sampled_from([0.0, 1e-6])
+)
+def test_rewards_that_are_all_equal_give_exactly_zero(known, reward, eps):
+    rewards = [None if value is None else reward for value in known]
+    assert not group_advantages(rewards, eps=eps).any()
+
+
+@given(st.lists(REWARD, min_size=2, max_size=10), st.sampled_from(list(WAYS.values())))
+def test_a_higher_reward_never_gets_a_lower_advantage(rewards, way):
+    advantages = group_advantages(rewards, **way)
+    assert all(np.diff(advantages[np.argsort(rewards, kind="stable")]) >= 0)
+
+
+def test_numpy_arrays_serve_as_lists():
+    assert group_advantages(np.array([0.0, 1.0]), scale="none").tolist() == [-0.5, 0.5]
+    assert group_advantages(np.array([0.0, None, 1.0], dtype=object), scale="none").tolist() == [-0.5, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", [1]])
+def test_a_reward_that_is_no_finite_number_is_refused_by_its_index(reward):
+    with pytest.raises(ValueError, match=r"rewards\[1\]"):
+        group_advantages([0.5, reward])
+
+
+@pytest.mark.parametrize(
+    "option", [{"baseline": "median"}, {"scale": "max"}, {"ddof": 2}, {"eps": -1e-6}, {"eps": float("nan")}]
+)
+def test_an_unknown_option_is_refused_by_its_name(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        group_advantages([0.0, 1.0], **option)

@@ -1,0 +1,228 @@
+"""Where the rewards of a group become advantages: one per response, or one per token (SRaR).
+
+A reward of None is a judge's failure: it enters no mean and no deviation, and its advantage is 0, so that it moves
+nothing. Everything here sees whole groups; what a group's members do on other ranks must be gathered before. Makes no
+reward, finds no step, and holds no loss.
+"""
+
+import math
+import operator
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer_client._criteria import as_number
+
+__all__ = ["group_advantages", "normalise_steps", "stepwise_advantages"]
+
+Array = npt.NDArray[np.float64]
+Reward = Any
+"""A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
+
+Baseline = Literal["mean", "leave_one_out"]
+Scale = Literal["std", "none"]
+StepVariant = Literal["decoupled", "rar", "merged"]
+
+_Step = TypeVar("_Step", bound=Hashable)
+_Spans = dict[int, tuple[int, int]]
+
+
+def group_advantages(
+    rewards: Sequence[Reward],
+    *,
+    baseline: Baseline = "mean",
+    scale: Scale = "std",
+    ddof: int = 0,
+    eps: float = 1e-6,
+) -> Array:
+    """Compute the advantage of each response of one group, (r_i - b_i) / (sigma + eps).
+
+    GRPO's with the mean of the group as b (SRaR, eq. 7); Rubric-Grounded RL's with the mean of the others, b_i =
+    sum of r_k, k != i, / (n - 1); Dr. GRPO's and RGR-GRPO's with scale `none`. They sum to zero. Where all rewards
+    are equal, or only one is known, they are exactly 0.
+
+    Args:
+        rewards: G rewards, no unit; None where there is none.
+        baseline: `mean`, or `leave_one_out`.
+        scale: `std` divides by sigma + eps, sigma being the deviation of the whole group; `none` does not divide.
+        ddof: 0 for the population's deviation, 1 for the sample's.
+        eps: at least 0.
+
+    Returns:
+        G advantages, 0.0 where the reward is None.
+
+    Raises:
+        ValueError: a reward is no finite number, or an option none of these.
+    """
+    if baseline not in get_args(Baseline):
+        raise ValueError(f"baseline is {baseline!r}; use one of {', '.join(get_args(Baseline))}")
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale is {scale!r}; use one of {', '.join(get_args(Scale))}")
+    _check_deviation(ddof, eps)
+    values = _read_rewards(rewards)
+    known = [index for index, value in enumerate(values) if value is not None]
+    advantages = np.zeros(len(values))
+    if len(known) < 2:
+        return advantages
+    centred, sigma = _centre([value for value in values if value is not None], ddof)
+    factor = len(known) / (len(known) - 1) if baseline == "leave_one_out" else 1.0
+    if scale == "std":
+        factor = factor / (sigma + eps) if sigma > 0 else 0.0
+    advantages[known] = [factor * value for value in centred]
+    return advantages
+
+
+def normalise_steps(
+    deltas: Sequence[Mapping[_Step, float]], *, ddof: int = 0, eps: float = 1e-6
+) -> list[dict[_Step, float]]:
+    """Normalise each step's deltas across the group: z = (d - mean) / (sigma + eps) (SRaR, eq. 4).
+
+    A step's statistics are over the rollouts that have a d for it (the paper's G_k), as `steps.step_deltas` gives
+    them. z is 0 where only one rollout has it, or where all are equal.
+
+    Args:
+        deltas: one {step: d_k} for each of G rollouts; {} for one without.
+        ddof: 0 for the population's deviation (paper), 1 for the sample's (the authors' code).
+        eps: at least 0 (ours: 1e-6).
+
+    Returns:
+        G times {step: z}, with the steps that were given.
+
+    Raises:
+        ValueError: a delta is no finite number, or an option is out of range.
+    """
+    _check_deviation(ddof, eps)
+    columns: dict[_Step, list[tuple[int, float]]] = {}
+    for index, rollout in enumerate(deltas):
+        for step, given in rollout.items():
+            columns.setdefault(step, []).append((index, _finite(f"deltas[{index}][{step!r}]", given)))
+    normalised: list[dict[_Step, float]] = [{} for _ in deltas]
+    for step, column in columns.items():
+        centred, sigma = _centre([delta for _, delta in column], ddof if len(column) > 1 else 0)
+        for (index, _), value in zip(column, centred, strict=True):
+            normalised[index][step] = value / (sigma + eps) if sigma > 0 else 0.0
+    return normalised
+
+
+def stepwise_advantages(
+    base: Sequence[Reward],
+    deltas: Sequence[Mapping[int, float]],
+    spans: Sequence[Mapping[int, Sequence[int]]],
+    lengths: Sequence[int],
+    *,
+    variant: StepVariant = "decoupled",
+    normalise: bool = True,
+    ddof: int = 0,
+    eps: float = 1e-6,
+) -> list[Array]:
+    """Compute the advantage of each token of one group (SRaR, eqs. 4 to 6), and its ablations.
+
+    `decoupled`, SRaR's own: A of token t = the group advantage of the base rewards + z of the step that holds t + z
+    of step 0, the whole response. Tokens of no step get the rest of the sum. With no deltas this is GRPO.
+    `rar`: one scalar for a response, base + the sum of its deltas, whose group advantage goes to all its tokens.
+    `merged`: the same advantage, given only to the tokens of steps that received a delta, 0 elsewhere; a delta of
+    step 0 gives it to all.
+
+    A rollout without a base reward gets 0 on every token, and its deltas enter nothing.
+
+    Args:
+        base: G base rewards (`rewards.reward`, mode `stepwise`); None where there is none.
+        deltas: G times {step: d_k}, from `steps.step_deltas`; 0 is the whole response. Of a step without tokens, the
+            delta enters the statistics and no token.
+        spans: G times {step: [first, last + 1)} in tokens, from `steps.token_spans`; an entry for step 0 is not
+            looked at. Steps here and in `deltas` may be written as text, as in JSON.
+        lengths: G numbers of tokens T_i.
+        variant: see above.
+        normalise: False leaves d_k as it is in `decoupled`, for the ablation that collapses (section 4.4).
+        ddof: 0 for population deviations (paper), 1 for sample deviations (the authors' code), in every part.
+        eps: at least 0.
+
+    Returns:
+        G arrays, the i-th of T_i advantages.
+
+    Raises:
+        ValueError: the four differ in length, a span lies outside its response or overlaps another, a number is not
+            finite, or an option is none of these.
+    """
+    if variant not in get_args(StepVariant):
+        raise ValueError(f"variant is {variant!r}; use one of {', '.join(get_args(StepVariant))}")
+    if not len(base) == len(deltas) == len(spans) == len(lengths):
+        raise ValueError(
+            f"{len(base)} base rewards, {len(deltas)} deltas, {len(spans)} spans, {len(lengths)} lengths; "
+            "give one of each for every rollout of the group"
+        )
+    rewards = _read_rewards(base)
+    offered = [_read_steps(f"deltas[{index}]", rollout) for index, rollout in enumerate(deltas)]
+    scored = [{} if reward is None else steps for reward, steps in zip(rewards, offered, strict=True)]
+    places = [_read_spans(index, own, length) for index, (own, length) in enumerate(zip(spans, lengths, strict=True))]
+    offsets = normalise_steps(scored, ddof=ddof, eps=eps)
+    if variant == "decoupled":
+        whole = group_advantages(rewards, ddof=ddof, eps=eps)
+        offsets = offsets if normalise else scored
+    else:
+        totals = [
+            None if reward is None else math.fsum([reward, *own.values()])
+            for reward, own in zip(rewards, scored, strict=True)
+        ]
+        whole = group_advantages(totals, ddof=ddof, eps=eps)
+    return [
+        _tokens(variant, float(advantage), own, place, length)
+        for advantage, own, place, length in zip(whole, offsets, places, lengths, strict=True)
+    ]
+
+
+def _tokens(variant: StepVariant, advantage: float, offsets: Mapping[int, float], spans: _Spans, length: int) -> Array:
+    if variant == "rar" or (variant == "merged" and 0 in offsets):
+        return np.full(length, advantage)
+    tokens = np.full(length, 0.0 if variant == "merged" else advantage + offsets.get(0, 0.0))
+    for step, (start, end) in spans.items():
+        if step in offsets:
+            tokens[start:end] += advantage if variant == "merged" else offsets[step]
+    return tokens
+
+
+def _centre(values: list[float], ddof: int) -> tuple[list[float], float]:
+    """Give each value less the mean, and the deviation; exactly 0 where all values are equal."""
+    shifted = [value - values[0] for value in values]
+    mean = math.fsum(shifted) / len(shifted)
+    centred = [value - mean for value in shifted]
+    return centred, math.sqrt(math.fsum(value * value for value in centred) / (len(centred) - ddof))
+
+
+def _check_deviation(ddof: int, eps: float) -> None:
+    if ddof not in (0, 1):
+        raise ValueError(f"ddof is {ddof!r}; use 0 (population) or 1 (sample)")
+    if not (math.isfinite(eps) and eps >= 0):
+        raise ValueError(f"eps is {eps!r}; it is a finite number of at least 0")
+
+
+def _read_rewards(rewards: Sequence[Reward]) -> list[float | None]:
+    return [None if given is None else _finite(f"rewards[{index}]", given) for index, given in enumerate(rewards)]
+
+
+def _finite(name: str, given: Any) -> float:
+    number = as_number(given)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {given!r}; it is a finite number, and None or left out where there is none")
+    return number
+
+
+def _read_steps(name: str, given: Mapping[Any, Any]) -> dict[int, Any]:
+    steps = {int(step) if isinstance(step, str) else operator.index(step): value for step, value in given.items()}
+    if min(steps, default=0) < 0:
+        raise ValueError(f"{name} has step {min(steps)}; steps are 1, 2, 3, …, and 0 for the whole response")
+    return steps
+
+
+def _read_spans(index: int, given: Mapping[Any, Sequence[int]], length: int) -> _Spans:
+    steps = _read_steps(f"spans[{index}]", given)
+    spans = {step: (int(start), int(end)) for step, (start, end) in steps.items() if step != 0}
+    ordered = sorted(spans.values())
+    if any(not 0 <= start <= end <= length for start, end in ordered):
+        raise ValueError(f"spans[{index}] are {spans}; a span is [first, last + 1) within the {length} tokens")
+    if any(end > start for (_, end), (start, _) in pairwise(ordered)):
+        raise ValueError(f"spans[{index}] are {spans} and overlap; a token belongs to one step at most")
+    return spans

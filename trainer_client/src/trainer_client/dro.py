@@ -1,0 +1,198 @@
+"""DRO's reward from the policy's certainty of a reference answer, and the gates that verdicts put before it.
+
+Takes probabilities and verdicts as numbers: it runs no model, asks no judge and splits no response. What is needed to
+filter groups by how much their certainties vary is here too; `RollingThreshold` and `select_groups` decide by it.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainer_client._criteria import Score, as_number, read_scores
+from trainer_client._lexical import rouge_l_f1
+from trainer_client._variance_filter import RollingThreshold, select_groups, share_of
+
+__all__ = [
+    "Gates",
+    "RollingThreshold",
+    "average_log_probability",
+    "average_probability",
+    "gate",
+    "reasoning_reflection_reward",
+    "rouge_l_f1",
+    "select_groups",
+    "variance_score",
+]
+
+Array = npt.NDArray[np.float64]
+Probabilities = Sequence[Sequence[float]] | npt.NDArray[Any]
+"""G rows of T: p_ij, in [0, 1], of token j of the reference answer after the reasoning of rollout i. The same T tokens
+in each row. A rollout without probabilities is left out by the caller, and gets no reward."""
+
+_ROUNDING = 1e-6
+
+
+class Gates(NamedTuple):
+    """Whether a group passes each gate; None where missing verdicts leave it undecided.
+
+    Satisfying more never closes a gate. So the group as a whole passes if both are True, fails if either is False,
+    and is otherwise undecided.
+    """
+
+    coverage: bool | None
+    consistency: bool | None
+
+
+def reasoning_reflection_reward(
+    probs: Probabilities, *, beta: float = 10.0, p_min: float = 0.05, p_max: float = 0.95
+) -> tuple[Array, Array]:
+    """Compute R3, the reasoning reflection reward of each rollout of a group (DRO, eq. 2).
+
+    R3_i = sum_j w_j p_ij with w = softmax(beta * sigma), sigma_j being the population's deviation of p_j over the
+    group, and every p clipped to [p_min, p_max].
+
+    Args:
+        probs: G x T, see `Probabilities`.
+        beta: how sharply the tokens are told apart, finite; 0 weighs all alike (ours: 10).
+        p_min: the lower clip (ours: 0.05).
+        p_max: the upper clip (ours: 0.95).
+
+    Returns:
+        G rewards in [p_min, p_max], and T weights that sum to 1.
+
+    Raises:
+        ValueError: rows of different lengths, none, or without tokens; a p outside [0, 1]; an option out of range.
+    """
+    if not math.isfinite(beta):
+        raise ValueError(f"beta is {beta!r}; it is a finite number")
+    clipped = _clipped(probs, p_min, p_max)
+    logits = beta * clipped.std(axis=0)
+    weights = np.exp(logits - logits.max())
+    weights /= weights.sum()
+    return clipped @ weights, weights
+
+
+def variance_score(
+    probs: Probabilities, *, top_fraction: float = 0.1, p_min: float = 0.05, p_max: float = 0.95
+) -> float:
+    """Compute how much a group's certainties vary: the mean of the highest sigma_j (DRO, section 4.2).
+
+    Args:
+        probs: G x T, see `Probabilities`.
+        top_fraction: the share of the T tokens that counts, in [0, 1], rounded up and at least one token (ours: 0.1).
+        p_min: the lower clip (ours: 0.05).
+        p_max: the upper clip (ours: 0.95).
+
+    Raises:
+        ValueError: as for `reasoning_reflection_reward`.
+    """
+    deviations = np.sort(_clipped(probs, p_min, p_max).std(axis=0))
+    count = max(1, share_of("top_fraction", top_fraction, len(deviations)))
+    return float(deviations[-count:].mean())
+
+
+def average_probability(probs: Probabilities) -> Array:
+    """Compute the mean p of each rollout: R3 with beta 0 and no clipping, a baseline of DRO. G numbers."""
+    means: Array = _read_probs(probs).mean(axis=1)
+    return means
+
+
+def average_log_probability(probs: Probabilities, *, floor: float = 1e-4) -> Array:
+    """Compute the mean log p of each rollout, a baseline of DRO. G numbers, in nats.
+
+    A p below `floor`, in (0, 1], counts as `floor` (ours: 1e-4), since one token that the policy would never write
+    would otherwise decide everything.
+
+    Raises:
+        ValueError: as for `reasoning_reflection_reward`.
+    """
+    if not 0.0 < floor <= 1.0:
+        raise ValueError(f"floor is {floor!r}; it is a probability in (0, 1]")
+    means: Array = np.log(_read_probs(probs).clip(floor)).mean(axis=1)
+    return means
+
+
+def gate(
+    satisfied: Sequence[Sequence[Score]],
+    rewards: Sequence[float | None],
+    *,
+    min_rollouts: int = 1,
+    top_k: int | None = None,
+    min_fraction: float = 0.5,
+) -> Gates:
+    """Decide whether a group of rollouts may train (DRO, section 4.1).
+
+    *Coverage*: each rubric is satisfied by at least m rollouts. *Consistency*: each of the k rollouts with the
+    highest reward satisfies at least the fraction rho of the rubrics. A gate is decided only if every way of filling
+    in the missing verdicts agrees. Without rubrics both pass.
+
+    Args:
+        satisfied: G rows of M verdicts; True or 1 is satisfied, False or any other number in [0, 1] is not, None is
+            missing.
+        rewards: G rewards to rank by, R3; of equal ones the first ranks higher. A rollout whose reward is None ranks
+            nowhere, and its verdicts count for coverage.
+        min_rollouts: m, at least 0 (ours: 1).
+        top_k: k, at least 0 (ours: G / 4, rounded up).
+        min_fraction: rho, in [0, 1] (ours: 0.5). A rounding error of 1e-9 in rho * M is forgiven.
+
+    Raises:
+        ValueError: no rollout, rows of different lengths, a verdict or reward that is none, an option out of range.
+    """
+    if len(satisfied) == 0 or len(satisfied) != len(rewards):
+        raise ValueError(f"{len(satisfied)} rows of verdicts and {len(rewards)} rewards; give one of each per rollout")
+    if min_rollouts < 0 or (top_k is not None and top_k < 0):
+        raise ValueError(f"min_rollouts is {min_rollouts} and top_k {top_k}; both are at least 0")
+    rubrics = len(satisfied[0])
+    rows = [[None if s is None else s == 1.0 for s in read_scores(row, rubrics)] for row in satisfied]
+    needed = share_of("min_fraction", min_fraction, rubrics)
+    ranked = _ranking(rewards)[: math.ceil(len(rewards) / 4) if top_k is None else top_k]
+    return Gates(
+        _all(_at_least(min_rollouts, column) for column in zip(*rows, strict=True)),
+        _all(_at_least(needed, rows[index]) for index in ranked),
+    )
+
+
+def _at_least(needed: int, verdicts: Sequence[bool | None]) -> bool | None:
+    """Whether at least `needed` are True; None if the missing ones decide it."""
+    sure = sum(verdict is True for verdict in verdicts)
+    if sure >= needed:
+        return True
+    return None if sure + sum(verdict is None for verdict in verdicts) >= needed else False
+
+
+def _all(parts: Iterable[bool | None]) -> bool | None:
+    decided = set(parts)
+    return False if False in decided else None if None in decided else True
+
+
+def _ranking(rewards: Sequence[float | None]) -> list[int]:
+    numbers = [None if given is None else as_number(given) for given in rewards]
+    for index, number in enumerate(numbers):
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"rewards[{index}] is {rewards[index]!r}; a reward is a finite number, or None")
+    known = [(-number, index) for index, number in enumerate(numbers) if number is not None]
+    return [index for _, index in sorted(known)]
+
+
+def _clipped(probs: Probabilities, p_min: float, p_max: float) -> Array:
+    if not 0.0 <= p_min <= p_max <= 1.0:
+        raise ValueError(f"p_min is {p_min!r} and p_max {p_max!r}; both are probabilities, p_min the lower one")
+    return _read_probs(probs).clip(p_min, p_max)
+
+
+def _read_probs(probs: Probabilities) -> Array:
+    widths = {len(row) for row in probs}
+    if len(widths) != 1 or 0 in widths:
+        raise ValueError(
+            f"probs has rows of {sorted(widths)} tokens; give one row per rollout, each with the tokens of the same "
+            "reference answer, at least one"
+        )
+    given = np.asarray(probs)
+    if given.ndim != 2 or given.dtype.kind not in "fiub":
+        raise ValueError("probs holds something other than numbers; leave a rollout without probabilities out")
+    if not ((given >= 0.0) & (given <= 1.0 + _ROUNDING)).all():
+        raise ValueError("probs holds a number outside [0, 1]; these are probabilities, not their logarithms")
+    return given.astype(np.float64).clip(0.0, 1.0)

@@ -1,0 +1,208 @@
+"""RuscaRL's scaffolding: how many of a rubric's criteria the policy is shown, which ones, and in what words.
+
+The criteria stand in the prompt that responses are generated from, more of them early in training and for the first
+of a group. Generates nothing, and rewards nothing: that is `points` in `trainer_client.rewards`.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from trainer_client.wire.rubrics import Criterion
+
+__all__ = [
+    "draw_criteria",
+    "scaffold_ratios",
+    "scaffold_text",
+    "scaffolded_prompt",
+    "shown_count",
+    "training_progress",
+]
+
+Pattern = Literal["linear", "binary", "full", "none"]
+Decay = Literal["sigmoid", "linear", "power", "constant"]
+Shown = Criterion | Mapping[str, Any]
+"""A `Criterion`, or a mapping with its `description`, `weight` (default 1) and `kind` (default `point`)."""
+Chat = Sequence[Mapping[str, Any]]
+"""Chat messages, each with `role` and `content`."""
+
+
+def training_progress(step: int, total: int) -> float:
+    """Compute t = (step - 1) / (total - 1), clamped to [0, 1]; step counts from 1. 0 if there is one step in all.
+
+    Raises:
+        ValueError: `total` is below 1.
+    """
+    if total < 1:
+        raise ValueError(f"total is {total}; training has at least 1 step")
+    return min(1.0, max(0.0, (step - 1) / (total - 1))) if total > 1 else 0.0
+
+
+def scaffold_ratios(
+    progress: float,
+    group_size: int,
+    *,
+    alpha: float = 125.0,
+    midpoint: float = 0.2,
+    pattern: Pattern = "linear",
+    full: int = 1,
+    decay: Decay = "sigmoid",
+    power: float = 1.0,
+) -> list[float]:
+    """Compute the share of the criteria that each sample of a group is shown (RuscaRL, eq. 3).
+
+    The factor of the training step times that of the sample, for samples i = 1..G:
+
+    - decay at progress t: `sigmoid` 1 / (1 + exp(alpha * (t - t0))) (paper), `linear` 1 - t, `power` (1 - t) ** n,
+      `constant` 1;
+    - pattern: `linear` (G - i) / (G - 1) (paper), `binary` 1 for the first `full` samples and 0 for the rest, `full` 1,
+      `none` 0. In a group of one, `linear` is 1.
+
+    Args:
+        progress: t, in [0, 1].
+        group_size: G, at least 1.
+        alpha: steepness of the sigmoid, at least 0 (paper: 125).
+        midpoint: t0, where the sigmoid is 1/2 (paper: 0.2).
+        pattern: see above.
+        full: of `binary` only: how many samples are shown all that the step allows, at least 0.
+        decay: see above.
+        power: n, of `power` only, above 0.
+
+    Returns:
+        G ratios in [0, 1].
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    if not 0.0 <= progress <= 1.0:
+        raise ValueError(f"progress is {progress!r}; it is a share in [0, 1], see training_progress")
+    if group_size < 1 or full < 0:
+        raise ValueError(f"group_size is {group_size} and full {full}; they are at least 1 and 0")
+    step_factor = _decay(progress, decay, alpha, midpoint, power)
+    match pattern:
+        case "linear":
+            samples = [(group_size - i) / (group_size - 1) if group_size > 1 else 1.0 for i in range(1, group_size + 1)]
+        case "binary":
+            samples = [float(i <= full) for i in range(1, group_size + 1)]
+        case "full":
+            samples = [1.0] * group_size
+        case "none":
+            samples = [0.0] * group_size
+        case _:
+            raise ValueError(f"pattern is {pattern!r}; use one of {', '.join(get_args(Pattern))}")
+    return [step_factor * sample for sample in samples]
+
+
+def shown_count(ratio: float, criteria: int) -> int:
+    """Compute how many of M criteria are shown: round(ratio * M), halves to the even number.
+
+    Raises:
+        ValueError: the ratio is not in [0, 1], or M is negative.
+    """
+    if not 0.0 <= ratio <= 1.0 or criteria < 0:
+        raise ValueError(f"ratio is {ratio!r} and criteria {criteria}; they are a share in [0, 1] and a count")
+    return round(ratio * criteria)
+
+
+def draw_criteria(
+    criteria: int, count: int, *, run_seed: int, prompt_id: str | int, step: int, sample: int
+) -> list[int]:
+    """Draw which criteria are shown, without replacement, each set of `count` being equally likely.
+
+    What is drawn depends on the arguments alone, on any machine and any version of Python: the criteria with the
+    lowest SHA-256 of the seed and their index. A smaller count draws a part of what a larger one draws.
+
+    Args:
+        criteria: M, how many there are.
+        count: how many to draw, 0 to M.
+        run_seed: of the training run.
+        prompt_id: of the prompt, the same on every rank.
+        step: of training, so that a prompt seen again shows other criteria.
+        sample: i, the sample's place in its group.
+
+    Returns:
+        Their indices in the order of the rubric.
+
+    Raises:
+        ValueError: `count` is not in 0..M.
+    """
+    if not 0 <= count <= criteria:
+        raise ValueError(f"count is {count}; of {criteria} criteria 0 to {criteria} can be drawn")
+    seed = [run_seed, prompt_id, step, sample]
+    ranks = sorted(range(criteria), key=lambda index: hashlib.sha256(json.dumps([*seed, index]).encode()).digest())
+    return sorted(ranks[:count])
+
+
+def scaffold_text(criteria: Sequence[Shown]) -> str:
+    """Write criteria down as advice to whoever answers; an empty text if there are none.
+
+    A criterion of negative weight or of kind `pitfall` is a point to avoid, any other a point to include. A heading
+    without points is left out.
+
+    Raises:
+        ValueError: a criterion has no description.
+    """
+    include: list[str] = []
+    avoid: list[str] = []
+    for index, criterion in enumerate(criteria):
+        given = criterion if isinstance(criterion, Mapping) else criterion.model_dump()
+        description = str(given.get("description") or "").strip()
+        if not description:
+            raise ValueError(f"criteria[{index}] has no description, which is what the policy would be shown")
+        negative = given.get("weight", 1.0) < 0 or given.get("kind") == "pitfall"
+        (avoid if negative else include).append("- " + description.replace("\n", "\n  "))
+    if not include and not avoid:
+        return ""
+    parts = ["For this answer, keep the following in mind."]
+    headed = [("Points to include:", include), ("Points to avoid:", avoid)]
+    parts += ["\n".join([heading, *points]) for heading, points in headed if points]
+    parts.append("Answer the way you would on your own: never mention these points, or that you were given any.")
+    return "\n\n".join(parts)
+
+
+def scaffolded_prompt(prompt: str | Chat, criteria: Sequence[Shown]) -> str | Chat:
+    """Give the prompt to generate from: with the criteria below it, or unchanged if there are none.
+
+    Args:
+        prompt: a text, or chat messages, where the text goes below the last message of the user.
+        criteria: those drawn, see `draw_criteria`.
+
+    Returns:
+        A prompt of the same form; what was given is not changed.
+
+    Raises:
+        ValueError: the messages have none of the user's with a text as its content, or as `scaffold_text`.
+    """
+    addition = scaffold_text(criteria)
+    if not addition:
+        return prompt
+    if isinstance(prompt, str):
+        return f"{prompt}\n\n{addition}"
+    places = [place for place, message in enumerate(prompt) if message["role"] == "user"]
+    if not places or not isinstance(prompt[places[-1]]["content"], str):
+        raise ValueError("the prompt's last user message is missing or not plain text; the criteria would stand there")
+    asked = prompt[places[-1]]
+    told = {**asked, "content": f"{asked['content']}\n\n{addition}"}
+    return [told if place == places[-1] else message for place, message in enumerate(prompt)]
+
+
+def _decay(progress: float, decay: Decay, alpha: float, midpoint: float, power: float) -> float:
+    match decay:
+        case "sigmoid":
+            if not (0.0 <= alpha < math.inf and math.isfinite(midpoint)):
+                raise ValueError(f"alpha is {alpha!r} and midpoint {midpoint!r}; they are finite, alpha at least 0")
+            exponent = alpha * (progress - midpoint)
+            small = math.exp(-abs(exponent))
+            return (small if exponent > 0 else 1.0) / (1.0 + small)
+        case "linear":
+            return 1.0 - progress
+        case "power":
+            if not 0.0 < power < math.inf:
+                raise ValueError(f"power is {power!r}; it is a finite number above 0")
+            return float((1.0 - progress) ** power)
+        case "constant":
+            return 1.0
+        case _:
+            raise ValueError(f"decay is {decay!r}; use one of {', '.join(get_args(Decay))}")
