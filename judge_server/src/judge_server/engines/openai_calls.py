@@ -30,12 +30,14 @@ class Dialect:
         limit_field: the field that limits the tokens written.
         top_logprobs: how many log-probabilities it gives for a token; 0 for none.
         menu_tokens: how many tokens it must write until one is more than white space.
+        choices: an answer can be held to labels without a schema, as vLLM does it.
     """
 
     model: str
     limit_field: LimitField = "max_tokens"
     top_logprobs: int = 0
     menu_tokens: int = 1
+    choices: bool = False
 
     def body(self, messages: Sequence[Message], limit: int, **options: Any) -> dict[str, Any]:
         """The body of a request for one completion of at most `limit` tokens, greedy unless told otherwise."""
@@ -74,6 +76,8 @@ def answer_body(
     schema = _schema(call)
     if isinstance(call.answer, Menu) and not call.think_tokens:
         options |= dialect.logprobs()
+    elif isinstance(call.answer, Choice) and dialect.choices:
+        options |= held_to(call.answer.labels)
     elif schema is not None and capabilities.json_schema:
         options |= json_schema(schema)
     return dialect.body(messages, limit, **options)
@@ -83,7 +87,7 @@ def follow_up(call: Call, dialect: Dialect, capabilities: Capabilities) -> Choic
     """The choice that is asked for in a turn of its own, once the masses of the menu before it are known."""
     if not isinstance(call.answer, Menu) or call.answer.then is None or not call.answer.then.ask:
         return None
-    known = dialect.top_logprobs and capabilities.json_schema and not call.think_tokens
+    known = dialect.top_logprobs and (dialect.choices or capabilities.json_schema) and not call.think_tokens
     return call.answer.then if known else None
 
 
@@ -125,7 +129,7 @@ def read_answer(call: Call, completion: Completion, capabilities: Capabilities) 
         masses = None if thought else completion.masses(call.answer)
         if masses is not None and any(masses) and call.answer.then is None:
             text = None
-    elif isinstance(call.answer, Choice) and capabilities.json_schema:
+    elif isinstance(call.answer, Choice):
         chosen = chosen_label(said, call.answer)
         text = said if chosen is None else None
     return Reply(
@@ -143,6 +147,11 @@ def json_schema(schema: object) -> dict[str, Any]:
     """The option that holds an answer to a JSON Schema."""
     named = {"name": "answer", "strict": True, "schema": schema}
     return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
+def held_to(labels: Sequence[str]) -> dict[str, Any]:
+    """The option that holds an answer to labels at vLLM's server."""
+    return {"structured_outputs": {"choice": list(labels)}}
 
 
 def labels_schema(labels: Sequence[str]) -> dict[str, Any]:
@@ -167,7 +176,9 @@ def _schema(call: Call) -> object | None:
 
 
 def chosen_label(said: str, choice: Choice) -> str | None:
-    """The label of an answer held to `labels_schema`; None where it is none of them."""
+    """The label of an answer that was held to labels, by themselves or by `labels_schema`; None where it is none."""
+    if said in choice.labels:
+        return said
     try:
         answer = json.loads(said)
     except (ValueError, RecursionError):

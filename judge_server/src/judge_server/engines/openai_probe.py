@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from judge_server.engines.openai_calls import Dialect, Message, json_schema, labels_schema
+from judge_server.engines.openai_calls import Dialect, Message, held_to, json_schema, labels_schema
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
 from judge_server.engines.openai_tokens import Counter, find_counter
 from judge_server.engines.openai_wire import Completion, ModelCard, ModelList, wrong_shape
@@ -73,6 +73,7 @@ async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None
     cards, server = await _models(http)
     card = _choose(http, cards, model)
     dialect, first = await _first_answer(http, Dialect(model or card.id))
+    dialect = replace(dialect, choices=await _holds_to_labels(http, dialect))
     properties = await _properties(http)
     capabilities = Capabilities(
         logprobs=dialect.top_logprobs > 0,
@@ -159,6 +160,11 @@ async def _limit_field(http: OpenAIHttp, dialect: Dialect) -> Any:
 async def _holds_to_schema(http: OpenAIHttp, dialect: Dialect) -> bool:
     answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **json_schema(labels_schema(_UNSAID))))
     return answer is not None and any(f'"{label}"' in answer.said(thinking=False) for label in _UNSAID)
+
+
+async def _holds_to_labels(http: OpenAIHttp, dialect: Dialect) -> bool:
+    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **held_to(_UNSAID)))
+    return answer is not None and answer.said(thinking=False) in _UNSAID
 
 
 async def _repeats(http: OpenAIHttp, dialect: Dialect) -> bool:
