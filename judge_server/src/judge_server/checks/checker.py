@@ -23,6 +23,13 @@ INLINE_CHARACTERS = 2**20
 """How much text a plain comparison may go through on the event loop."""
 
 
+STUCK_S = 15.0
+"""How much longer than its seconds a check may go unanswered before its whole pool is given up; starting takes less."""
+
+JOIN_S = 5.0
+"""How long a pool that is given up may take to end."""
+
+
 class Checker:
     """Decides checks. Processes start with the first check that needs one."""
 
@@ -70,8 +77,13 @@ class Checker:
             await self._discard(pool)
             return None
         self._running.add(future)
+        answer = asyncio.wrap_future(future)
         try:
-            return await asyncio.wrap_future(future)
+            done, _ = await asyncio.wait({answer}, timeout=self._seconds + STUCK_S)
+            if not done:  # no process took it, though one is free: the pool itself is stuck
+                await self._discard(pool)
+                return None
+            return await answer
         except BrokenProcessPool:
             await self._discard(pool)
             return None
@@ -82,6 +94,7 @@ class Checker:
                 return self._gone(check.program.method)
             raise
         finally:
+            answer.cancel()
             self._running.discard(future)
 
     async def _started(self) -> ProcessPool:
@@ -106,7 +119,8 @@ class Checker:
             return
         self._pool = None
         pool.stop()  # type: ignore[no-untyped-call]
-        await asyncio.to_thread(pool.join)
+        with suppress(TimeoutError):
+            await asyncio.to_thread(pool.join, JOIN_S)
 
     def _ended(self, method: str, error: Exception) -> CallFailed:
         if isinstance(error, TimeoutError) or getattr(error, "exitcode", None) == -signal.SIGALRM:
