@@ -111,7 +111,8 @@ def score(
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         give_up(str(error))
     scored.refused.update(bad)
-    _write(scored, output, f"{file.name} · {mode} · {scored.judge}", sys.stdout.isatty() if table is None else table)
+    title = " · ".join(part for part in (file.name, mode, scored.judge) if part)
+    _write(scored, output, title, sys.stdout.isatty() if table is None else table)
     _summarise(scored, file, time.monotonic() - started)
 
 
