@@ -18,7 +18,7 @@ from judge_server.judging.work import Outcomes
 from judge_server.ports import Batch, CallFailed, Menu, RubricSource
 from judge_server.prompts.conversation import render_conversation
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
-from judge_server.verdicts import judge_of, pinned, usage_of
+from judge_server.verdicts import failure_of, judge_of, pinned, usage_of
 from trainer_client import wire
 from trainer_client.thinking import judged
 
@@ -41,13 +41,9 @@ async def compare(
     resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id, where="pairs")
     options = request.judging
     setup = judge.setup(Way("comparison", 1, options.rationale, options.think_tokens, template=options.template))
-    plans = [
-        _plan(setup, request, pair, rubric, first)
-        for pair, rubric in zip(request.pairs, resolved, strict=True)
-        for first in ("a", "b")
-    ]
-    outcomes = await judge.outcomes(plans, deadline)
-    pairs = tuple([_compared(pair, plans[2 * n : 2 * n + 2], outcomes) for n, pair in enumerate(request.pairs)])
+    plans = [_plans(setup, request, pair, rubric) for pair, rubric in zip(request.pairs, resolved, strict=True)]
+    outcomes = await judge.outcomes([order for orders in plans for order in orders], deadline)
+    pairs = tuple([_compared(pair, orders, outcomes) for pair, orders in zip(request.pairs, plans, strict=True)])
     scores = [pair.score for pair in pairs if pair.score is not None]
     who = judge_of(judge, setup)
     assert who is not None
@@ -63,31 +59,34 @@ async def compare(
     )
 
 
-def _plan(
-    setup: JudgeSetup, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric, first: str
-) -> ResponsePlan:
+def _plans(
+    setup: JudgeSetup, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric
+) -> list[ResponsePlan]:
+    """The plans of both orders, `a` first and `b` first."""
     templates, options = setup.alone, request.judging
-    shown = [
+    a, b = [
         render_conversation(material.messages or material.text, templates.fence)
         for material in (judged(wire.as_response(given), options.reasoning) for given in (pair.a, pair.b))
     ]
-    if first == "b":
-        shown.reverse()
+    prompt = render_conversation(pair.prompt, templates.fence)
     grounding = fit_grounding(pair.grounding, options.grounding_characters)[0] if pair.grounding else None
-    shared = templates.pair(
-        prompt=render_conversation(pair.prompt, templates.fence),
-        conversation=not isinstance(pair.prompt, str),
-        a=shown[0],
-        b=shown[1],
-        grounding=grounding,
-        reference_answer=pair.reference_answer,
-    )
     asked = templates.comparison(rubric.criteria, request.question or DEFAULT_QUESTION)
-    question = ask(setup, first, asked, A_OR_B, None, read_yes_no)
-    digests = CallDigests(setup.fingerprint, templates.system, shared).of(question.call)
-    batch = Batch(templates.system, shared, (question.call,))
-    slot = Slot(first, "judge", digests)
-    return ResponsePlan((slot,), batch, (Asked(question, digests),), system_alone=templates.system)
+    plans = []
+    for first, shown in (("a", (a, b)), ("b", (b, a))):
+        shared = templates.pair(
+            prompt=prompt,
+            conversation=not isinstance(pair.prompt, str),
+            a=shown[0],
+            b=shown[1],
+            grounding=grounding,
+            reference_answer=pair.reference_answer,
+        )
+        question = ask(setup, first, asked, A_OR_B, None, read_yes_no)
+        digests = CallDigests(setup.fingerprint, templates.system, shared).of(question.call)
+        batch = Batch(templates.system, shared, (question.call,))
+        slot = Slot(first, "judge", digests)
+        plans.append(ResponsePlan((slot,), batch, (Asked(question, digests),), system_alone=templates.system))
+    return plans
 
 
 def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes) -> wire.Comparison:
@@ -117,8 +116,7 @@ def _order(slot: Slot, outcomes: Outcomes) -> wire.OrderVerdict:
     (digest,) = slot.digests
     outcome = outcomes.of[digest]
     if isinstance(outcome, CallFailed):
-        failure = wire.Failure(kind=outcome.kind, detail=outcome.detail)
-        return wire.OrderVerdict(first=first, status="failed", failure=failure)
+        return wire.OrderVerdict(first=first, status="failed", failure=failure_of(outcome))
     probability = outcome.probability
     if probability is not None and first == "b":
         probability = 1.0 - probability

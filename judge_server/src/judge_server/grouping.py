@@ -9,7 +9,7 @@ from judge_server.errors import InvalidRequest
 from judge_server.judging.fitting import fit_response
 from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan, plan_outcome, verification_of
+from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan, plan_outcome
 from judge_server.judging.shortening import characters
 from judge_server.judging.ways import JudgeSetup
 from judge_server.rubrics import ResolvedRubric
@@ -58,8 +58,8 @@ async def plan_groups(
         context = Context(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planner = None
         if setup is not None:
-            _check_verifications(setup, f"groups.{index}", rubric, context)
             planner = GroupPlanner(setup, context, rubric.criteria, votes=options.votes)
+            _check_verifications(f"groups.{index}", planner, context)
         responses = []
         for place, given in enumerate(group.responses):
             if place % _RESPONSES_PER_TURN == 0:
@@ -86,11 +86,8 @@ async def _plan(judge: Judge, planner: GroupPlanner, material: Material, truncat
     return await fit_response(judge.engine, judge.identity.context_tokens, characters(material), keeping)
 
 
-def _check_verifications(setup: JudgeSetup, where: str, rubric: ResolvedRubric, context: Context) -> None:
-    for criterion in rubric.criteria:
-        verification = verification_of(setup, criterion, context)
-        if verification is None:
-            continue
+def _check_verifications(where: str, planner: GroupPlanner, context: Context) -> None:
+    for criterion, verification in planner.verified:
         missing = needs(verification, context.ground_truth)
         if missing is not None:
             field = f"{where}.{missing}"

@@ -30,6 +30,11 @@ class Choice:
     lead: str = ""
     ask: str = ""
 
+    @property
+    def room(self) -> int:
+        """The most tokens a label can take, and one that ends it: no tokenizer makes more tokens than bytes."""
+        return max(len(label.encode()) for label in self.labels) + 1
+
 
 @dataclass(frozen=True, slots=True)
 class Menu:

@@ -13,7 +13,7 @@ from typing import Any
 from judge_server.errors import JudgingFailed
 from judge_server.grouping import PlannedGroup, PlannedResponse, plan_groups
 from judge_server.judging.judge import Judge
-from judge_server.judging.ways import JudgeSetup, Way
+from judge_server.judging.ways import JudgeSetup
 from judge_server.judging.work import Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
 from judge_server.rubrics import resolve_rubrics
@@ -85,11 +85,7 @@ class Scorer:
         suits = partial(check_rubric, mode=request.reward.mode)
         own = [group.rubric for group in request.groups]
         rubrics = await resolve_rubrics(self.rubrics, own, request.rubric, project_id, suits=suits)
-        setup = None
-        if request.protocol is not None:
-            way = Way.of(request.judging, request.protocol)
-            self.judge.check_votes(way, request.judging.votes)
-            setup = self.judge.setup(way)
+        setup = self.judge.setup_for(request.judging, request.protocol) if request.protocol is not None else None
         groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging)
         return Job(request, request_id, deadline, setup, groups)
 

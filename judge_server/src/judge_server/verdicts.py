@@ -7,7 +7,7 @@ from judge_server.grouping import PlannedGroup, plan_groups
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan, Slot
 from judge_server.judging.votes import combine_votes
-from judge_server.judging.ways import JudgeSetup, Way
+from judge_server.judging.ways import JudgeSetup
 from judge_server.judging.work import Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
@@ -26,9 +26,7 @@ async def judge_responses(
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [group.rubric for group in request.groups]
     resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id)
-    way = Way.of(request.judging, request.protocol)
-    judge.check_votes(way, request.judging.votes)
-    setup = judge.setup(way)
+    setup = judge.setup_for(request.judging, request.protocol)
     groups = await plan_groups(judge, setup, request.groups, resolved, request.judging)
     outcomes = await judge.outcomes([response.plan for group in groups for response in group.responses], deadline)
     return wire.VerdictAnswer(
@@ -69,9 +67,8 @@ def _verdict(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
     outcome = combine_votes(votes)
     scores = tuple([None if isinstance(v, CallFailed) else v.score for v in votes]) if len(votes) > 1 else ()
     if isinstance(outcome, CallFailed):
-        failure = wire.Failure(kind=outcome.kind, detail=outcome.detail)
         return wire.Verdict(
-            criterion=slot.criterion, status="failed", failure=failure, method=slot.method, votes=scores
+            criterion=slot.criterion, status="failed", failure=failure_of(outcome), method=slot.method, votes=scores
         )
     return wire.Verdict(
         criterion=slot.criterion,
@@ -87,6 +84,11 @@ def _verdict(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
         failure=None,
         cached=outcomes.cached.issuperset(slot.digests),
     )
+
+
+def failure_of(outcome: CallFailed) -> wire.Failure:
+    """Why there is no verdict, as answers say it."""
+    return wire.Failure(kind=outcome.kind, detail=outcome.detail)
 
 
 def judge_of(judge: Judge, setup: JudgeSetup | None) -> wire.Judge | None:

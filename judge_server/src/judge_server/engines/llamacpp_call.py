@@ -78,7 +78,7 @@ class Answering:
     async def _choose(self, lead: str, choice: Choice) -> str:
         self._prompt += await self._tokens.plain(lead)
         wanted = one_of(choice.labels) | sampling(self._call.sample)
-        return (await self._complete(_longest_label(choice), **wanted)).text
+        return (await self._complete(choice.room, **wanted)).text
 
     async def _complete(self, max_tokens: int, **options: Any) -> Completion:
         done = await complete(self._http, self._prompt, max_tokens, **options)
@@ -93,11 +93,6 @@ def _longest(answer: AnswerForm) -> int:
             label = max(len(option.label.encode()) for option in options)
             return 1 if then is None else max(1, label + _longest(then))
         case Choice(_, lead):
-            return len(lead.encode()) + _longest_label(answer)
+            return len(lead.encode()) + answer.room
         case Written(_, max_tokens):
             return max_tokens
-
-
-def _longest_label(choice: Choice) -> int:
-    """Tokens that spell any label, and one that ends it."""
-    return max(len(label.encode()) for label in choice.labels) + 1

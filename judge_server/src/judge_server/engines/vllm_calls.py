@@ -66,7 +66,7 @@ class Answerer:
         if isinstance(form, Written):
             return form.max_tokens
         if isinstance(form, Choice):
-            return len(self.tokens.plain(form.lead)) + _longest(form)
+            return len(self.tokens.plain(form.lead)) + form.room
         label = max(len(self.tokens.plain(option.label)) for option in form.options)
         return max(1, label + self._room(form.then) if form.then else 0)
 
@@ -139,7 +139,7 @@ class _Exchange:
     async def _choose(self, choice: Choice) -> tuple[str | None, str | None]:
         """The label picked, or what was said instead."""
         self._prompt += self._tokens.plain(choice.lead)
-        output = await self._generate(_longest(choice), structured=StructuredOutputsParams(choice=list(choice.labels)))
+        output = await self._generate(choice.room, structured=StructuredOutputsParams(choice=list(choice.labels)))
         return (output.text, None) if output.text in choice.labels else (None, output.text)
 
     async def _generate(
@@ -165,8 +165,3 @@ class _Exchange:
         self._reused = cached if self._reused is None else self._reused
         self._written += len(output.outputs[0].token_ids)
         return output.outputs[0]
-
-
-def _longest(choice: Choice) -> int:
-    """The most tokens a label can take, its end included: a token is at least a byte."""
-    return max(len(label.encode()) for label in choice.labels) + 1

@@ -51,8 +51,7 @@ class VllmOptions(Options):
         return share or None
 
     def _one_of(self, name: str, words: tuple[str, ...]) -> str:
-        self._known.append(name)
-        word = self._values.get(name, words[0])
+        word = self.text(name) or words[0]
         if word not in words:
             raise ValueError(f"{self._url}: {name}={word} should be one of {', '.join(words)}")
         return word

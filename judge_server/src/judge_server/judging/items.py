@@ -190,7 +190,7 @@ def _reason(raw: object) -> str | None:
 
 def _why_lacking(text: str, cut: bool, answer: _Answer | None) -> str:
     """What to add to a failure about a criterion that the answer does not have."""
-    began = _beginning(text)
+    began = beginning(text)
     if not began:
         return ": it wrote nothing"
     if answer is None and not cut:
@@ -202,7 +202,8 @@ def _why_lacking(text: str, cut: bool, answer: _Answer | None) -> str:
     return ""
 
 
-def _beginning(text: str) -> str:
+def beginning(text: str) -> str:
+    """The first words of what a judge wrote, in one line, for a failure to quote."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:1000]).split())[:80]
 
 

@@ -18,7 +18,7 @@ from judge_server.judging.work import Outcomes, Waiting, unknown
 from judge_server.ports import Batch, CallFailed, Engine, EngineIdentity, Finding, Reply, VerdictCache
 from judge_server.prompts import Form, PromptTemplates
 from judge_server.prompts.library import TemplateLibrary
-from trainer_client.wire import FieldError
+from trainer_client.wire import FieldError, JudgingOptions, Protocol
 
 ENGINE_RETRY_PAUSE_S = 0.2
 _VOTES = "judging.votes"
@@ -72,6 +72,12 @@ class Judge:
             self._setups[way] = made
         return made
 
+    def setup_for(self, options: JudgingOptions, protocol: Protocol) -> JudgeSetup:
+        """What this judge has ready for a request's options; raises as `check_votes` and `setup` do."""
+        way = Way.of(options, protocol)
+        self.check_votes(way, options.votes)
+        return self.setup(way)
+
     def check_votes(self, way: Way, votes: int) -> None:
         """Refuse votes where there is nothing to sample.
 
@@ -118,10 +124,10 @@ class Judge:
                         for digest, check in checks:
                             tasks.create_task(self._check(digest, check, deadline, result, waiting))
             finally:
-                fresh = {d: o for d, o in result.of.items() if isinstance(o, Finding) and d not in known}
-                asked_of_judge = {d for _, asked, _ in work for one in asked for d in one.digests}
-                if kept := {d: o for d, o in fresh.items() if d in asked_of_judge}:
-                    await asyncio.shield(self.cache.put_many(kept))
+                judged = (digest for _, asked, _ in work for one in asked for digest in one.digests)
+                found = {digest: result.of.get(digest) for digest in judged if digest not in known}
+                if fresh := {digest: outcome for digest, outcome in found.items() if isinstance(outcome, Finding)}:
+                    await asyncio.shield(self.cache.put_many(fresh))
         return result
 
     async def close(self) -> None:

@@ -85,6 +85,9 @@ class GroupPlanner:
         context: the prompt, and what else the judge may see.
         criteria: what to judge by; shape (M,). Under `likert` they guide one rating of the whole.
         votes: how many verdicts to sample for each criterion.
+
+    Attributes:
+        verified: the criteria that programs verify, and how.
     """
 
     def __init__(self, setup: JudgeSetup, context: Context, criteria: Sequence[Criterion], *, votes: int = 1) -> None:
@@ -93,6 +96,9 @@ class GroupPlanner:
         self._criteria = criteria
         self._votes = votes
         self._programs = [verification_of(setup, criterion, context) for criterion in criteria]
+        self.verified = [
+            (c, program) for c, program in zip(criteria, self._programs, strict=True) if program is not None
+        ]
         self._to_ask = tuple([c for c, program in zip(criteria, self._programs, strict=True) if program is None])
         self._templates = setup.alone if setup.asks_alone(len(self._to_ask)) else setup.together
         self._stepwise = setup.way.protocol == "stepwise"
@@ -122,8 +128,7 @@ class GroupPlanner:
                 votes_of.setdefault(criterion, []).append(digest)
         checks = {
             criterion.id: Check(program, judged.text, final_answer, self._context.ground_truth)
-            for criterion, program in zip(self._criteria, self._programs, strict=True)
-            if program is not None
+            for criterion, program in self.verified
         }
         return ResponsePlan(
             self._slots(votes_of, checks),

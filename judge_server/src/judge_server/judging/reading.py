@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from judge_server.judging.items import beginning
 from judge_server.ports import CallFailed, Choice, Menu
 
 MOST_CHARACTERS = 20_000
@@ -177,5 +178,5 @@ def _folded(written: str) -> tuple[str, ...]:
 
 
 def _failed(why: str, text: str) -> CallFailed:
-    shown = " ".join("".join(c if c.isprintable() else " " for c in text[:1000]).split())[:80]
+    shown = beginning(text)
     return CallFailed("parse", f"{why}; the judge wrote {shown!r}" if shown else "the judge wrote nothing")

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 
 from judge_server.comparing import compare
 from judge_server.rubrics import PROJECT_ID
-from judge_server.web.disconnect import while_connected
+from judge_server.web.disconnect import answered
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from trainer_client.wire import ComparisonAnswer, ComparisonRequest
@@ -41,5 +41,4 @@ async def comparisons(
     work = compare(
         service.ready_judge(), service.rubrics, body, request_id=request.state.request_id, project_id=PROJECT_ID
     )
-    answer = await while_connected(request, work)
-    return Response(answer.model_dump_json(), media_type="application/json")
+    return await answered(request, work)

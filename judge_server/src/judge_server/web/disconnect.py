@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
+from pydantic import BaseModel
 
 log = logging.getLogger("adjudge")
 
@@ -37,6 +38,12 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         leaving.cancel()
         working.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def answered(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
+    """The response with the message that the work makes; raises `CallerLeft` as `while_connected` does."""
+    answer = await while_connected(request, work)
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
 def nobody_to_answer() -> Response:

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from judge_server.errors import ServiceError
 from judge_server.rubrics import PROJECT_ID
-from judge_server.web.disconnect import while_connected
+from judge_server.web.disconnect import answered, while_connected
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
 from trainer_client.wire import GroupRewards, RewardAnswer, RewardLine, RewardRequest, RewardSummary
@@ -74,8 +74,7 @@ async def rewards(
         stream = scorer.stream(body, request_id=request_id, project_id=PROJECT_ID)
         first = await while_connected(request, anext(stream))  # what is wrong with the request is no 200
         return StreamingResponse(_lines(first, stream, request_id), media_type=NDJSON)
-    answer = await while_connected(request, scorer.score(body, request_id=request_id, project_id=PROJECT_ID))
-    return Response(answer.model_dump_json(), media_type="application/json")
+    return await answered(request, scorer.score(body, request_id=request_id, project_id=PROJECT_ID))
 
 
 async def _lines(

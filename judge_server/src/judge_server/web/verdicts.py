@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 
 from judge_server.rubrics import PROJECT_ID
 from judge_server.verdicts import judge_responses
-from judge_server.web.disconnect import while_connected
+from judge_server.web.disconnect import answered
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from trainer_client.wire import VerdictAnswer, VerdictRequest
@@ -46,5 +46,4 @@ async def verdicts(
     work = judge_responses(
         service.ready_judge(), service.rubrics, body, request_id=request.state.request_id, project_id=PROJECT_ID
     )
-    answer = await while_connected(request, work)
-    return Response(answer.model_dump_json(), media_type="application/json")
+    return await answered(request, work)
