@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import httpx2
 
+from judge_server.engines.template_pieces import between
 from judge_server.errors import EngineGone, EngineStartError
 from judge_server.ports import Batch, Option
 
@@ -57,7 +58,7 @@ class ChatTokens:
             EngineStartError: the template has no place for a system and a user message.
         """
         template = await _rendered(http, {"system": _SYSTEM}, {"user": _USER})
-        one_turn = _between(template, _SYSTEM, _USER)
+        one_turn = between(template, _SYSTEM, _USER)
         if one_turn is None:
             raise EngineStartError(
                 "the model's chat template takes no system message followed by a user message; "
@@ -65,7 +66,7 @@ class ChatTokens:
             )
         more = {"assistant": _REASONS}, {"user": _ASK}
         two_turns = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, *more)
-        second = _between(two_turns, _SYSTEM, _USER, _REASONS, _ASK)
+        second = between(two_turns, _SYSTEM, _USER, _REASONS, _ASK)
         head, middle, tail = one_turn
         *_, again, tail_again = second or ("", "")
         pieces = TemplateTokens(
@@ -128,17 +129,6 @@ async def _rendered(http: httpx2.AsyncClient, *messages: dict[str, str]) -> str:
     body = [{"role": role, "content": content} for message in messages for role, content in message.items()]
     answer = await http.post("/apply-template", json={"messages": body})
     return str(answer.json().get("prompt", ""))
-
-
-def _between(text: str, *marks: str) -> list[str] | None:
-    """What stands before, between and after the marks; None unless each is there once, in this order."""
-    pieces = []
-    for mark in marks:
-        piece, found, text = text.partition(mark)
-        if not found or mark in text:
-            return None
-        pieces.append(piece)
-    return [*pieces, text]
 
 
 async def _tokenise(http: httpx2.AsyncClient, text: str, *, control: bool = False, start: bool = False) -> list[int]:

@@ -7,11 +7,13 @@ than the first one did is refused.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from urllib.parse import SplitResult, parse_qsl
 
 import httpx2
 from pydantic import ValidationError
 
+from judge_server.engines.in_flight import InFlight
 from judge_server.engines.openai_calls import (
     opening,
     room,
@@ -60,7 +62,7 @@ class OpenAIEngine:
         self._turns = asyncio.Semaphore(self._concurrency)
         self._endpoint: Endpoint | None = None
         self._counter: TokenCounter | None = None
-        self._under_way: set[asyncio.Task[Reply | CallFailed]] = set()
+        self._in_flight = InFlight()
 
     @classmethod
     def from_url(cls, url: SplitResult, *, api_key: str | None = None) -> "OpenAIEngine":
@@ -121,19 +123,10 @@ class OpenAIEngine:
         alone = 0 if shares else min(1, len(batch.calls))
         waves = (range(alone), range(alone, len(batch.calls)))
         for wave in waves:
-            tasks = {asyncio.create_task(self._outcome(batch, batch.calls[index])): index for index in wave}
-            self._under_way |= tasks.keys()
-            try:
-                pending = set(tasks)
-                while pending:
-                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                    for task in done:
-                        yield tasks[task], _result(task)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                self._under_way -= tasks.keys()
+            calls = {index: self._outcome(batch, batch.calls[index]) for index in wave}
+            async with aclosing(self._in_flight.answers(calls)) as answers:
+                async for answer in answers:
+                    yield answer
 
     async def count_tokens(self, batch: Batch) -> int:
         """Tokens of the longest prompt, counted by the server where it does, and room for what the model writes."""
@@ -167,8 +160,7 @@ class OpenAIEngine:
     async def close(self) -> None:
         """Drop what is under way and every connection."""
         self._endpoint = self._counter = None
-        for task in self._under_way:
-            task.cancel()
+        await self._in_flight.give_up()
         await self._http.close()
 
     async def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailed:
@@ -179,8 +171,3 @@ class OpenAIEngine:
                 return await Conversation(self._http, endpoint).reply(batch, call)
         except EndpointError as error:
             return error.failure
-
-
-def _result(task: asyncio.Task[Reply | CallFailed]) -> Reply | CallFailed:
-    """What a call came to; it was cancelled where the engine was closed meanwhile."""
-    return CallFailed("engine", "the engine was closed") if task.cancelled() else task.result()

@@ -6,9 +6,11 @@ so that who has no vLLM can still import this module.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
+from judge_server.engines.in_flight import InFlight
 from judge_server.engines.vllm_folder import digest, locate
 from judge_server.engines.vllm_settings import VllmOptions, VllmSettings
 from judge_server.engines.vllm_start import load
@@ -25,8 +27,6 @@ WARM_UP = Call("?", Menu((Option("Yes", ("Yes",)), Option("No", ("No",))), then=
 SHUTDOWN_S = 15.0
 """How long vLLM's processes may take to end before they are killed."""
 
-_CLOSED = CallFailed("engine", "the engine was closed")
-
 
 class VllmEngine:
     """A model in Hugging Face's format, on this machine's GPUs, or on its CPU where vLLM is built for it.
@@ -38,7 +38,7 @@ class VllmEngine:
         self._model = model
         self._settings = settings or VllmSettings()
         self._answerer: Answerer | None = None
-        self._running: set[asyncio.Task[Reply | CallFailed]] = set()
+        self._in_flight = InFlight()
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "VllmEngine":
@@ -83,19 +83,10 @@ class VllmEngine:
                 yield index, CallFailed("engine", "the engine is not running")
             return
         prefix = await asyncio.to_thread(answerer.tokens.prefix, batch.system, batch.shared)
-        tasks = {asyncio.create_task(answerer.reply(prefix, call)): i for i, call in enumerate(batch.calls)}
-        self._running.update(tasks)
-        waiting = set(tasks)
-        try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=tasks.__getitem__):
-                    yield tasks[task], _CLOSED if task.cancelled() else task.result()
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._running.difference_update(tasks)
+        calls = {index: answerer.reply(prefix, call) for index, call in enumerate(batch.calls)}
+        async with aclosing(self._in_flight.answers(calls)) as answers:
+            async for answer in answers:
+                yield answer
 
     async def count_tokens(self, batch: Batch) -> int:
         """Tokens of the longest prompt with the chat template, and of the most that can be written after it."""
@@ -114,9 +105,7 @@ class VllmEngine:
         answerer, self._answerer = self._answerer, None
         if answerer is None:
             return
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._in_flight.give_up()
         llm = answerer.llm
         if llm.output_handler is not None:
             llm.output_handler.cancel()  # it would take the end of the processes for their death

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from judge_server.engines.template_pieces import between
 from judge_server.engines.vllm_folder import MISSING
 from judge_server.errors import EngineStartError
 from judge_server.ports import Option
@@ -118,14 +119,10 @@ def _rendered(tokenizer: Any, messages: list[tuple[str, str]], *, think: bool) -
 
 
 def _split(text: str, *marks: str) -> list[str]:
-    """The pieces around the marks, which must each be there once, in order."""
-    pieces: list[str] = []
-    for mark in marks:
-        before, found, text = text.partition(mark)
-        if not found:
-            raise EngineStartError(_UNFIT)
-        pieces.append(before)
-    return [*pieces, text]
+    pieces = between(text, *marks)
+    if pieces is None:
+        raise EngineStartError(_UNFIT)
+    return pieces
 
 
 _UNFIT = (
