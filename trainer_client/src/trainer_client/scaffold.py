@@ -7,10 +7,10 @@ of a group. Generates nothing, and rewards nothing: that is `points` in `trainer
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
-from trainer_client.wire.rubrics import Criterion
+from trainer_client._prompts import Chat, Shown, add_below, as_points, under_headings
 
 __all__ = [
     "draw_criteria",
@@ -23,10 +23,6 @@ __all__ = [
 
 Pattern = Literal["linear", "binary", "full", "none"]
 Decay = Literal["sigmoid", "linear", "power", "constant"]
-Shown = Criterion | Mapping[str, Any]
-"""A `Criterion`, or a mapping with its `description`, `weight` (default 1) and `kind` (default `point`)."""
-Chat = Sequence[Mapping[str, Any]]
-"""Chat messages, each with `role` and `content`."""
 
 
 def training_progress(step: int, total: int) -> float:
@@ -144,20 +140,11 @@ def scaffold_text(criteria: Sequence[Shown]) -> str:
     Raises:
         ValueError: a criterion has no description.
     """
-    include: list[str] = []
-    avoid: list[str] = []
-    for index, criterion in enumerate(criteria):
-        given = criterion if isinstance(criterion, Mapping) else criterion.model_dump()
-        description = str(given.get("description") or "").strip()
-        if not description:
-            raise ValueError(f"criteria[{index}] has no description, which is what the policy would be shown")
-        negative = given.get("weight", 1.0) < 0 or given.get("kind") == "pitfall"
-        (avoid if negative else include).append("- " + description.replace("\n", "\n  "))
+    include, avoid = as_points(criteria)
     if not include and not avoid:
         return ""
     parts = ["For this answer, keep the following in mind."]
-    headed = [("Points to include:", include), ("Points to avoid:", avoid)]
-    parts += ["\n".join([heading, *points]) for heading, points in headed if points]
+    parts += under_headings(("Points to include:", include), ("Points to avoid:", avoid))
     parts.append("Answer the way you would on your own: never mention these points, or that you were given any.")
     return "\n\n".join(parts)
 
@@ -176,16 +163,7 @@ def scaffolded_prompt(prompt: str | Chat, criteria: Sequence[Shown]) -> str | Ch
         ValueError: the messages have none of the user's with a text as its content, or as `scaffold_text`.
     """
     addition = scaffold_text(criteria)
-    if not addition:
-        return prompt
-    if isinstance(prompt, str):
-        return f"{prompt}\n\n{addition}"
-    places = [place for place, message in enumerate(prompt) if message["role"] == "user"]
-    if not places or not isinstance(prompt[places[-1]]["content"], str):
-        raise ValueError("the prompt's last user message is missing or not plain text; the criteria would stand there")
-    asked = prompt[places[-1]]
-    told = {**asked, "content": f"{asked['content']}\n\n{addition}"}
-    return [told if place == places[-1] else message for place, message in enumerate(prompt)]
+    return add_below(prompt, addition) if addition else prompt
 
 
 def _decay(progress: float, decay: Decay, alpha: float, midpoint: float, power: float) -> float:

@@ -1,0 +1,180 @@
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from trainer_client.losses import clipped_surrogate, k3, sequence_ratio, shaped_probability
+
+CASES = json.loads((Path(__file__).parent / "vectors" / "losses.json").read_text())["cases"]
+LOGP = st.floats(-50, 0)
+LOGPS = hnp.arrays(np.float64, hnp.array_shapes(min_dims=1, max_dims=2, max_side=6), elements=LOGP)
+
+
+def graded(number):
+    return torch.tensor(number, dtype=torch.float64, requires_grad=True)
+
+
+def gradient(function, number):
+    given = graded(number)
+    function(given).sum().backward()
+    return given.grad.numpy()
+
+
+def close(expected):
+    return pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_worked_cases_hold(case):
+    logp, old_logp, advantage = case["logp"], case["old_logp"], case["advantage"]
+    ratio = np.exp(np.subtract(logp, old_logp))
+    assert np.asarray(shaped_probability(logp)) == close(case["f_shape"])
+    assert np.asarray(k3(logp, old_logp)) == close(case["k3"])
+    assert np.asarray(clipped_surrogate(ratio, advantage)) == close(case["clipped"])
+    assert np.asarray(clipped_surrogate(ratio, advantage, dual=3.0)) == close(case["dual_clipped"])
+    assert float(sequence_ratio(logp, old_logp)) == close(case["sequence_ratio"])
+
+
+@given(LOGPS, st.floats(1e-3, 10))
+def test_a_shaped_probability_is_what_the_paper_writes_and_below_one(logp, gamma):
+    shaped = shaped_probability(logp, gamma=gamma).numpy()
+    assert shaped == pytest.approx(np.exp(logp) / (np.exp(logp) + gamma), rel=1e-9)
+    assert (shaped > 0).all()
+    assert (shaped < 1).all()
+
+
+@given(LOGP, LOGP)
+def test_a_more_probable_token_has_a_higher_shaped_probability(one, other):
+    assume(abs(one - other) > 1e-6)
+    low, high = sorted([one, other])
+    assert shaped_probability(low) < shaped_probability(high)
+
+
+@given(LOGP, st.floats(1e-3, 10))
+def test_the_gradient_of_a_shaped_probability_is_largest_where_p_is_gamma(logp, gamma):
+    p = math.exp(logp)
+    slope = gradient(lambda x: shaped_probability(x, gamma=gamma), logp)
+    assert slope == pytest.approx(gamma * p / (p + gamma) ** 2, rel=1e-9)
+    assert slope <= gradient(lambda x: shaped_probability(x, gamma=gamma), math.log(gamma)) + 1e-12
+
+
+def test_a_token_that_is_never_written_has_no_shaped_probability_and_a_finite_gradient():
+    assert shaped_probability([-math.inf]).tolist() == [0.0]
+    assert gradient(shaped_probability, [-math.inf, -1e4]).tolist() == [0.0, 0.0]
+
+
+@given(LOGPS)
+def test_the_divergence_of_equal_policies_is_nothing_and_pulls_nowhere(logp):
+    assert not k3(logp, logp).any()
+    assert not gradient(lambda x: k3(x, logp), logp).any()
+
+
+@given(LOGP, st.floats(-60, 60), st.floats(1e-3, 30))
+def test_the_divergence_is_never_negative_and_its_gradient_ends_at_the_bound(logp, distance, bound):
+    assume(abs(abs(distance) - bound) > 1e-6)
+    reference = torch.tensor(logp, dtype=torch.float64) + distance
+    d = min(max(float(reference) - logp, -bound), bound)
+    assert float(k3(logp, reference, bound=bound)) >= 0.0
+    assert float(k3(logp, reference, bound=bound)) == pytest.approx(math.exp(d) - d - 1, rel=1e-9, abs=1e-9)
+    expected = 1 - math.exp(d) if abs(float(reference) - logp) < bound else 0.0
+    assert gradient(lambda x: k3(x, reference, bound=bound), logp) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_the_divergence_is_exact_for_policies_that_hardly_differ():
+    assert k3(torch.tensor([-1.0]), torch.tensor([-1.0 + 2**-12])).item() == pytest.approx(2**-25, rel=1e-3)
+
+
+def test_the_bound_on_the_divergence_is_twenty_unless_another_is_given():
+    assert k3([0.0], [25.0]).item() == k3([0.0], [20.0]).item() < k3([0.0], [25.0], bound=math.inf).item()
+
+
+@given(LOGPS)
+def test_the_ratio_of_equal_policies_is_one(logp):
+    assert (sequence_ratio(logp, logp) == 1.0).all()
+
+
+@given(LOGPS, st.data())
+def test_a_responses_ratio_is_the_geometric_mean_of_its_tokens_and_padding_has_no_part(logp, data):
+    old_logp = data.draw(hnp.arrays(np.float64, logp.shape, elements=LOGP))
+    mask = data.draw(hnp.arrays(np.bool_, logp.shape))
+    ratios = sequence_ratio(logp, old_logp, mask=mask).numpy()
+    assert ratios.shape == logp.shape[:-1]
+    rows = zip(*(np.atleast_2d(part) for part in (logp, old_logp, mask)), strict=True)
+    for ratio, (new, old, real) in zip(np.atleast_1d(ratios), rows, strict=True):
+        tokens = np.exp((new - old)[real])
+        assert ratio == pytest.approx(np.prod(tokens ** (1 / max(len(tokens), 1))), rel=1e-9)
+
+
+def test_padding_may_hold_anything_and_gets_no_gradient():
+    logp, mask = [[-1.0, -2.0, math.nan], [-1.0, -math.inf, 7.0]], [[1, 1, 0], [1, 0, 0]]
+    ratios = sequence_ratio(logp, [[-1.5, -2.5, 0.0], [-1.0, -math.inf, 0.0]], mask=mask)
+    assert ratios.tolist() == pytest.approx([math.exp(0.5), 1.0])
+    slopes = gradient(lambda x: sequence_ratio(x, torch.zeros(2, 3), mask=mask), logp)
+    assert slopes[0].tolist() == pytest.approx([math.exp(-1.5) / 2] * 2 + [0.0])
+    assert slopes[1].tolist() == pytest.approx([math.exp(-1.0), 0.0, 0.0])
+
+
+def test_a_response_without_tokens_has_the_ratio_one():
+    assert sequence_ratio([], []).item() == 1.0
+    assert sequence_ratio([[-1.0]], [[-9.0]], mask=[[0]]).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: clipped_surrogate([[1.0, 1.0], [1.0, 1.0]], [2.0, -1.0]),
+        lambda: clipped_surrogate([1.0, 1.0], [2.0, -1.0, 0.0]),
+        lambda: k3([[-1.0, -1.0]], [[-1.0, -1.0, -1.0]]),
+        lambda: sequence_ratio([[-1.0, -1.0]], [[-1.0, -1.0]], mask=[[1, 1, 0]]),
+        lambda: sequence_ratio([[-1.0, -1.0]], [[-1.0, -1.0]], mask=[1, 1]),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_even_where_torch_would_guess(call):
+    with pytest.raises(ValueError, match=r"the shapes do not fit: .* give one number per token, or B x 1"):
+        call()
+
+
+@pytest.mark.parametrize("given", ["-1", None, [1.0, None], [[1.0], [1.0, 2.0]]])
+def test_what_is_no_array_of_numbers_is_refused_by_its_name(given):
+    with pytest.raises(ValueError, match="ref_logp is no array of numbers"):
+        k3([-1.0], given)
+
+
+@pytest.mark.parametrize("gamma", [0.0, -0.1, math.nan, math.inf])
+def test_gamma_is_above_zero(gamma):
+    with pytest.raises(ValueError, match="gamma"):
+        shaped_probability([-1.0], gamma=gamma)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
+def test_the_bound_is_above_zero(bound):
+    with pytest.raises(ValueError, match="bound"):
+        k3([-1.0], [-1.0], bound=bound)
+
+
+def test_lists_are_read_in_double_precision_and_as_the_tensor_beside_them():
+    assert k3([-1.0], [-1.1]).dtype == torch.float64
+    assert k3(np.array([-1], dtype=np.int64), -2).dtype == torch.float64
+    assert clipped_surrogate(torch.ones(2), [1.0, 2.0]).dtype == torch.float32
+    assert clipped_surrogate(torch.ones(2, dtype=torch.int64), [1.0, 2.0]).dtype == torch.float64
+
+
+ALL_BUT_THE_LOSSES = """
+import importlib, pkgutil, sys, trainer_client
+for module in pkgutil.iter_modules(trainer_client.__path__, "trainer_client."):
+    if module.name not in ("trainer_client.trl", "trainer_client.losses"):
+        importlib.import_module(module.name)
+sys.exit("torch" in sys.modules)
+"""
+
+
+def test_nothing_but_the_losses_and_the_trainers_imports_torch():
+    subprocess.run([sys.executable, "-c", ALL_BUT_THE_LOSSES], check=True, timeout=60)

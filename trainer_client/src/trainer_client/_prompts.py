@@ -1,0 +1,62 @@
+"""Writes criteria down as points, and puts a text below a prompt that is a text or a chat.
+
+In what words a model is told of them is not decided here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trainer_client.wire.rubrics import Criterion
+
+Shown = Criterion | Mapping[str, Any]
+"""A `Criterion`, or a mapping with its `description`, `weight` (default 1) and `kind` (default `point`)."""
+Chat = Sequence[Mapping[str, Any]]
+"""Chat messages, each with `role` and `content`."""
+
+
+class Points(NamedTuple):
+    """Lines that begin with a dash, one for each criterion: what an answer should have, and what it should not."""
+
+    include: list[str]
+    avoid: list[str]
+
+
+def as_points(criteria: Sequence[Shown]) -> Points:
+    """Write each criterion down; one of negative weight or of kind `pitfall` is a point to avoid.
+
+    Raises:
+        ValueError: a criterion has no description.
+    """
+    points = Points([], [])
+    for index, criterion in enumerate(criteria):
+        given = criterion if isinstance(criterion, Mapping) else criterion.model_dump()
+        description = str(given.get("description") or "").strip()
+        if not description:
+            raise ValueError(f"criteria[{index}] has no description, which is what the policy would be shown")
+        negative = given.get("weight", 1.0) < 0 or given.get("kind") == "pitfall"
+        (points.avoid if negative else points.include).append("- " + description.replace("\n", "\n  "))
+    return points
+
+
+def under_headings(*headed: tuple[str, list[str]]) -> list[str]:
+    """Give each heading with its lines below it; one without lines is left out."""
+    return ["\n".join([heading, *lines]) for heading, lines in headed if lines]
+
+
+def add_below(prompt: str | Chat, addition: str) -> str | Chat:
+    """Put a text below a prompt: below the last message of the user, in a chat.
+
+    Returns:
+        A prompt of the same form; what was given is not changed.
+
+    Raises:
+        ValueError: the messages have none of the user's with a text as its content.
+    """
+    if isinstance(prompt, str):
+        return f"{prompt}\n\n{addition}"
+    places = [place for place, message in enumerate(prompt) if message["role"] == "user"]
+    if not places or not isinstance(prompt[places[-1]]["content"], str):
+        raise ValueError("the prompt's last user message is missing or not plain text; the criteria would stand there")
+    asked = prompt[places[-1]]
+    told = {**asked, "content": f"{asked['content']}\n\n{addition}"}
+    return [told if place == places[-1] else message for place, message in enumerate(prompt)]

@@ -1,0 +1,154 @@
+"""The terms of the papers' losses, over tensors and with their gradients.
+
+The only module of the formulas that needs torch, which the extra `trl` of the package brings. Sums and averages
+nothing over tokens, knows no group and no model. Tensors are taken as they are, on their device and in their precision;
+lists, numbers and numpy arrays become float64 tensors, or of the kind of a tensor given beside them.
+
+Options and shapes are checked. Values are not, since looking at a tensor waits for its device: a NaN stays one.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+import torch
+
+__all__ = ["clipped_surrogate", "k3", "sequence_ratio", "shaped_probability"]
+
+Numbers: TypeAlias = torch.Tensor | npt.NDArray[Any] | Sequence[Any] | float
+"""One number, or an array of them. Where several are given, each has the same number of dimensions or is one number,
+and sizes are equal or 1: an advantage for each of B responses is B x 1, not B."""
+
+
+def shaped_probability(logp: Numbers, *, gamma: float = 0.1) -> torch.Tensor:
+    """Compute f(p) = p / (p + gamma), what RGR-GRPO's refined response has in place of a ratio (eq. 11).
+
+    To be multiplied by the advantage and maximised. Its gradient by log p, gamma * p / (p + gamma)^2, is largest at
+    p = gamma: an improbable token weighs more than it does in p itself, a certain one hardly anything.
+
+    Args:
+        logp: log pi(token | prompt, tokens before it), in nats, under the prompt **without** the refinement.
+        gamma: above 0 (paper: 0.1).
+
+    Returns:
+        f of each token, in (0, 1 / (1 + gamma)].
+
+    Raises:
+        ValueError: gamma is not above 0.
+    """
+    if not 0.0 < gamma < math.inf:
+        raise ValueError(f"gamma is {gamma!r}; it is a finite number above 0 (RGR-GRPO: 0.1)")
+    (logps,) = _read(logp=logp)
+    return torch.sigmoid(logps - math.log(gamma))
+
+
+def k3(logp: Numbers, ref_logp: Numbers, *, bound: float = 20.0) -> torch.Tensor:
+    """Estimate a token's divergence from the reference policy: exp(d) - d - 1 (Rubric-Grounded RL, eq. 8).
+
+    d = log pi_ref - log pi, clamped to [-bound, bound]. Never negative, and 0 only where both agree. Its gradient by
+    log pi is 1 - exp(d) within the bound and 0 beyond it.
+
+    Args:
+        logp: log pi of each token, in nats.
+        ref_logp: log pi_ref of the same tokens.
+        bound: above 0 (paper: 20); infinity for none.
+
+    Returns:
+        The estimate for each token, in nats; to be minimised.
+
+    Raises:
+        ValueError: the shapes do not fit, or the bound is not above 0.
+    """
+    if not bound > 0.0:
+        raise ValueError(f"bound is {bound!r}; it is above 0 (Rubric-Grounded RL: 20), or math.inf for none")
+    logps, references = _read(logp=logp, ref_logp=ref_logp)
+    distance = (references - logps).clamp(-bound, bound)
+    return torch.expm1(distance) - distance
+
+
+def clipped_surrogate(
+    ratio: Numbers, advantage: Numbers, *, low: float = 0.2, high: float = 0.2, dual: float | None = None
+) -> torch.Tensor:
+    """Compute PPO's surrogate, min(r A, clip(r, 1 - low, 1 + high) A), to be maximised (Rubric-Grounded RL, eq. 7).
+
+    With `dual`, where A < 0: the larger of that and c A, so that one token that became far more probable does not
+    outweigh all others (Rubric-Grounded RL, appendix C). For c of at least 1 + high this is what TRL computes with
+    `delta=c`. low = 1 and high = infinity clip nothing: r A.
+
+    Args:
+        ratio: r = pi / pi_old of each token, or of each response, see `sequence_ratio`.
+        advantage: A, no unit.
+        low: how far r counts below 1, in [0, 1].
+        high: how far r counts above 1, at least 0; infinity for any.
+        dual: c, above 1 (paper: 2 to 3); None for none.
+
+    Returns:
+        The surrogate of each token. Its gradient by r is A, or 0 where a clip or c decides.
+
+    Raises:
+        ValueError: the shapes do not fit, or an option is out of range.
+    """
+    if not 0.0 <= low <= 1.0:
+        raise ValueError(f"low is {low!r}; it is in [0, 1], a ratio being clipped to at least 1 - low")
+    if not high >= 0.0:
+        raise ValueError(f"high is {high!r}; it is at least 0, a ratio being clipped to at most 1 + high")
+    if dual is not None and not 1.0 < dual < math.inf:
+        raise ValueError(f"dual is {dual!r}; it is a finite number above 1 (the paper has 2 to 3), or None for none")
+    ratios, advantages = _read(ratio=ratio, advantage=advantage)
+    surrogate = torch.minimum(ratios * advantages, ratios.clamp(1.0 - low, 1.0 + high) * advantages)
+    if dual is None:
+        return surrogate
+    least = dual * advantages
+    return torch.where((advantages < 0.0) & (surrogate < least), least, surrogate)
+
+
+def sequence_ratio(logp: Numbers, old_logp: Numbers, *, mask: Numbers | None = None) -> torch.Tensor:
+    """Compute a response's ratio, the geometric mean of its tokens': exp(mean of (log pi - log pi_old)) (GSPO).
+
+    Args:
+        logp: T, or B x T: log pi of each token, in nats.
+        old_logp: log pi_old of the same tokens.
+        mask: 1 or True for a token, 0 or False for padding, whose log-probabilities may be anything; None if there is
+            no padding.
+
+    Returns:
+        One ratio, or B of them. A response without tokens has 1.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    given = {"logp": logp, "old_logp": old_logp}
+    logps, old_logps, *masks = _read(**given) if mask is None else _read(**given, mask=mask)
+    differences = logps - old_logps
+    counted = (masks[0] != 0).expand_as(differences) if masks else torch.ones_like(differences, dtype=torch.bool)
+    total = torch.where(counted, differences, 0.0).sum(-1)
+    return torch.exp(total / counted.sum(-1).clamp(min=1))
+
+
+def _read(**given: Numbers) -> list[torch.Tensor]:
+    like = next((array for array in given.values() if _is_floating(array)), torch.empty(0, dtype=torch.float64))
+    arrays = {name: _tensor(name, array, like) for name, array in given.items()}
+    shapes = {tuple(array.shape) for array in arrays.values() if array.ndim > 0}
+    try:
+        torch.broadcast_shapes(*shapes)
+        fits = len({len(shape) for shape in shapes}) < 2
+    except RuntimeError:
+        fits = False
+    if not fits:
+        told = ", ".join(f"{name} {' x '.join(map(str, array.shape))}" for name, array in arrays.items())
+        raise ValueError(f"the shapes do not fit: {told}; give one number per token, or B x 1 for one per response")
+    return list(arrays.values())
+
+
+def _tensor(name: str, given: Numbers, like: torch.Tensor) -> torch.Tensor:
+    if _is_floating(given):
+        return given
+    try:
+        return torch.asarray(given, dtype=like.dtype, device=like.device, copy=True)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} is no array of numbers ({error}); give numbers, in rows of equal length") from error
+
+
+def _is_floating(given: Numbers) -> bool:
+    return isinstance(given, torch.Tensor) and given.is_floating_point()
