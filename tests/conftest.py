@@ -1,7 +1,11 @@
 """What every test may use: a real PostgreSQL and a real Redis. No test depends on how fast the machine is."""
 
+import os
+
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they wait, and tests share the cores
 
 pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.redis"]
 

@@ -7,8 +7,9 @@ import asyncio
 import random as _random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import httpx2
 
@@ -18,6 +19,35 @@ from trainer_client._retry import RetryPolicy
 from trainer_client._streams import RewardLines
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
 from trainer_client.wire import GroupRewards, RewardAnswer
+
+TransportT = TypeVar("TransportT", httpx2.BaseTransport, httpx2.AsyncBaseTransport)
+SleepT = TypeVar("SleepT", Callable[[float], None], Callable[[float], Awaitable[None]])
+
+
+@dataclass(frozen=True)
+class Settings(Generic[TransportT, SleepT]):
+    """The arguments that a connection was made with, by name, so that another one can be made like it."""
+
+    base_url: str
+    run: str | None
+    timeout_s: float
+    retries: int
+    retry_budget_s: float
+    headers: Mapping[str, str] | None = field(repr=False)
+    transport: TransportT | None
+    sleep: SleepT
+    clock: Callable[[], float]
+    random: Callable[[], float]
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """When a request is sent again."""
+        return RetryPolicy(self.retries, self.retry_budget_s, self.clock, self.random)
+
+    @property
+    def http_options(self) -> dict[str, Any]:
+        """The keyword arguments of the HTTP client."""
+        return {"transport": self.transport, **client_options(self.base_url, self.timeout_s, self.headers)}
 
 
 class Connection:
@@ -39,10 +69,11 @@ class Connection:
     ) -> None:
         self.base_url = base_url
         self.run = run
-        self._timeout_s = timeout_s
-        self._policy = RetryPolicy(retries, retry_budget_s, clock, random)
-        self._sleep = sleep
-        self._http = httpx2.Client(transport=transport, **client_options(base_url, timeout_s, headers))
+        self.settings = Settings(
+            base_url, run, timeout_s, retries, retry_budget_s, headers, transport, sleep, clock, random
+        )
+        self._policy = self.settings.retry_policy
+        self._http = httpx2.Client(**self.settings.http_options)
 
     def ready(self) -> bool:
         """Whether the service can judge now; False too where it cannot be reached. Asks once.
@@ -51,7 +82,7 @@ class Connection:
             AdjudgeError: what answers is no Adjudge.
         """
         try:
-            return is_ready(self._answer(method="GET", url="/readyz", timeout=self._timeout_s))
+            return is_ready(self._answer(method="GET", url="/readyz", timeout=self.settings.timeout_s))
         except (ConnectionFailed, TimedOut):
             return False
 
@@ -73,15 +104,15 @@ class Connection:
         Raises:
             AdjudgeError: no answer came that it could be.
         """
-        tries = self._policy.start()
+        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
         while True:
             try:
-                return read_answer(self._answer(**send_options(call, self._timeout_s)), call.answer)
+                return read_answer(self._answer(**options), call.answer)
             except AdjudgeError as error:
                 wait = tries.wait_after(error)
                 if wait is None:
                     raise
-            self._sleep(wait)
+            self.settings.sleep(wait)
 
     def _answer(self, **options: Any) -> httpx2.Response:
         """Send one request once and give what answers it, be it an error."""
@@ -96,10 +127,10 @@ class Connection:
         Raises:
             AdjudgeError: the stream could not be had, or broke off.
         """
-        tries = self._policy.start()
+        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
         while True:
             try:
-                with typed_errors(self.base_url), self._http.stream(**send_options(call, self._timeout_s)) as response:
+                with typed_errors(self.base_url), self._http.stream(**options) as response:
                     if lines.expects(response):
                         for piece in response.iter_bytes():
                             for group in lines.feed(piece):
@@ -116,7 +147,7 @@ class Connection:
                 wait = None if lines.begun else tries.wait_after(error)
                 if wait is None:
                     raise
-            self._sleep(wait)
+            self.settings.sleep(wait)
 
 
 class AsyncConnection:
@@ -138,15 +169,16 @@ class AsyncConnection:
     ) -> None:
         self.base_url = base_url
         self.run = run
-        self._timeout_s = timeout_s
-        self._policy = RetryPolicy(retries, retry_budget_s, clock, random)
-        self._sleep = sleep
-        self._http = httpx2.AsyncClient(transport=transport, **client_options(base_url, timeout_s, headers))
+        self.settings = Settings(
+            base_url, run, timeout_s, retries, retry_budget_s, headers, transport, sleep, clock, random
+        )
+        self._policy = self.settings.retry_policy
+        self._http = httpx2.AsyncClient(**self.settings.http_options)
 
     async def ready(self) -> bool:
         """Whether the service can judge now; see `Client.ready`."""
         try:
-            return is_ready(await self._answer(method="GET", url="/readyz", timeout=self._timeout_s))
+            return is_ready(await self._answer(method="GET", url="/readyz", timeout=self.settings.timeout_s))
         except (ConnectionFailed, TimedOut):
             return False
 
@@ -164,15 +196,15 @@ class AsyncConnection:
 
     async def _send(self, call: Call[AnswerT]) -> AnswerT:
         """Send a call and give its answer; see `Connection._send`."""
-        tries = self._policy.start()
+        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
         while True:
             try:
-                return read_answer(await self._answer(**send_options(call, self._timeout_s)), call.answer)
+                return read_answer(await self._answer(**options), call.answer)
             except AdjudgeError as error:
                 wait = tries.wait_after(error)
                 if wait is None:
                     raise
-            await self._sleep(wait)
+            await self.settings.sleep(wait)
 
     async def _answer(self, **options: Any) -> httpx2.Response:
         """Send one request once and give what answers it; see `Connection._answer`."""
@@ -181,11 +213,11 @@ class AsyncConnection:
 
     async def _groups(self, call: Call[RewardAnswer], lines: RewardLines) -> AsyncGenerator[GroupRewards, None]:
         """Send a call and give the groups as they come; see `Connection._groups`."""
-        tries = self._policy.start()
+        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
         while True:
             try:
                 with typed_errors(self.base_url):
-                    async with self._http.stream(**send_options(call, self._timeout_s)) as response:
+                    async with self._http.stream(**options) as response:
                         if lines.expects(response):
                             async for piece in response.aiter_bytes():
                                 for group in lines.feed(piece):
@@ -202,4 +234,4 @@ class AsyncConnection:
                 wait = None if lines.begun else tries.wait_after(error)
                 if wait is None:
                     raise
-            await self._sleep(wait)
+            await self.settings.sleep(wait)

@@ -1,0 +1,59 @@
+"""What a policy generates from: rollouts that remember it, and a vLLM server that does."""
+
+from trl.generation.vllm_generation import VLLMGeneration
+
+from tests.trainer_client.trl.training import RIGHT
+
+
+class Prompts:
+    """A rollout function that remembers what it was asked, and says its texts in turn; another time `later`."""
+
+    def __init__(self, *texts, later=None):
+        self.asked, self.texts, self.later = [], texts, later or texts
+
+    def __call__(self, prompts, trainer):
+        texts = self.later if self.asked else self.texts
+        self.asked.append(list(prompts))
+        words = trainer.processing_class
+        ids = [words(texts[row % len(texts)])["input_ids"] for row in range(len(prompts))]
+        return {
+            "prompt_ids": [words(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": [[*row, words.eos_token_id] for row in ids],
+            "logprobs": [[0.0] * (len(row) + 1) for row in ids],
+        }
+
+
+class Server:
+    """A vLLM server's client that remembers the prompts, and answers each with `n` responses."""
+
+    def __init__(self, words):
+        self.words, self.asked, self.said = words, [], [RIGHT]
+
+    def generate(self, prompts, n, **_):
+        self.asked.append((n, [self.words.decode(ids) for ids in prompts]))
+        text = self.said.pop(0) if len(self.said) > 1 else self.said[0]
+        said = [*self.words(text)["input_ids"], self.words.eos_token_id]
+        count = n * len(prompts)
+        return {
+            "prompt_ids": prompts,
+            "completion_ids": [said] * count,
+            "logprobs": [[[0.0]] * len(said)] * count,
+            "logprob_token_ids": [[[token] for token in said]] * count,
+        }
+
+
+def with_server(made):
+    """Let a trainer generate as with `use_vllm=True` and `vllm_mode="server"`, at a server of ours."""
+    generation = object.__new__(VLLMGeneration)
+    vars(generation).update(
+        mode="server", accelerator=made.accelerator, vllm_client=Server(made.processing_class), temperature=1.0,
+        top_p=1.0, top_k=0, min_p=None, repetition_penalty=1.0, max_completion_length=16, logprobs=0,
+        structured_outputs_regex=None, generation_kwargs=None, enable_sleep_mode=False, sync_weights=lambda: None,
+    )  # fmt: skip
+    made.rollout_func, made.use_vllm, made.vllm_generation, made._last_loaded_step = None, True, generation, -1
+    return generation.vllm_client
+
+
+def batch(made):
+    made.model.train()
+    return made._generate_and_score_completions([dict(row) for row in made.train_dataset for _ in range(4)])

@@ -1,0 +1,170 @@
+"""A judge in this process, whose answers a test decides, and reward functions that ask it."""
+
+import asyncio
+import inspect
+import json
+import selectors
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import httpx2
+
+from trainer_client import AsyncClient
+from trainer_client.trl.reward import RubricReward
+
+DIGEST = "sha256:" + "1" * 64
+CRITERIA = [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is short."}]
+USAGE = {"judge_calls": 2, "seconds_judging": 0.5, "seconds_queued": 0.25}
+
+
+def verdict(criterion: str = "a", score: float | None = 1.0, kind: str = "timeout", **more: Any) -> dict[str, Any]:
+    """A verdict, failed where there is no score."""
+    if score is None:
+        more["failure"] = {"kind": kind, "detail": "it took too long"}
+    return {"criterion": criterion, "status": "failed" if score is None else "ok", "score": score, **more}
+
+
+def response(reward: float | None, *verdicts: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A rewarded response."""
+    status = "unscored" if reward is None else "scored"
+    return {"reward": reward, "status": status, "verdicts": list(verdicts or [verdict(score=reward)]), **more}
+
+
+def by_text(said: Any) -> dict[str, Any]:
+    """The number that a response is, as its reward."""
+    text = said["text"]
+    return response(float(text if isinstance(text, str) else text[-1]["content"]))
+
+
+def groups(body: dict[str, Any], reward: Callable[[Any], dict[str, Any]] = by_text, **more: Any) -> list[Any]:
+    """The lines of all groups that a request asks for."""
+    return [
+        {"group": {"id": g["id"], "rubric": DIGEST, "responses": [reward(r) for r in g["responses"]], **more}}
+        for g in body["groups"]
+    ]
+
+
+def summary(**fields: Any) -> dict[str, Any]:
+    """The last line."""
+    about = {"request_id": "r", "mode": "weighted_mean", "on_failure": "null", "rubrics": [], "usage": USAGE}
+    return {"summary": about | fields}
+
+
+def pinned(name: str, version: int, digest: str = DIGEST) -> dict[str, Any]:
+    """A rubric that was used."""
+    return {"name": name, "version": version, "digest": digest}
+
+
+class Lines(httpx2.AsyncByteStream):
+    """An answer in lines; an exception among them breaks it off, an awaitable is waited for."""
+
+    def __init__(self, *lines: Any) -> None:
+        self.lines = lines
+
+    async def __aiter__(self) -> Any:
+        for line in self.lines:
+            if isinstance(line, Exception):
+                raise line
+            if inspect.isawaitable(line):
+                await line
+                continue
+            yield line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n"
+
+
+def stream(*lines: Any) -> httpx2.Response:
+    """A streamed answer."""
+    return httpx2.Response(200, headers={"Content-Type": "application/x-ndjson"}, stream=Lines(*lines))
+
+
+def problem(kind: str, status: int, *, retryable: bool = False) -> httpx2.Response:
+    """An RFC 9457 answer."""
+    body = {"type": f"urn:adjudge:{kind}", "title": kind, "status": status, "detail": f"{kind} happened"}
+    return httpx2.Response(status, json=body | {"request_id": "r", "retryable": retryable})
+
+
+Answer = Callable[[dict[str, Any]], httpx2.Response | Awaitable[httpx2.Response]]
+
+
+def obliging(body: dict[str, Any]) -> httpx2.Response:
+    """Everything that was asked for."""
+    return stream(*groups(body), summary())
+
+
+class Judge(httpx2.AsyncBaseTransport):
+    """A service that answers `POST /v1/rewards` by `answers`, in order, the last for ever."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers) or [obliging]
+        self.asked: list[dict[str, Any]] = []
+        self.fetched: list[str] = []
+        self.rubrics: dict[str, httpx2.Response] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            reference = request.url.path.removeprefix("/v1/rubrics/")
+            self.fetched.append(reference)
+            return self.rubrics[reference]
+        body = json.loads(await request.aread())
+        self.asked.append(body)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        given = answer(body)
+        return await given if inspect.isawaitable(given) else given
+
+
+def client(judge: httpx2.AsyncBaseTransport, **options: Any) -> AsyncClient:
+    """A client of that judge; it does not wait between tries unless told."""
+    return AsyncClient("http://judge.test", "run", transport=judge, **{"sleep": no_wait} | options)
+
+
+async def no_wait(_: float) -> None:
+    """Go on."""
+
+
+def rewarding(judge: httpx2.AsyncBaseTransport, rubric: Any = "r", **options: Any) -> RubricReward:
+    """A reward function that asks that judge, and stops for no failure unless told."""
+    return RubricReward(client(judge), rubric, **{"max_unscored": 1.0} | options)
+
+
+class Trainer:
+    """As much of TRL's trainer as a reward function sees of it."""
+
+    def __init__(self, functions: Sequence[Any] = (), eos: Sequence[int] = (0,), **marks: Any) -> None:
+        self.reward_funcs = list(functions)
+        self.eos_token_ids = list(eos)
+        self.metrics: dict[str, list[float]] = {}
+        self.extra: dict[str, list[str]] = {}
+        vars(self).update(marks)
+
+    def log_metric(self, name: str, value: float) -> None:
+        self.metrics.setdefault(name, []).append(value)
+
+    def log_extra(self, column: str, values: list[str]) -> None:
+        self.extra.setdefault(column, []).extend(values)
+
+    @property
+    def logs(self) -> dict[str, Any]:
+        """What TRL passes beside the columns."""
+        return {"log_metric": self.log_metric, "log_extra": self.log_extra}
+
+
+class _Skipping(selectors.DefaultSelector):
+    """Waits for nothing: where nothing is ready, the time of the next timer has come."""
+
+    skipped = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(None if timeout is None else 0)
+        if not ready and timeout:
+            self.skipped += timeout
+        return ready
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock is moved on by waiting and by nothing else."""
+
+    def __init__(self) -> None:
+        self._clock = _Skipping()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.skipped

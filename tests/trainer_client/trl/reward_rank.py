@@ -1,0 +1,96 @@
+"""One of two ranks that call reward functions together: `python -m … RANK MEETING`. Prints what came of each scene.
+
+Scenes differ by rank in what the judge does; a scene that hangs is cut off by the time the ranks wait for each other.
+"""
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from tests.trainer_client.trl.judges import Judge, groups, obliging, pinned, problem, rewarding, stream, summary
+
+RANK = int(sys.argv[1])
+ROWS = (["a", "a", "b", "b"], ["1", "2", "3", "4"])
+
+
+def failing(body: Any) -> Any:
+    return problem("internal", 500)
+
+
+def by_version(name: str, version: int, wait: asyncio.Event | None = None) -> Any:
+    async def answer(body: Any) -> Any:
+        if wait is not None:
+            await wait.wait()
+        return stream(*groups(body), summary(rubrics=[pinned(name, version)]))
+
+    return answer
+
+
+async def outcome(call: Any) -> Any:
+    """What a call gives, or its error: class, text and notes."""
+    try:
+        return await call
+    except Exception as error:  # noqa: BLE001 - the scene is what came of it
+        return [type(error).__name__, str(error), getattr(error, "__notes__", [])]
+
+
+async def half_fails(max_unscored: float) -> Any:
+    return await outcome(rewarding(Judge(failing if RANK else obliging), max_unscored=max_unscored)(*ROWS))
+
+
+async def unknown_rubric() -> Any:
+    judge = Judge((lambda body: problem("unknown-rubric", 404)) if RANK else obliging)
+    return await outcome(rewarding(judge)(*ROWS))
+
+
+async def own_function_fails() -> Any:
+    def other(prompts: Any, **_: Any) -> Any:
+        return [{}["missing"]] if RANK else [0.0] * len(prompts)
+
+    return await outcome(rewarding(Judge(), others=[other])(*ROWS))
+
+
+async def pins_differ() -> Any:
+    reward = rewarding(Judge(by_version("r", 3 + RANK)), "r")
+    await reward(*ROWS)
+    return reward.state()
+
+
+async def two_rewards_in_opposite_order() -> Any:
+    """The first function is done first on one rank, and last on the other."""
+    go = asyncio.Event()
+    waits = [None, go] if RANK else [go, None]
+    rewards = [rewarding(Judge(by_version(n, 7, w)), n) for n, w in zip("xy", waits, strict=True)]
+    calls = [asyncio.ensure_future(reward(*ROWS)) for reward in rewards]
+    await asyncio.sleep(0.2)
+    go.set()
+    await asyncio.gather(*calls)
+    return [reward.state() for reward in rewards]
+
+
+async def after_an_error() -> Any:
+    return await outcome(rewarding(Judge())(*ROWS))
+
+
+async def scenes() -> dict[str, Any]:
+    return {
+        "half fails, and may": await half_fails(0.5),
+        "half fails, and may not": await half_fails(0.4),
+        "unknown rubric": await unknown_rubric(),
+        "own function fails": await own_function_fails(),
+        "pins differ": await pins_differ(),
+        "two rewards": await two_rewards_in_opposite_order(),
+        "after an error": await after_an_error(),
+    }
+
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{sys.argv[2]}", rank=RANK, world_size=2, timeout=timedelta(seconds=60)
+    )
+    print(json.dumps(asyncio.run(scenes())))
+    torch.distributed.destroy_process_group()

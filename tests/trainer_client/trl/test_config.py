@@ -1,0 +1,81 @@
+"""The config: a method's settings of TRL, unless the user gave others, and clear refusals."""
+
+import pytest
+
+pytest.importorskip("trl")
+
+from trl import GRPOConfig, TrlParser
+
+from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.methods import Grounded, Srar
+
+pytestmark = pytest.mark.trl
+
+
+def config(tmp_path, **settings):
+    return RubricGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **settings)
+
+
+def test_the_plain_method_has_trls_own_settings(tmp_path):
+    ours, theirs = config(tmp_path), GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    for name in ("beta", "epsilon", "epsilon_high", "loss_type", "use_bias_correction_kl", "scale_rewards"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("grounded", {"beta": 0.01, "epsilon": 0.2, "epsilon_high": None, "loss_type": "dapo"}),
+        ("srar", {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.28, "loss_type": "dapo"}),
+        ("rar", {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.28, "loss_type": "dapo"}),
+    ],
+)
+def test_a_method_brings_its_papers_settings(tmp_path, method, settings):
+    made = config(tmp_path, method=method)
+    assert {name: getattr(made, name) for name in settings} == settings
+
+
+def test_a_setting_that_is_given_goes_before_the_methods(tmp_path):
+    assert config(tmp_path, method="grounded", beta=0.0, loss_type="grpo").beta == 0.0
+
+
+def test_options_reach_the_method(tmp_path):
+    method = config(tmp_path, method="srar", method_options={"normalise": False, "kinds": ["suggest"]}).build_method()
+    assert method == Srar(normalise=False, kinds=("suggest",))
+
+
+def test_trls_own_setting_says_whether_advantages_are_scaled(tmp_path):
+    assert config(tmp_path, method="grounded", scale_rewards=False).build_method() == Grounded(scale="none")
+
+
+def test_an_option_that_the_method_does_not_take_is_named_with_those_it_takes(tmp_path):
+    with pytest.raises(ValueError, match=r"'normalize', which 'srar' does not take; it takes .*normalise \(True\)"):
+        config(tmp_path, method="srar", method_options={"normalize": False})
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match="use one of rubric, rar, grounded, srar"):
+        config(tmp_path, method="ppo")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scale_rewards": "batch"}, "scale_rewards is 'batch'"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"method": "srar", "delta": 1.2}, r"delta is 1.2, and the upper clip .* is 1.28"),
+    ],
+)
+def test_settings_that_go_with_no_method_are_refused(tmp_path, settings, message):
+    with pytest.raises(ValueError, match=message):
+        config(tmp_path, **settings)
+
+
+def test_a_command_line_takes_the_same_settings(tmp_path):
+    command = [
+        "--output_dir", str(tmp_path), "--use_cpu", "True", "--bf16", "False", "--report_to", "none",
+        "--method", "srar", "--method_options", '{"normalise": false}',
+    ]  # fmt: skip
+    (parsed,) = TrlParser((RubricGRPOConfig,)).parse_args_and_config(command)
+    assert parsed.epsilon_high == 0.28
+    assert parsed.build_method() == Srar(normalise=False)

@@ -1,0 +1,191 @@
+"""DRO in the trainer: the certainty of a frozen model, its gates, and what it remembers."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from tests.trainer_client.trl.generating import Prompts, batch
+from tests.trainer_client.trl.training import dataset, policy, tokenizer, trainer
+from trainer_client.advantages import group_advantages
+from trainer_client.dro import RollingThreshold, reasoning_reflection_reward
+from trainer_client.trl import RubricReward
+from trainer_client.trl._certainty import reference_probabilities
+from trainer_client.trl.methods import Dro, Rollout
+
+pytestmark = pytest.mark.trl
+
+TEXTS = [
+    "It is 3+4=7, doubled.\nFinal answer: 14",
+    "Who knows?\nFinal answer: 15",
+    "Final answer: 14",
+    "no idea at all",
+]
+REASONING = ["It is 3+4=7, doubled.\n", "Who knows?\n", "", "no idea at all"]
+REFERENCE = "Final answer: 14"
+ANSWER = [
+    {"id": "fourteen", "description": "It says 14.", "verification": {"method": "contains", "all_of": ["14"]}},
+    {"id": "final", "description": "It is final.", "verification": {"method": "contains", "all_of": ["Final"]}},
+]
+
+
+def reflecting(tmp_path, url, *texts, references=(REFERENCE, REFERENCE), rewards=(), reward=None, **given):
+    # what an untaught model finds probable is all below the usual clip
+    options = {"variance_filter": False, "p_min": 0.0, "p_max": 1.0, **given.pop("method_options", {})}
+    data = dataset(given.pop("criteria", ANSWER), reference_answer=list(references))
+    made = trainer(
+        tmp_path, url, data=data, method="dro", method_options=options, rewards=rewards, reward=reward,
+        **{"num_generations": 4, "mask_truncated_completions": False, **given},
+    )  # fmt: skip
+    made.rollout_func = Prompts(*(texts or TEXTS))
+    return made
+
+
+def certainties(tmp_path, prompt, reasonings=REASONING, reference=REFERENCE):
+    """p of each token of the reference, one plain forward pass for each reasoning."""
+    words, model = tokenizer(), policy(tmp_path / "policy").eval()
+    rows, answer = [], words(reference)["input_ids"]
+    for reasoning in reasonings:
+        before = words(prompt)["input_ids"] + words(reasoning)["input_ids"]
+        logits = model(input_ids=torch.tensor([before + answer])).logits[0, len(before) - 1 : -1]
+        rows.append(logits.softmax(-1).gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1).tolist())
+    return rows
+
+
+@pytest.mark.parametrize("reasonings", [["one", "another and longer"], ["", "x"], [""]])
+@pytest.mark.parametrize("prompt", ["a prompt", "p"])
+def test_certainties_are_those_of_one_forward_pass_for_each(tmp_path, prompt, reasonings):
+    words, model = tokenizer(), policy(tmp_path / "policy").eval()
+    ids = [words(text)["input_ids"] for text in reasonings]
+    got = reference_probabilities(
+        model, words(prompt)["input_ids"], ids, words(REFERENCE)["input_ids"], words.pad_token_id
+    )
+    expected = torch.tensor(certainties(tmp_path, prompt, reasonings))
+    torch.testing.assert_close(got, expected, atol=1e-7, rtol=1e-4)
+
+
+def test_advantages_are_of_the_frozen_models_certainty_after_the_reasoning(tmp_path, url):
+    made = reflecting(tmp_path, url)
+    inputs = batch(made)
+    for place, prompt in enumerate(made.train_dataset["prompt"]):
+        rewards, _ = reasoning_reflection_reward(certainties(tmp_path, prompt), p_min=0.0, p_max=1.0)
+        own = inputs["advantages"].tolist()[4 * place : 4 * place + 4]
+        assert own == pytest.approx(group_advantages(rewards), abs=1e-2)
+
+
+def test_the_frozen_model_stays_what_it_was_while_the_policy_learns(tmp_path, url):
+    made = reflecting(tmp_path, url, max_steps=2, learning_rate=50.0, warmup_steps=0)
+    made.train()
+    rewards, _ = reasoning_reflection_reward(certainties(tmp_path, made.train_dataset["prompt"][0]), p_min=0, p_max=1)
+    again = [row.certainty for row in made._local[:4]]
+    assert reasoning_reflection_reward(again, p_min=0, p_max=1)[0] == pytest.approx(rewards, abs=1e-6)
+    with torch.no_grad():
+        moved = made.model(input_ids=torch.tensor([[5, 6]])).logits
+        still = policy(tmp_path / "policy")(input_ids=torch.tensor([[5, 6]])).logits
+    assert (moved - still).abs().max() > 1e-3
+
+
+def test_the_judge_sees_the_final_answers_alone(tmp_path, url):
+    made = reflecting(tmp_path, url)
+    batch(made)
+    assert [row.text for row in made.rubric_reward.last.rows[:4]] == [
+        "Final answer: 14", "Final answer: 15", "Final answer: 14", "no idea at all",
+    ]  # fmt: skip
+
+
+def test_a_group_that_fails_a_gate_gives_no_gradient(tmp_path, url):
+    never = [*ANSWER, {**ANSWER[0], "id": "never", "verification": {"method": "contains", "all_of": ["never said"]}}]
+    made = reflecting(tmp_path, url, criteria=never)
+    inputs = batch(made)
+    assert inputs["completion_mask"].sum() == 0
+    assert made._metrics["train"]["dro/coverage"] == [1.0]
+    assert made._metrics["train"]["dro/accepted"] == [0.0]
+
+
+def test_without_gates_such_a_group_trains(tmp_path, url):
+    never = [{**ANSWER[0], "verification": {"method": "contains", "all_of": ["never said"]}}]
+    made = reflecting(tmp_path, url, criteria=never, method_options={"gates": False})
+    assert batch(made)["completion_mask"].sum() > 0
+
+
+def test_an_undecided_group_gives_no_gradient_and_is_counted_apart(tmp_path, unserved_url):
+    away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    made = reflecting(tmp_path, "", reward=away)
+    assert batch(made)["completion_mask"].sum() == 0
+    assert made._metrics["train"]["dro/undecided"] == [1.0]
+
+
+def test_r3_needs_no_judge(tmp_path, url):
+    made = reflecting(tmp_path, url, reward=lambda prompts, **_: [0.0] * len(prompts))
+    assert batch(made)["completion_mask"].sum() > 0
+    assert made._metrics["train"]["dro/accepted"] == [1.0]
+
+
+@pytest.mark.parametrize("nothing", ["", "   ", None])
+def test_a_row_without_a_reference_answer_has_no_reward(tmp_path, url, nothing):
+    made = reflecting(tmp_path, url, references=(REFERENCE, nothing))
+    inputs = batch(made)
+    assert inputs["completion_mask"][:4].sum() > 0
+    assert inputs["completion_mask"][4:].sum() == 0
+    assert made._metrics["train"]["dro/unscored"] == [0.5]
+
+
+@pytest.mark.parametrize("name", ["average_probability", "average_log_probability", "rouge_l"])
+def test_the_baselines_are_a_switch(tmp_path, url, name):
+    made = reflecting(tmp_path, url, method_options={"reward": name})
+    inputs = batch(made)
+    rewards = Dro(reward=name).rewards(made._local[:4])
+    assert inputs["advantages"].tolist()[:4] == pytest.approx(group_advantages(rewards), abs=1e-2)
+    if name == "rouge_l":
+        assert rewards[0] == 1.0
+        assert 0 <= rewards[3] < 1
+
+
+def test_the_frozen_model_is_trls_reference_model_where_there_is_one(tmp_path, url):
+    made = reflecting(tmp_path, url, beta=0.1)
+    batch(made)
+    (reader,) = made._readers
+    assert reader._frozen() is made.ref_model
+
+
+def test_what_the_filter_remembers_is_in_the_checkpoint(tmp_path, url):
+    options = {"variance_filter": True, "every": 2}
+    settings = {"max_steps": 4, "save_steps": 2, "save_strategy": "steps", "method_options": options}
+    whole = reflecting(tmp_path, url, **settings)
+    whole.train()
+    assert isinstance(whole._memory, RollingThreshold)
+    assert whole._memory.threshold is not None
+    again = reflecting(tmp_path, url, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert dataclasses.astuple(again._memory) == dataclasses.astuple(whole._memory)
+
+
+def rollouts(*rows, scores=()):
+    return [Rollout(tokens=3, certainty=tuple(row), scores=scores) for row in rows]
+
+
+def test_a_group_of_one_is_never_filtered_and_has_no_advantage():
+    method = Dro()
+    (alone,) = method.advantages(rollouts([0.5, 0.6]))
+    assert float(alone) == 0
+    assert method.verdict(rollouts([0.5, 0.6]), RollingThreshold(threshold=0.9)) == "accepted"
+
+
+def test_a_window_without_groups_leaves_the_threshold_as_it_was():
+    method = Dro(every=1)
+    memory = RollingThreshold(every=1, threshold=0.3)
+    assert method.after(memory, [rollouts([])]).threshold == 0.3
+
+
+def test_groups_below_the_threshold_are_rejected_for_their_variance():
+    calm, lively = rollouts([0.5], [0.51]), rollouts([0.1], [0.9])
+    memory = RollingThreshold(threshold=0.2)
+    assert [Dro().verdict(group, memory) for group in (calm, lively)] == ["variance", "accepted"]
+    assert Dro(variance_filter=False).verdict(calm, memory) == "accepted"
+
+
+def test_missing_verdicts_of_a_whole_answer_are_missing_in_every_criterion():
+    satisfied = [Rollout(tokens=3, certainty=(0.9,), scores=(1.0, 1.0)), Rollout(tokens=3, certainty=(0.1,))]
+    assert Dro().verdict(satisfied, RollingThreshold()) == "accepted"
+    unknown = [Rollout(tokens=3, certainty=(0.9,)), Rollout(tokens=3, certainty=(0.1,), scores=(0.0, 1.0))]
+    assert Dro().verdict(unknown, RollingThreshold()) == "undecided"

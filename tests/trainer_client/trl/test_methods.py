@@ -1,0 +1,169 @@
+"""The methods by themselves: their advantages, their settings of TRL, what they leave out."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer_client.advantages import group_advantages
+from trainer_client.trl.methods import METHODS, Grounded, Rar, Rollout, Rubric, Scored, Srar, options_of
+from trainer_client.wire import Criterion, ResponseReward, StepReward, Verdict
+from trainer_client.wire.answers import Failure
+
+REWARDS = st.lists(st.none() | st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=8)
+
+
+def group(rewards, **more):
+    return [Rollout(tokens=4, reward=reward, **more) for reward in rewards]
+
+
+def rollout(reward, deltas=None, spans=None, tokens=4):
+    return Rollout(tokens=tokens, reward=reward, deltas=deltas or {}, spans=spans or {})
+
+
+def answered(verdicts, steps=(1, 2)):
+    return ResponseReward(
+        reward=1.0,
+        status="scored",
+        verdicts=tuple(verdicts),
+        steps=tuple(StepReward(number=n, start=10 * n, end=10 * n + 10) for n in steps),
+    )
+
+
+def ok(criterion, score, step):
+    return Verdict(criterion=criterion, status="ok", score=score, step=step)
+
+
+CRITERIA = (
+    Criterion(id="s1", description="first", kind="suggest"),
+    Criterion(id="s2", description="second", kind="suggest"),
+    Criterion(id="p", description="mistake", kind="pitfall"),
+    Criterion(id="b", description="extra", kind="bonus"),
+    Criterion(id="a", description="answer", kind="answer"),
+)
+
+
+@given(REWARDS)
+def test_the_plain_method_gives_each_response_its_group_advantage(rewards):
+    got = Rubric().advantages(group(rewards))
+    assert [float(a) for a in got] == pytest.approx(list(group_advantages(rewards)))
+
+
+@given(REWARDS)
+def test_grounded_takes_the_mean_of_the_others_as_its_baseline(rewards):
+    known = [r for r in rewards if r is not None]
+    got = [float(a) for a in Grounded(scale="none").advantages(group(rewards))]
+    for reward, advantage in zip(rewards, got, strict=True):
+        if reward is None or len(known) < 2:
+            assert advantage == 0
+        else:
+            assert advantage == pytest.approx(reward - (math.fsum(known) - reward) / (len(known) - 1), abs=1e-12)
+
+
+def test_grounded_can_take_the_mean_of_all_instead():
+    rewards = [0.0, 0.5, 1.0]
+    got = Grounded(baseline="mean", scale="none").advantages(group(rewards))
+    assert [float(a) for a in got] == pytest.approx([-0.5, 0.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "left_out"),
+    [([0.5, 0.5], True), ([0.5, None], True), ([None, None], True), ([0.5, 0.6, None], False)],
+)
+def test_dynamic_sampling_leaves_out_groups_whose_rewards_are_all_equal(rewards, left_out):
+    assert Grounded(dynamic_sampling=True).uninformative(group(rewards), None) is left_out
+    assert Grounded().uninformative(group(rewards), None) is False
+
+
+def test_no_other_method_leaves_a_group_out():
+    for name in set(METHODS) - {"grounded", "dro"}:
+        assert METHODS[name]().uninformative(group([1.0, 1.0]), None) is False
+
+
+def test_grounded_asks_for_partial_credit_and_names_its_zero():
+    assert Grounded().scoring == {"mode": "partial_credit", "on_failure": "zero"}
+    assert Grounded(truncation_factor=0.5).scoring["truncation_factor"] == 0.5
+
+
+def test_only_grounded_turns_failures_into_zero():
+    assert {name for name, method in METHODS.items() if method().scoring["on_failure"] == "zero"} == {"grounded"}
+
+
+def test_srar_asks_for_steps():
+    assert Srar(format_weight=0.3).scoring == {"mode": "stepwise", "on_failure": "null", "format_weight": 0.3}
+
+
+def test_srar_sums_what_each_step_earned():
+    scored = Scored(answered([ok("s1", 1.0, 1), ok("s2", 0.0, 2), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
+    assert Srar().deltas(scored) == pytest.approx({1: 0.4, 2: -1.0, 0: 1.0})
+
+
+def test_an_unsatisfied_criterion_gives_its_step_a_zero_unless_only_satisfied_ones_count():
+    scored = Scored(answered([ok("s1", 0.0, 1), ok("s2", 1.0, 2)]), CRITERIA)
+    assert Srar().deltas(scored) == pytest.approx({1: 0.0, 2: 0.4})
+    assert Srar(count_satisfied_only=True).deltas(scored) == pytest.approx({2: 0.4})
+
+
+def test_a_criterion_that_the_judge_failed_on_is_left_out_and_still_counts_in_its_kind():
+    failed = Verdict(criterion="s2", status="failed", failure=Failure(kind="timeout", detail="late"))
+    assert Srar().deltas(Scored(answered([ok("s1", 1.0, 1), failed]), CRITERIA)) == pytest.approx({1: 0.4})
+
+
+def test_kinds_can_be_left_to_suggest_alone():
+    scored = Scored(answered([ok("s1", 1.0, 1), ok("s2", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
+    assert Srar(kinds=("suggest",)).deltas(scored) == pytest.approx({1: 0.8})
+
+
+def test_budgets_are_options():
+    scored = Scored(answered([ok("s1", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
+    assert Srar(suggest=2.0, pitfall=-3.0, bonus=0.5).deltas(scored) == pytest.approx({1: 1.0, 2: -3.0, 0: 0.5})
+
+
+def test_an_answer_without_steps_has_deltas_for_the_whole_response_only():
+    scored = Scored(answered([ok("s1", 1.0, 0), ok("s2", 1.0, -1)], steps=()), CRITERIA)
+    assert Srar().deltas(scored) == pytest.approx({0: 0.4})
+
+
+def test_srar_gives_each_step_its_own_advantage():
+    spans = {1: (0, 2), 2: (2, 4)}
+    rollouts = [rollout(1.0, {1: 0.4, 2: 0.0}, spans), rollout(0.0, {1: 0.4, 2: 0.4}, spans)]
+    first, second = Srar(eps=0.0).advantages(rollouts)
+    assert first == pytest.approx([1.0, 1.0, 0.0, 0.0])
+    assert second == pytest.approx([-1.0, -1.0, 0.0, 0.0])
+
+
+def test_a_rollout_without_a_reward_gets_nothing_for_any_step():
+    spans = {1: (0, 2)}
+    rollouts = [rollout(None, {1: 1.0}, spans), rollout(1.0, {1: 0.0}, spans), rollout(0.0, {1: 0.4}, spans)]
+    assert not Srar().advantages(rollouts)[0].any()
+
+
+@given(REWARDS)
+def test_srar_without_a_rubric_is_grpo(rewards):
+    plain = [float(a) for a in Rubric().advantages(group(rewards))]
+    for advantage, tokens in zip(plain, Srar().advantages(group(rewards)), strict=True):
+        assert tokens == pytest.approx(np.full(4, advantage))
+
+
+def test_rar_is_one_number_for_the_whole_response():
+    spans = {1: (0, 2), 2: (2, 4)}
+    rollouts = [rollout(0.0, {1: 0.4, 2: 0.4}, spans), rollout(0.5, {1: 0.0}, spans)]
+    first, second = Rar(eps=0.0).advantages(rollouts)
+    assert first == pytest.approx([1.0] * 4)
+    assert second == pytest.approx([-1.0] * 4)
+
+
+def test_a_response_of_no_tokens_has_no_advantages():
+    assert [a.size for a in Srar().advantages([rollout(1.0, tokens=0), rollout(0.0, {}, {}, 2)])] == [0, 2]
+
+
+def test_every_method_names_its_options_with_their_defaults():
+    assert options_of("grounded") == {
+        "ddof": 0,
+        "eps": 1e-6,
+        "baseline": "leave_one_out",
+        "dynamic_sampling": False,
+        "truncation_factor": None,
+    }

@@ -1,0 +1,232 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, decoders
+
+from tests.trainer_client.trl import small_tokenizers as small
+from tests.trainer_client.trl.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
+from trainer_client.trl.offsets import TokenOffsets
+
+LETTERS = "ab 7.,'\t\n#Stepé漢🙂\u0301"
+
+
+def parts(tokenizer, ids):
+    """The text at each token's place."""
+    text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
+    return [text[start:end] for start, end in offsets]
+
+
+def followed(tokenizer, ids, windows=True):
+    """Places found by decoding alone, as for a tokenizer whose bytes are not known."""
+    offsets = TokenOffsets(tokenizer)
+    offsets._table = None
+    found = offsets._followed(ids, decode(tokenizer, ids), windows=windows)
+    return offsets.text_and_offsets(ids)[1] if found is None else found
+
+
+def every_way(tokenizer, ids):
+    """Places as they are found first, by decoding the last tokens, and by decoding all tokens up to each."""
+    first = TokenOffsets(tokenizer).text_and_offsets(ids)[1]
+    return [found.tolist() for found in (first, followed(tokenizer, ids), followed(tokenizer, ids, windows=False))]
+
+
+@given(sampled())
+def test_the_text_is_what_the_tokenizer_decodes(case):
+    tokenizer, ids = case
+    text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
+    assert [text] == tokenizer.batch_decode([ids], skip_special_tokens=True)
+    assert (offsets.shape, offsets.dtype) == ((len(ids), 2), np.int64)
+
+
+@given(sampled())
+def test_places_never_go_back_and_cover_the_text(case):
+    tokenizer, ids = case
+    length = len(decode(tokenizer, ids))
+    for offsets in every_way(tokenizer, ids):
+        heard = [(start, end) for start, end in offsets if end > 0]
+        assert all(start < end for start, end in heard)
+        assert all(a <= c and b <= d for (a, b), (c, d) in pairwise(heard))
+        assert set().union(*(range(start, end) for start, end in heard)) == set(range(length))
+
+
+@given(sampled())
+def test_a_token_starts_where_the_text_of_the_tokens_before_it_ends(case):
+    """As far as decoding the tokens before it tells: where that ends in a whole character of the text."""
+    tokenizer, ids = case
+    text = decode(tokenizer, ids)
+    ends = [decode(tokenizer, ids[:token]) for token in range(len(ids) + 1)]
+    for offsets in every_way(tokenizer, ids):
+        for token, before in enumerate(ends):
+            if text.startswith(before) and not before.endswith("\ufffd"):
+                assert all(start >= len(before) for start, end in offsets[token:] if end)
+                assert all(end <= len(before) for _, end in offsets[:token])
+
+
+@given(sampled())
+def test_all_ways_find_the_same_places(case):
+    """Save within what is no UTF-8, where the text does not tell which byte made which U+FFFD."""
+    tokenizer, ids = case
+    text = decode(tokenizer, ids)
+    for places in zip(*every_way(tokenizer, ids), strict=True):
+        (start, *_), (*_, end) = sorted(place[0] for place in places), sorted(place[1] for place in places)
+        assert places[0] == places[1] == places[2] or "\ufffd" in text[start:end]
+
+
+def longest_decoded(tokenizer, ids):
+    """How many tokens are decoded at a time, at most, while a text is followed."""
+    offsets, text, lengths = TokenOffsets(tokenizer), decode(tokenizer, ids), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offsets, "_decode", lambda part: lengths.append(len(part)) or decode(tokenizer, part))
+        assert offsets._followed(ids, text, windows=True) is not None
+    return max(lengths)
+
+
+@pytest.mark.parametrize("kind", sorted(small.ALL))
+def test_what_is_decoded_does_not_grow_with_the_response(kind):
+    tokenizer = small.ALL[kind]()
+    assert longest_decoded(tokenizer, [index for text in small.TEXTS * 5 for index in encode(tokenizer, text)]) < 12
+
+
+def test_what_is_decoded_does_not_grow_where_tokens_end_within_characters():
+    assert longest_decoded(said_by(b"ab\xc3", b"\xa9x"), [0, 1] * 20) < 6
+
+
+@given(sampled(small.JOINING))
+def test_nothing_is_decoded_where_the_joined_bytes_are_the_text(case):
+    tokenizer, ids = case
+    offsets, text = TokenOffsets(tokenizer), decode(tokenizer, ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(tokenizer), "decode", None)
+        assert offsets.step_tokens(ids, text, [(1, 0, len(text))]) is not None
+
+
+@given(st.sampled_from(sorted(small.JOINING)), st.text(LETTERS))
+def test_a_canonical_tokenisation_lies_where_the_tokenizer_says(kind, drawn):
+    tokenizer = small.JOINING[kind]()
+    text = decode(tokenizer, encode(tokenizer, drawn))
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids = encoding["input_ids"]
+    if decode(tokenizer, ids) == text:
+        dropped = next((at for at in range(len(ids)) if decode(tokenizer, ids[: at + 1])), len(ids))
+        expected = [(0, 0)] * dropped + [tuple(pair) for pair in encoding["offset_mapping"][dropped:]]
+        assert [tuple(pair) for pair in TokenOffsets(tokenizer).text_and_offsets(ids)[1].tolist()] == expected
+
+
+def test_tokens_that_make_one_character_together_all_have_it():
+    tokenizer = said_by(b"a", b"\xf0", b"\x9f\x99", b"\x82", b"\xc3", b"\xa9")
+    assert parts(tokenizer, range(6)) == ["a", "🙂", "🙂", "🙂", "é", "é"]
+    assert parts(small.llama(), bytes_of(small.llama(), "a🙂é".encode())) == ["a", *"🙂🙂🙂🙂", "é", "é"]
+
+
+def test_a_token_with_a_part_of_a_character_and_a_whole_one_has_both():
+    tokenizer = said_by(b"ab\xc3", b"\xa9x", b"y")
+    assert parts(tokenizer, [0, 1, 2]) == ["abé", "éx", "y"]
+    assert followed(tokenizer, [0, 1, 2]).tolist() == [[0, 3], [2, 4], [4, 5]]
+
+
+def test_a_character_that_was_cut_off_is_the_replacement_character_of_all_its_tokens():
+    tokenizer = said_by(b"ab\xf0", b"\x9f", b"\x99")
+    assert parts(tokenizer, [0, 1, 2]) == ["ab\ufffd", "\ufffd", "\ufffd"]
+    assert followed(tokenizer, [0, 1, 2]).tolist() == [[0, 3], [2, 3], [2, 3]]
+
+
+def test_what_is_no_utf8_gives_a_replacement_character_for_each_part_that_begins_none():
+    tokenizer = said_by(b"\xff\xfe", b"\xe2\x82", b"\xe2\x82\xac\xf0", b"\x80")
+    text, offsets = TokenOffsets(tokenizer).text_and_offsets([0, 1, 2, 3])
+    assert text == "\ufffd\ufffd\ufffd€\ufffd\ufffd"
+    assert offsets.tolist() == [[0, 2], [2, 3], [3, 5], [5, 6]]
+
+
+def test_byte_fallback_gives_a_replacement_character_for_each_byte_of_a_run_with_an_invalid_one():
+    tokenizer = small.gemma()
+    ids = [*bytes_of(tokenizer, "é".encode()), *ids_of(tokenizer, "a"), *bytes_of(tokenizer, b"\n\xc3\xa9\xf0")]
+    text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
+    assert text == "éa\ufffd\ufffd\ufffd\ufffd"
+    assert offsets.tolist() == [[0, 1], [0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6]]
+    assert every_way(tokenizer, bytes_of(tokenizer, b"\xff!\xee\xff")) == [[[0, 1], [1, 2], [2, 3], [3, 4]]] * 3
+
+
+def test_special_tokens_have_no_place_wherever_they_stand():
+    tokenizer = said_by(b"a", b"\xc3", b"\xa9b")
+    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+    expected = [(0, 0), (0, 0), (0, 1), (0, 0), (1, 2), (0, 0), (1, 3), (0, 0), (0, 0)]
+    for found in (TokenOffsets(tokenizer).text_and_offsets, lambda ids: ("", followed(tokenizer, ids))):
+        assert [tuple(place) for place in found([pad, pad, 0, end, 1, pad, 2, end, pad])[1].tolist()] == expected
+
+
+def test_added_tokens_that_are_not_special_have_a_place():
+    tokenizer = small.llama()
+    assert parts(tokenizer, ids_of(tokenizer, "<think>", "▁", "</think>")) == ["<think>", " ", "</think>"]
+
+
+def test_a_leading_space_that_the_decoder_drops_has_no_place():
+    assert parts(small.llama(), ids_of(small.llama(), "</s>", "▁", "▁", "a")) == ["", "", " ", "a"]
+    assert parts(small.unigram(), ids_of(small.unigram(), "</s>", "▁", "▁", "a")) == ["", "", " ", "a"]
+    assert parts(small.gemma(), ids_of(small.gemma(), "</s>", "▁", "a")) == ["", " ", "a"]
+
+
+def test_a_space_that_is_cleaned_away_is_the_character_that_took_its_place():
+    tokenizer = small.cleaned()
+    ids = ids_of(tokenizer, "it", "'", "s", "done", ".")
+    assert decode(tokenizer, ids) == "it's done."
+    assert parts(tokenizer, ids) == ["it", "'", "'s", " done", "."]
+
+
+def test_text_that_a_decoder_takes_back_leaves_its_tokens_at_its_place():
+    tokenizer = said_by(b"x", b"a", b"b", b"c")
+    tokenizer.backend_tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace("ab", "")])
+    assert parts(tokenizer, [0, 1, 2]) == ["x", "x", "x"]
+    assert parts(tokenizer, [0, 1, 2, 3]) == ["x", "c", "c", "c"]
+    assert followed(tokenizer, [1, 2]).tolist() == [[0, 0], [0, 0]]
+
+
+def test_a_response_of_no_tokens_is_empty():
+    text, offsets = TokenOffsets(small.byte_level()).text_and_offsets([])
+    assert (text, offsets.shape) == ("", (0, 2))
+
+
+def test_ids_that_the_vocabulary_lacks_have_no_place():
+    tokenizer = said_by(b"a", b"b")
+    assert parts(tokenizer, [0, 7, 1]) == ["a", "", "b"]
+
+
+def test_tokens_added_later_are_found_by_decoding():
+    tokenizer = said_by(b"a", b"b")
+    offsets = TokenOffsets(tokenizer)
+    tokenizer.add_tokens("<new>")
+    assert offsets.text_and_offsets([0, 4, 1])[1].tolist() == [[0, 1], [1, 6], [6, 7]]
+
+
+FUSED = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+
+
+@pytest.mark.parametrize(
+    ("decoder", "expected"),
+    [
+        (None, ["▁", " #", " <0xC3>", " <0xA9>", " a", " ▁"]),
+        (decoders.BPEDecoder("▁"), ["", " #", "<0xC3>", "<0xA9>", "a", ""]),
+        (decoders.Sequence(FUSED[:1]), [" ", "#", "<0xC3>", "<0xA9>", "a", " "]),
+        (decoders.Sequence([decoders.Replace(Regex("▁"), "_"), *FUSED[1:]]), ["_", "#", "é", "é", "a", "_"]),
+        (decoders.Sequence([*FUSED, decoders.Strip(" ", 3, 0)]), ["", "#", "é", "é", "a", " "]),
+        (decoders.Sequence([*FUSED, decoders.Strip(" ", 0, 1)]), ["", " #", "é", "é", "a", ""]),
+        (decoders.Sequence([*FUSED, decoders.Strip("#", 1, 0)]), [" ", "#", "é", "é", "a", " "]),
+    ],
+)
+def test_decoders_of_other_kinds_are_followed(decoder, expected):
+    tokenizer = small.wrapped(small.byte_fallback(decoder))
+    ids = [*ids_of(tokenizer, "▁", "#"), *bytes_of(tokenizer, "é".encode()), *ids_of(tokenizer, "a", "▁")]
+    assert parts(tokenizer, ids) == expected
+
+
+def test_masked_labels_are_refused():
+    with pytest.raises(ValueError, match="a token id is -100; give the sampled ids"):
+        TokenOffsets(small.byte_level()).text_and_offsets([1, -100])
+
+
+def test_arrays_of_ids_are_read_as_lists_are():
+    tokenizer = small.word_piece()
+    ids = encode(tokenizer, "### Step 1: done.")
+    assert parts(tokenizer, np.array(ids)) == parts(tokenizer, ids)

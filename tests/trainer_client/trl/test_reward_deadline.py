@@ -1,0 +1,167 @@
+"""A call comes back in time whatever the service does. The clock is moved by waiting alone, so that nothing waits."""
+
+import asyncio
+
+import httpx2
+import pytest
+
+from tests.trainer_client.trl.judges import Judge, SkippingLoop, client, groups, problem, rewarding, stream, summary
+from trainer_client import UnknownRubric
+from trainer_client.trl.reward import RubricReward, TooManyUnscored
+
+
+@pytest.fixture
+def loop():
+    made = SkippingLoop()
+    yield made
+    made.close()
+
+
+async def hang(*_):
+    await asyncio.Event().wait()
+
+
+def timed(loop, work):
+    """What it comes to, and the seconds that it took."""
+
+    async def run():
+        began = loop.time()
+        result = await work()
+        return result, loop.time() - began
+
+    return loop.run_until_complete(run())
+
+
+def test_a_service_that_never_answers_is_given_up_at_the_deadline_and_its_grace(loop):
+    reward = rewarding(Judge(hang), deadline_s=60, grace_s=5)
+    rewards, seconds = timed(loop, lambda: reward(["a", "b"], ["1", "2"]))
+    assert rewards == [None, None]
+    assert [row.failures for row in reward.last.rows] == [("timeout",)] * 2
+    assert seconds == pytest.approx(65)
+
+
+def test_groups_that_came_by_the_deadline_are_kept(loop):
+    reward = rewarding(Judge(lambda body: stream(groups(body)[1], hang(), groups(body)[0])))
+    rewards, seconds = timed(loop, lambda: reward(["a", "b"], ["1", "2"]))
+    assert rewards == [None, 2.0]
+    assert seconds == pytest.approx(65)
+
+
+def test_a_request_that_does_not_let_go_is_left_behind(loop):
+    let_go = asyncio.Event()
+
+    async def stubborn(body):
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return stream(summary())
+
+    reward = rewarding(Judge(stubborn))
+    rewards, seconds = timed(loop, lambda: reward(["a"], ["1"]))
+    assert rewards == [None]
+    assert 65 <= seconds < 70
+    loop.run_until_complete(_end(let_go))
+
+
+async def _end(let_go):
+    let_go.set()
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+
+def test_a_call_that_is_cancelled_hangs_up(loop):
+    gone = asyncio.Event()
+
+    async def waits(body):
+        try:
+            await hang()
+        finally:
+            gone.set()
+
+    async def leave():
+        call = asyncio.create_task(rewarding(Judge(waits))(["a"], ["1"]))
+        await asyncio.sleep(1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await gone.wait()
+
+    loop.run_until_complete(leave())
+
+
+def test_a_users_mistake_in_one_of_several_requests_is_raised_at_once(loop, monkeypatch):
+    monkeypatch.setattr("trainer_client.trl._splitting.MAX_GROUPS", 1)
+    reward = rewarding(Judge(hang, lambda body: problem("unknown-rubric", 404)))
+
+    async def refused():
+        with pytest.raises(UnknownRubric):
+            await reward(["a", "b"], ["1", "2"])
+
+    assert timed(loop, refused)[1] < 1
+
+
+class Outage(Judge):
+    """A judge that nobody reaches between two moments; connecting to it then takes ten seconds and fails."""
+
+    def __init__(self, loop, begins, ends):
+        super().__init__()
+        self.loop, self.begins, self.ends = loop, begins, ends
+
+    async def handle_async_request(self, request):
+        if self.begins <= self.loop.time() < self.ends:
+            await asyncio.sleep(10)
+            raise httpx2.ConnectTimeout("nobody is there")
+        return await super().handle_async_request(request)
+
+
+def test_an_outage_of_ten_minutes_costs_its_steps_and_no_more(loop):
+    judge = Outage(loop, 100, 700)
+    like = client(judge, sleep=asyncio.sleep, clock=loop.time)
+    reward = RubricReward(like, "r", max_unscored=1.0)
+    steps = []
+
+    async def train():
+        while loop.time() < 1000:
+            began = loop.time()
+            rewards = await reward(["a"] * 4, ["1"] * 4)
+            steps.append((began, loop.time() - began, rewards))
+            await asyncio.sleep(30)  # the rest of a step
+
+    loop.run_until_complete(train())
+    assert {len(rewards) for _, _, rewards in steps} == {4}
+    assert all(seconds <= 66 for _, seconds, _ in steps)
+    lost = [began for began, _, rewards in steps if rewards == [None] * 4]
+    assert lost
+    assert all(40 <= began <= 700 for began in lost)
+    assert all(rewards == [1.0] * 4 for began, _, rewards in steps if began not in lost)
+    assert steps[-1][0] > 900
+
+
+def test_an_outage_stops_training_within_a_step_unless_told_to_go_on(loop):
+    like = client(Outage(loop, 0, 700), sleep=asyncio.sleep, clock=loop.time)
+    with pytest.raises(TooManyUnscored, match=r"2 of 2 .* 2 (unreachable|timeout)"):
+        loop.run_until_complete(RubricReward(like, "r")(["a"] * 2, ["1"] * 2))
+    assert loop.time() <= 66
+
+
+def test_a_second_request_has_the_rest_of_the_deadline(loop):
+    async def late(body):
+        await asyncio.sleep(50)
+        return stream(groups(body)[0], httpx2.ReadError("reset"))
+
+    judge = Judge(late, lambda body: stream(*groups(body), summary()))
+    rewards, _ = timed(loop, lambda: rewarding(judge, deadline_s=60)(["a", "b"], ["1", "2"]))
+    assert rewards == [1.0, 2.0]
+    assert [asked["deadline_s"] for asked in judge.asked] == [60, 10]
+
+
+def test_after_the_deadline_nothing_more_is_asked_for(loop):
+    async def late(body):
+        await asyncio.sleep(62)
+        return stream(groups(body)[0], httpx2.ReadError("reset"))
+
+    judge = Judge(late)
+    rewards, _ = timed(loop, lambda: rewarding(judge, deadline_s=60, grace_s=30)(["a", "b"], ["1", "2"]))
+    assert rewards == [1.0, None]
+    assert len(judge.asked) == 1

@@ -1,0 +1,210 @@
+"""A judge that fails costs rewards, never the run; a user's mistake stops it."""
+
+import logging
+
+import httpx2
+import pytest
+
+from tests.trainer_client.trl.judges import (
+    Judge,
+    client,
+    groups,
+    obliging,
+    problem,
+    response,
+    rewarding,
+    stream,
+    summary,
+    verdict,
+)
+from trainer_client import (
+    InvalidRequest,
+    JudgingFailed,
+    NotFound,
+    RubricRefused,
+    ServerError,
+    UnknownRubric,
+)
+from trainer_client.trl.reward import RubricReward, TooManyUnscored
+
+TWO = (["a", "b"], ["0.25", "0.5"])
+
+
+def kinds(reward):
+    return [row.failures for row in reward.last.rows]
+
+
+def raising(error):
+    def answer(body):
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (raising(httpx2.ConnectError("refused")), "unreachable"),
+        (raising(httpx2.ReadTimeout("slow")), "timeout"),
+        (lambda body: problem("overloaded", 429, retryable=True), "overloaded"),
+        (lambda body: problem("not-ready", 503, retryable=True), "not_ready"),
+        (lambda body: problem("internal", 500), "server"),
+        (lambda body: httpx2.Response(502, text="bad gateway"), "server"),
+        (lambda body: httpx2.Response(429, text="slow down"), "overloaded"),
+        (lambda body: httpx2.Response(200, text="<html>"), "malformed"),
+        (lambda body: stream(b"{}{\n"), "malformed"),
+        (lambda body: stream(), "unreachable"),
+        (lambda body: stream({"problem": {**problem("internal", 500).json()}}), "server"),
+        (lambda body: stream(summary()), "missing"),
+    ],
+)
+async def test_a_service_that_fails_leaves_all_rows_without_a_reward_and_says_why(answer, kind, caplog):
+    reward = rewarding(Judge(answer))
+    assert await reward(*TWO) == [None, None]
+    assert kinds(reward) == [(kind,), (kind,)]
+    [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"2 of 2 responses have no reward from http://judge.test (2 {kind})" in said
+
+
+async def test_groups_that_came_before_the_answer_broke_are_kept_and_the_others_asked_for_again():
+    def breaks_after_one(body):
+        return stream(groups(body)[0], httpx2.ReadError("reset"))
+
+    judge = Judge(breaks_after_one, obliging)
+    assert await rewarding(judge)(*TWO) == [0.25, 0.5]
+    assert [[group["prompt"] for group in asked["groups"]] for asked in judge.asked] == [["a", "b"], ["b"]]
+
+
+async def test_nothing_is_asked_for_again_when_nothing_came():
+    def breaks(body):
+        return stream(httpx2.ReadError("reset"))
+
+    judge = Judge(breaks)
+    reward = RubricReward(client(judge, retries=0), "r", max_unscored=1.0)
+    assert await reward(*TWO) == [None, None]
+    assert len(judge.asked) == 1
+
+
+async def test_groups_that_came_before_a_problem_are_kept_and_what_cannot_be_repeated_is_not():
+    def fails_after_one(body):
+        return stream(groups(body)[0], {"problem": problem("internal", 500).json()})
+
+    judge = Judge(fails_after_one)
+    reward = rewarding(judge)
+    assert await reward(*TWO) == [0.25, None]
+    assert kinds(reward) == [(), ("server",)]
+    assert len(judge.asked) == 1
+
+
+async def test_a_service_that_does_not_stream_is_read_whole():
+    def whole(body):
+        lines = groups(body)
+        return httpx2.Response(200, json={**summary()["summary"], "groups": [line["group"] for line in lines]})
+
+    assert await rewarding(Judge(whole))(*TWO) == [0.25, 0.5]
+
+
+async def test_groups_in_another_order_reach_their_own_rows():
+    reward = rewarding(Judge(lambda body: stream(*reversed(groups(body)), summary())))
+    assert await reward(["a", "b", "a"], ["1", "2", "3"]) == [1.0, 2.0, 3.0]
+
+
+async def test_fewer_responses_and_groups_than_asked_for_leave_the_rest_without_a_reward():
+    def short(body):
+        lines = groups(body)[:1]
+        lines[0]["group"]["responses"].pop()
+        return stream(*lines, summary())
+
+    reward = rewarding(Judge(short))
+    assert await reward(["a", "a", "b"], ["1", "2", "3"]) == [1.0, None, None]
+    assert kinds(reward) == [(), ("missing",), ("missing",)]
+
+
+async def test_rewards_nobody_asked_for_are_ignored_counted_and_said(caplog):
+    def more(body):
+        lines = groups(body)
+        lines[0]["group"]["responses"].append(response(9.0))
+        unknown = {"group": {"id": "unknown", "responses": [response(9.0)] * 2}}
+        return stream(unknown, *lines, lines[0], summary())
+
+    assert await rewarding(Judge(more))(*TWO) == [0.25, 0.5]
+    assert "it sent 5 rewards that were not asked for" in caplog.text
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"1e999", b"-1e999"])
+async def test_a_reward_that_is_no_finite_number_is_none(number):
+    def strange(body):
+        [line] = groups(body)
+        line["group"]["responses"][0]["reward"] = "HERE"
+        return stream(httpx2.Response(200, json=line).content.replace(b'"HERE"', number) + b"\n", summary())
+
+    reward = rewarding(Judge(strange))
+    assert await reward(["a"], ["1"]) == [None]
+    assert kinds(reward) == [("not_finite",)]
+
+
+async def test_a_response_without_a_reward_names_what_failed_on_it_once_and_one_with_a_reward_too():
+    def failing(body):
+        failed = [verdict("a", None, "parse"), verdict("b", None, "parse"), verdict("c", None, "engine")]
+        answers = iter([response(None, *failed), response(0.5, verdict("a"), failed[2]), response(None, verdict())])
+        return stream(*groups(body, lambda said: next(answers)), summary())
+
+    reward = rewarding(Judge(failing))
+    assert await reward(["a"] * 3, ["1"] * 3) == [None, 0.5, None]
+    assert kinds(reward) == [("parse", "engine"), ("engine",), ("unscored",)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda body: problem("invalid-request", 422), InvalidRequest),
+        (lambda body: problem("unsuitable-rubric", 422), RubricRefused),
+        (lambda body: problem("unknown-rubric", 404), UnknownRubric),
+        (lambda body: problem("not-found", 404), NotFound),
+        (lambda body: problem("too-large", 413), InvalidRequest),
+        (lambda body: problem("judging-failed", 502), JudgingFailed),
+        (lambda body: stream({"problem": problem("judging-failed", 502).json()}), JudgingFailed),
+        (lambda body: problem("forbidden", 403), InvalidRequest),
+        (lambda body: httpx2.Response(401, text="who are you?"), ServerError),
+        (lambda body: httpx2.Response(413, text="nginx"), ServerError),
+    ],
+)
+async def test_a_users_mistake_stops_training_whatever_may_stay_unscored(answer, error):
+    with pytest.raises(error):
+        await rewarding(Judge(answer))(*TWO)
+
+
+async def test_an_error_that_nobody_foresaw_is_raised():
+    with pytest.raises(ZeroDivisionError):
+        await rewarding(Judge(raising(ZeroDivisionError())))(*TWO)
+
+
+@pytest.mark.parametrize(("failing", "stops"), [(0, False), (2, False), (3, True), (4, True)])
+async def test_training_stops_when_more_than_the_share_allowed_has_no_reward(failing, stops):
+    def fails_some(body):
+        numbers = iter(range(4))
+        return stream(*groups(body, lambda said: response(None if next(numbers) < failing else 1.0)), summary())
+
+    reward = rewarding(Judge(fails_some), max_unscored=0.5)
+    if stops:
+        with pytest.raises(TooManyUnscored, match=f"{failing} of 4 responses have no reward"):
+            await reward(["a"] * 4, ["1"] * 4)
+    else:
+        assert (await reward(["a"] * 4, ["1"] * 4)).count(None) == failing
+
+
+async def test_the_error_says_how_many_why_and_what_to_do():
+    def overloaded(body):
+        return problem("overloaded", 429, retryable=True)
+
+    with pytest.raises(TooManyUnscored) as raised:
+        await rewarding(Judge(overloaded), max_unscored=0.5, deadline_s=30)(*TWO)
+    for part in (
+        "2 of 2 responses have no reward from the judge",
+        "max_unscored = 0.5 allows 1: 2 overloaded.",
+        "The last error: overloaded happened",
+        "http://judge.test/readyz",
+        "raise deadline_s (30)",
+        "max_unscored=1.0",
+    ):
+        assert part in str(raised.value)

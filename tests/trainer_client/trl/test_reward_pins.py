@@ -1,0 +1,175 @@
+"""A run is judged by one version of each rubric, until it is told to take the newest."""
+
+import json
+import logging
+
+import httpx2
+import pytest
+
+from tests.trainer_client.trl.judges import (
+    CRITERIA,
+    DIGEST,
+    Judge,
+    groups,
+    pinned,
+    problem,
+    rewarding,
+    stream,
+    summary,
+)
+from trainer_client.trl._pins import Pins
+from trainer_client.wire import RubricContent, RubricVersion
+
+OTHER = "sha256:" + "2" * 64
+
+
+def judging_by(*rubrics, digest=DIGEST):
+    return lambda body: stream(*groups(body, rubric=digest), summary(rubrics=list(rubrics)))
+
+
+@pytest.mark.parametrize("reference", ["math/r", "math/r@production"])
+async def test_a_reference_is_pinned_by_the_first_answer_and_sent_pinned_from_then_on(reference):
+    judge = Judge(judging_by(pinned("math/r", 3)))
+    reward = rewarding(judge, reference)
+    for _ in range(2):
+        await reward(["a"], ["1"])
+    assert [asked["rubric"] for asked in judge.asked] == [reference, "math/r@3"]
+    assert reward.state() == {"pins": {reference: "math/r@3"}}
+
+
+async def test_references_of_rows_are_pinned_each_to_its_own(caplog):
+    def two(body):
+        lines = groups(body)
+        lines[1]["group"]["rubric"] = OTHER
+        return stream(*lines, summary(rubrics=[pinned("x", 3), pinned("y", 4, OTHER), pinned("x", 9, OTHER)]))
+
+    judge = Judge(two)
+    reward = rewarding(judge, None)
+    for _ in range(2):
+        await reward(["a", "b"], ["1", "1"], rubric=["x", "y"])
+    assert [group["rubric"] for group in judge.asked[1]["groups"]] == ["x@3", "y@4"]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("rubric", ["math/r@2", DIGEST, CRITERIA])
+async def test_what_names_its_content_already_is_not_pinned(rubric):
+    judge = Judge(judging_by(pinned("math/r", 2)))
+    reward = rewarding(judge, rubric)
+    for _ in range(2):
+        await reward(["a"], ["1"])
+    assert reward.state() == {"pins": {}}
+    assert judge.asked[0] == judge.asked[1]
+
+
+async def test_an_answer_by_another_version_than_the_pinned_one_is_said(caplog):
+    judge = Judge(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
+    reward = rewarding(judge, "r")
+    for _ in range(2):
+        await reward(["a"], ["1"])
+    assert "rubric r@3 was asked for, and the service judged by r@4" in caplog.text
+    assert reward.state() == {"pins": {"r": "r@3"}}
+
+
+async def test_no_answer_pins_nothing():
+    reward = rewarding(Judge(lambda body: problem("internal", 500)), "r")
+    await reward(["a"], ["1"])
+    assert reward.state() == {"pins": {}}
+
+
+async def test_repinning_takes_the_newest_version_and_tells_the_old_one(caplog):
+    caplog.set_level(logging.INFO)
+    judge = Judge(judging_by(pinned("r", 3)), judging_by(pinned("r", 5)))
+    reward = rewarding(judge, "r")
+    await reward(["a"], ["1"])
+    reward.repin()
+    for _ in range(2):
+        await reward(["a"], ["1"])
+    assert [asked["rubric"] for asked in judge.asked] == ["r", "r", "r@5"]
+    assert caplog.text.count("rubric r: was r@3, is now r@5") == 1
+
+
+async def test_a_checkpoint_keeps_the_pins_as_json():
+    reward = rewarding(Judge(judging_by(pinned("r", 3))), "r")
+    await reward(["a"], ["1"])
+    kept = json.dumps(reward.state())
+    judge = Judge()
+    resumed = rewarding(judge, "r")
+    resumed.load_state(json.loads(kept))
+    await resumed(["a"], ["1"])
+    assert judge.asked[0]["rubric"] == "r@3"
+
+
+@pytest.mark.parametrize("state", [{}, {"pins": ["r"]}, {"pins": {"r": 3}}])
+def test_a_state_that_is_none_is_refused(state):
+    with pytest.raises(ValueError, match="pins are a mapping"):
+        rewarding(Judge()).load_state(state)
+
+
+def test_of_pins_that_differ_between_ranks_the_lowest_rank_that_has_one_is_taken(caplog):
+    pins = Pins({"x": "x@2"})
+    pins.adopt([{}, {"x": "x@1", "y": "y@7"}, {"x": "x@2"}])
+    assert pins.state() == {"x": "x@1", "y": "y@7"}
+    assert "rubric x: ranks disagree, x@2 becomes x@1" in caplog.text
+
+
+async def test_requests_of_one_call_that_name_two_versions_keep_the_first_and_it_is_said(caplog, monkeypatch):
+    monkeypatch.setattr("trainer_client.trl._splitting.MAX_GROUPS", 1)
+    judge = Judge(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
+    reward = rewarding(judge, "r")
+    await reward(["a", "b"], ["1", "1"])
+    assert reward.state() == {"pins": {"r": "r@3"}}
+    assert "judged by r@4" in caplog.text
+
+
+def version(number, criteria=CRITERIA):
+    content = RubricContent.model_validate({"criteria": criteria})
+    body = {"name": "r", "version": number, "digest": content.digest, "created_at": "2025-01-01T00:00:00Z"}
+    return RubricVersion(**body, criteria=content.criteria)
+
+
+def fetching(found):
+    """A judge that judges by that version, and a reward function that needs its criteria."""
+    judge = Judge(judging_by(pinned("r", found.version, found.digest), digest=found.digest))
+    judge.rubrics = {found.reference: httpx2.Response(200, content=found.model_dump_json())}
+    reward = rewarding(judge, "r")
+    reward.needs_criteria = True
+    return judge, reward
+
+
+async def test_criteria_behind_a_reference_are_fetched_once_and_only_where_they_are_needed():
+    found = version(3)
+    judge, reward = fetching(found)
+    for _ in range(2):
+        await reward(["a", "a"], ["1", "1"])
+    assert [row.criteria for row in reward.last.rows] == [found.criteria] * 2
+    assert judge.fetched == ["r@3"]
+    reward.needs_criteria = False
+    await reward(["a"], ["1"])
+    assert reward.last.rows[0].criteria is None
+
+
+async def test_criteria_that_cannot_be_fetched_are_said_and_asked_for_again(caplog):
+    found = version(3)
+    judge, reward = fetching(found)
+    good, judge.rubrics["r@3"] = judge.rubrics["r@3"], problem("internal", 500)
+    assert await reward(["a"], ["1"]) == [1.0]
+    assert reward.last.rows[0].criteria is None
+    assert "the criteria of r@3 could not be fetched" in caplog.text
+    judge.rubrics["r@3"] = good
+    await reward(["a"], ["1"])
+    assert reward.last.rows[0].criteria == found.criteria
+
+
+async def test_criteria_of_another_content_than_judged_are_not_taken(caplog):
+    judge, reward = fetching(version(3))
+    wrong = version(3, CRITERIA[:1])
+    judge.rubrics["r@3"] = httpx2.Response(200, content=wrong.model_dump_json())
+    await reward(["a"], ["1"])
+    assert reward.last.rows[0].criteria is None
+    assert f"rubric r@3 is {wrong.digest}" in caplog.text
+
+
+async def test_criteria_given_inline_are_those_of_the_row():
+    reward = rewarding(Judge(), CRITERIA)
+    await reward(["a", "b"], ["1", "1"], rubric=[None, [{"id": "own", "description": "x"}]])
+    assert [[c.id for c in row.criteria] for row in reward.last.rows] == [["a", "b"], ["own"]]

@@ -1,0 +1,127 @@
+"""Ranks agree after every call: on going on or stopping, with one error, and on the pinned rubrics."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.trainer_client.trl.judges import Judge, rewarding
+from trainer_client.trl import _ranks
+from trainer_client.trl._ranks import Tally, Turn
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What came of each scene on two ranks that talk by gloo."""
+    meeting = tmp_path_factory.mktemp("ranks") / "meeting"
+    command = [sys.executable, "-m", "tests.trainer_client.trl.reward_rank"]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(meeting)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], said
+    return [json.loads(out) for out, _ in said]
+
+
+def scene(ranks, name):
+    return [rank[name] for rank in ranks]
+
+
+@pytest.mark.trl
+def test_a_rank_whose_judge_fails_is_outvoted_as_long_as_the_whole_batch_has_enough(ranks):
+    assert scene(ranks, "half fails, and may") == [[1.0, 2.0, 3.0, 4.0], [None] * 4]
+
+
+@pytest.mark.trl
+def test_both_ranks_raise_the_same_error_when_one_ranks_judge_fails(ranks):
+    first, second = scene(ranks, "half fails, and may not")
+    assert first == second
+    assert first[0] == "TooManyUnscored"
+    assert "4 of 8 responses have no reward from the judge, and max_unscored = 0.4 allows 3: 4 server." in first[1]
+    assert "internal happened" in first[1]
+
+
+@pytest.mark.trl
+def test_a_users_mistake_on_one_rank_stops_both_with_that_error(ranks):
+    (kind, text, notes), own = scene(ranks, "unknown rubric")
+    assert [kind, text, []] == own
+    assert kind == "UnknownRubric"
+    assert notes == ["raised on rank 1"]
+
+
+@pytest.mark.trl
+def test_an_unforeseen_error_of_one_rank_does_not_leave_the_other_waiting(ranks):
+    first, second = scene(ranks, "own function fails")
+    assert second[:2] == ["KeyError", "'missing'"]
+    assert first[:2] == ["RankFailed", "scoring failed on rank 1: KeyError: 'missing'"]
+
+
+@pytest.mark.trl
+def test_ranks_pin_the_version_of_the_lowest(ranks):
+    assert scene(ranks, "pins differ") == [{"pins": {"r": "r@3"}}] * 2
+
+
+@pytest.mark.trl
+def test_two_reward_functions_exchange_each_with_its_own_kind_whichever_is_done_first(ranks):
+    assert scene(ranks, "two rewards") == [[{"pins": {"x": "x@7"}}, {"pins": {"y": "y@7"}}]] * 2
+
+
+@pytest.mark.trl
+def test_ranks_stay_in_step_after_errors(ranks):
+    assert scene(ranks, "after an error") == [[1.0, 2.0, 3.0, 4.0]] * 2
+
+
+async def test_a_turn_waits_for_those_before_it_and_for_no_other(monkeypatch):
+    exchanged = []
+    monkeypatch.setattr(_ranks, "rank", lambda: 0)
+    monkeypatch.setattr(_ranks, "_gather", lambda own: exchanged.append(own.rows) or [own])
+    first, second = Turn(), Turn()
+    later = asyncio.create_task(second.exchange(Tally(2)))
+    await asyncio.sleep(0.01)
+    assert exchanged == []
+    await first.exchange(Tally(1))
+    first.end()
+    await later
+    second.end()
+    assert exchanged == [1, 2]
+    assert _ranks._latest == {}
+
+
+async def test_a_call_that_is_cancelled_holds_nobody_up():
+    async def hangs(body):
+        await asyncio.Event().wait()
+
+    call = asyncio.create_task(rewarding(Judge(hangs))(["a"], ["1"]))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await rewarding(Judge())(["a"], ["1"]) == [1.0]
+    assert _ranks._latest == {}
+
+
+def test_the_thread_that_talks_by_nccl_is_given_this_ranks_gpu_first(monkeypatch):
+    state = pytest.importorskip("accelerate.state")
+    done = []
+    gpu = SimpleNamespace(type="cuda", index=1)
+    monkeypatch.setattr(state, "PartialState", lambda: SimpleNamespace(device=gpu))
+    distributed = SimpleNamespace(
+        get_backend=lambda: "nccl",
+        get_world_size=lambda: 2,
+        all_gather_object=lambda into, own: done.append("gather") or into.__setitem__(slice(None), [own, own]),
+    )
+    cuda = SimpleNamespace(set_device=lambda device: done.append(device))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed, cuda=cuda))
+    assert _ranks._gather(Tally(1)) == [Tally(1)] * 2
+    assert done == [gpu, "gather"]

@@ -1,0 +1,71 @@
+"""Rows go out in as few requests as the service takes, and come back in their order."""
+
+import pytest
+
+from tests.trainer_client.trl.judges import Judge, rewarding
+from tests.trainer_client.trl.test_reward_rows import read
+from trainer_client.trl import _splitting
+from trainer_client.trl._splitting import requests
+
+ID = 32
+"""The characters of a group's id."""
+
+
+def places(rows):
+    """The rows of each part of each request."""
+    return [[list(part.rows) for part in request] for request in requests(rows)]
+
+
+def test_requests_keep_to_the_limits_and_a_group_is_in_one_of_them_once(monkeypatch):
+    monkeypatch.setattr(_splitting, "MAX_GROUPS", 3)
+    monkeypatch.setattr(_splitting, "MAX_RESPONSES", 2)
+    rows = read([*"aaaaabcde"])
+    parts = [[(part.group.fields["prompt"], list(part.rows)) for part in request] for request in requests(rows)]
+    assert parts == [
+        [("a", [0, 1])],
+        [("a", [2, 3])],
+        [("a", [4]), ("b", [5]), ("c", [6])],
+        [("d", [7]), ("e", [8])],
+    ]
+
+
+def test_requests_keep_to_a_size_that_a_service_takes(monkeypatch):
+    monkeypatch.setattr(_splitting, "MAX_CHARACTERS", 200 + ID)
+    assert places(read(["a" * 100, "a" * 100, "b" * 100, "c"], ["x" * 99, "x" * 99, "x" * 999, "x"])) == [
+        [[0]],
+        [[1]],
+        [[2]],
+        [[3]],
+    ]
+    assert places(read(["a" * 100] * 4, ["x" * 50] * 4)) == [[[0, 1]], [[2, 3]]]
+    assert places(read(["a", "b"], ["x" * 20] * 2)) == [[[0], [1]]]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"own": [[{"id": "a", "description": "d" * 150}]] * 2},
+        {"grounding": ["g" * 150] * 2},
+        {"completions": [[{"role": "assistant", "content": "x" * 75, "reasoning_content": "x" * 75}]] * 2},
+        {"completions": [[{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "x" * 150}]}]] * 2},
+    ],
+    ids=["rubric", "grounding", "thinking", "tool calls"],
+)
+def test_all_that_is_long_counts(columns, monkeypatch):
+    monkeypatch.setattr(_splitting, "MAX_CHARACTERS", 200 + ID)
+    assert places(read(["a", "b"], **columns)) == [[[0]], [[1]]]
+
+
+async def test_thousands_of_rows_come_back_in_their_order():
+    judge = Judge()
+    count = 5000
+    rewards = await rewarding(judge)([f"p{n}" for n in range(count)], [str(n) for n in range(count)])
+    assert rewards == [float(n) for n in range(count)]
+    assert [len(asked["groups"]) for asked in judge.asked] == [4096, 904]
+
+
+async def test_more_responses_to_one_prompt_than_a_group_holds_are_sent_under_one_id():
+    judge = Judge()
+    rewards = await rewarding(judge)(["p"] * 5000, [str(n) for n in range(5000)])
+    assert rewards == [float(n) for n in range(5000)]
+    assert len({group["id"] for asked in judge.asked for group in asked["groups"]}) == 1

@@ -1,0 +1,212 @@
+"""Rows of a reward call become groups of a request: by what they share, under ids that all ranks agree on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.trainer_client.trl.judges import CRITERIA, Judge, Trainer, rewarding
+from trainer_client import InvalidRequest
+from trainer_client.trl._rows import read_rows
+from trainer_client.wire import RubricContent, content_digest
+
+
+def read(
+    prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, ends=None, needs_rubric=True, **columns
+):
+    """Rows of these columns; `own` is the column `rubric`."""
+    completions, columns = completions or ["1"] * len(prompts), {"rubric": own, **columns}
+    return read_rows(prompts, completions, ids, columns, rubric=rubric, needs_rubric=needs_rubric, step=step, ends=ends)
+
+
+async def sent(judge, prompts, completions=None, **columns):
+    """The groups that a request asked for, by prompt."""
+    await rewarding(judge)(prompts, completions or ["1"] * len(prompts), **columns)
+    return judge.asked[-1]["groups"]
+
+
+def test_rows_that_share_all_that_the_judge_sees_are_one_group_wherever_they_stand():
+    rows = read(["a", "b", "a", "b"], grounding=["x", "x", "x", "y"])
+    assert [group.rows for group in rows.groups] == [[0, 2], [1], [3]]
+
+
+@pytest.mark.parametrize("column", ["rubric", "grounding", "reference_answer", "ground_truth"])
+def test_each_column_parts_groups_and_a_missing_value_is_a_value(column):
+    rows = read(["a"] * 3, **{"own" if column == "rubric" else column: ["x", None, "x"]})
+    assert [group.rows for group in rows.groups] == [[0, 2], [1]]
+
+
+def test_ids_are_the_same_on_ranks_that_see_different_shares_of_a_group():
+    whole = read(["a", "b", "b"], ground_truth=[1, 2, 2], step=3)
+    share = read(["b"], ground_truth=[2], step=3)
+    assert share.groups[0].id == whole.groups[1].id
+    assert share.groups[0].id != whole.groups[0].id
+
+
+def test_ids_differ_from_step_to_step_and_between_text_and_messages_of_the_same_letters():
+    messages = [{"role": "user", "content": "a"}]
+    ids = {
+        read([prompt], step=step).groups[0].id for prompt in ("a", messages, json.dumps(messages)) for step in (1, 2)
+    }
+    assert len(ids) == 6
+
+
+def test_an_id_does_not_depend_on_the_order_in_which_a_message_names_its_fields():
+    one, other = [{"role": "user", "content": "a"}], [{"content": "a", "role": "user", "name": None}]
+    assert read([one]).groups[0].id == read([other]).groups[0].id
+
+
+def test_the_constructors_rubric_is_part_of_the_id_and_a_row_naming_the_same_one_shares_it():
+    assert read(["a"], rubric="r").groups[0].id != read(["a"], rubric="s").groups[0].id
+    assert len(read(["a", "a"], rubric="r", own=["r", None]).groups) == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        CRITERIA,
+        {"criteria": CRITERIA},
+        json.dumps(CRITERIA),
+        f" {json.dumps({'criteria': CRITERIA})}\n",
+        [{**c, "weight": None, "verification": None, "tags": None, "of": None} for c in CRITERIA],
+    ],
+    ids=["list", "mapping", "JSON list", "JSON mapping", "filled up by Arrow"],
+)
+async def test_a_row_brings_its_own_rubric_in_any_form_a_column_can_hold(given):
+    judge = Judge()
+    [group] = await sent(judge, ["a"], rubric=[given])
+    assert content_digest(RubricContent.model_validate(group["rubric"]).criteria) == content_digest(
+        RubricContent.model_validate({"criteria": CRITERIA}).criteria
+    )
+
+
+async def test_a_row_without_a_rubric_is_judged_by_the_constructors():
+    judge = Judge()
+    own, *default = await sent(judge, ["a", "b", "c"], rubric=["math/own@2", None, " "])
+    assert own["rubric"] == "math/own@2"
+    assert all("rubric" not in group for group in default)
+    assert judge.asked[0]["rubric"] == "r"
+
+
+async def test_a_rubric_given_inline_is_sent_once_for_all_groups():
+    judge = Judge()
+    await rewarding(judge, CRITERIA)(["a", "b"], ["1", "1"])
+    assert [c["id"] for c in judge.asked[0]["rubric"]["criteria"]] == ["a", "b"]
+    assert all("rubric" not in group for group in judge.asked[0]["groups"])
+
+
+def test_none_that_arrow_put_inside_a_verification_is_dropped_and_json_text_keeps_its_nulls():
+    criterion = {"id": "a", "description": "Is JSON."}
+    padded = {"method": "json_schema", "schema": {"type": "object", "minimum": None}, "pattern": None}
+    [filled] = read(["a"], own=[[{**criterion, "verification": padded}]]).groups[0].rubric.criteria
+    assert filled.verification.json_schema == {"type": "object"}
+    exact = {"method": "json_schema", "schema": {"const": None}}
+    [kept] = read(["a"], own=[json.dumps([{**criterion, "verification": exact}])]).groups[0].rubric.criteria
+    assert kept.verification.json_schema == {"const": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (5, "5"),
+        (5.0, "5"),
+        (2.5, "2.5"),
+        (-0.1, "-0.1"),
+        (True, "True"),
+        ("x", "x"),
+        (np.int64(7), "7"),
+        (np.float32(0.5), "0.5"),
+    ],
+)
+async def test_a_ground_truth_that_is_a_number_is_sent_as_it_is_written_by_hand(given, text):
+    [group] = await sent(Judge(), ["a"], ground_truth=[given])
+    assert group["ground_truth"] == text
+
+
+async def test_a_ground_truth_that_is_not_a_number_is_none():
+    [group] = await sent(Judge(), ["a"], ground_truth=[float("nan")])
+    assert "ground_truth" not in group
+
+
+async def test_responses_tell_their_tokens_and_with_a_trainer_whether_they_stopped():
+    judge = Judge()
+    reward = rewarding(judge)
+    ids = [[5, 6, 0], [5, 6], [5, 9], []]
+    await reward(["a"] * 4, ["1"] * 4, ids, **Trainer(_tokenizer=type("T", (), {"pad_token_id": 9})).logs)
+    [group] = judge.asked[0]["groups"]
+    assert [(r["tokens"], r["stopped"]) for r in group["responses"]] == [(3, True), (2, False), (2, True), (0, False)]
+    await reward(["a"], ["1"], [[5]])
+    [group] = judge.asked[1]["groups"]
+    assert group["responses"] == [{"text": "1", "tokens": 1}]
+    await reward(["a"], ["1"])
+    assert judge.asked[2]["groups"][0]["responses"] == [{"text": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"ground_truth": ["x", ["y"]]}, "row 1: ground_truth is of type list"),
+        ({"grounding": ["x", {}]}, "row 1: grounding is of type dict"),
+        ({"own": ["r", "[1"]}, "row 1: this begins like JSON and is none"),
+        ({"own": ["r", [{"id": "a"}]]}, "row 1: criteria.0.description"),
+        ({"own": ["r", 7]}, "row 1: no rubric is of type int"),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_the_users_mistake_and_is_named(columns, says):
+    with pytest.raises(InvalidRequest, match=says.replace("[", r"\[")):
+        read(["a", "b"], **columns)
+
+
+def test_a_row_without_any_rubric_is_told_where_to_name_one_unless_the_mode_needs_none():
+    with pytest.raises(InvalidRequest, match="row 0: it has no rubric; give RubricReward one"):
+        read(["a"], rubric=None)
+    assert len(read(["a"], rubric=None, needs_rubric=False).groups) == 1
+
+
+@pytest.mark.parametrize("name", ["completions", "completion_ids", "ground_truth"])
+def test_a_column_of_another_length_is_refused_by_name(name):
+    given = {"completions": ["1", "1"], "ids": [[1], [1]], "ground_truth": ["1", "1"]}
+    given["ids" if name == "completion_ids" else name] = [["1"]]
+    with pytest.raises(ValueError, match=f"1 {name} for 2 prompts"):
+        read(["a", "b"], **given)
+
+
+async def test_no_rows_are_no_request():
+    judge = Judge()
+    assert await rewarding(judge)([], []) == []
+    assert judge.asked == []
+
+
+async def test_the_step_and_all_options_are_sent(monkeypatch):
+    judge = Judge()
+    reward = rewarding(judge, mode="factual_override", on_failure="skip", deadline_s=7, votes=3, reasoning="keep")
+    await reward(["a"], ["1"], trainer_state=type("State", (), {"global_step": 12}))
+    asked = judge.asked[0]
+    assert (asked["step"], asked["run"], asked["on_failure"], asked["deadline_s"]) == (12, "run", "skip", 7)
+    assert asked["reward"] == {"mode": "factual_override"}
+    assert asked["judging"] == {"votes": 3, "reasoning": "keep"}
+
+
+PENALTY = {"coefficient": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("options", "ids", "logs"),
+    [
+        ({"length_penalty": PENALTY}, None, {}),
+        ({"truncation_factor": 0.5}, [[1]], {}),
+        ({"truncation_factor": 0.5}, None, Trainer().logs),
+    ],
+)
+async def test_a_penalty_for_what_the_caller_does_not_tell_is_refused_in_its_terms(options, ids, logs):
+    with pytest.raises(InvalidRequest, match=f"{next(iter(options))} needs completion_ids"):
+        await rewarding(Judge(), **options)(["a"], ["1"], ids, **logs)
+
+
+@pytest.mark.parametrize(
+    ("options", "logs"), [({"length_penalty": PENALTY}, {}), ({"truncation_factor": 0.5}, Trainer().logs)]
+)
+async def test_a_penalty_for_what_is_told_is_asked_for(options, logs):
+    judge = Judge()
+    await rewarding(judge, **options)(["a"], ["1"], [[1]], **logs)
+    assert judge.asked[0]["reward"] == {"mode": "weighted_mean", **options}

@@ -1,0 +1,109 @@
+"""TRL's prompts and completions as the wire takes them; nothing that a policy writes is refused."""
+
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer_client.trl.judges import Judge, response, rewarding, stream, summary
+from tests.trainer_client.trl.judges import groups as group_lines
+from trainer_client import InvalidRequest
+from trainer_client.trl._texts import wire_text
+from trainer_client.trl.reward import RubricRewardWarning
+from trainer_client.wire import Response
+
+CALL = {"type": "function", "id": "7", "function": {"name": "add", "arguments": {"a": 1, "b": None}}}
+
+
+def message(**fields):
+    return {"role": "assistant", **fields}
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (message(content="x"), message(content="x")),
+        (message(content="x", tool_calls=None, name=None, mask=1), message(content="x")),
+        (message(content=None), message(content="")),
+        (message(), message(content="")),
+        (message(content=[{"type": "text", "text": "x", "image": None}, "y"]), message(content="x\ny")),
+        (message(content={"ok": True}), message(content='{"ok": true}')),
+        (message(content="x", thinking="t"), message(reasoning_content="t", content="x")),
+        (message(reasoning_content="t", content=None), message(reasoning_content="t")),
+        (
+            message(content=None, tool_calls=[CALL]),
+            message(tool_calls=[{"id": "7", "function": {"name": "add", "arguments": '{"a": 1, "b": null}'}}]),
+        ),
+        (
+            message(tool_calls=[{"name": "add", "arguments": '{"a'}, "no call"]),
+            message(tool_calls=[{"function": {"name": "add", "arguments": '{"a'}}]),
+        ),
+        (
+            message(tool_calls=[{"function": {"name": None, "arguments": float("nan")}}]),
+            message(tool_calls=[{"function": {"name": "", "arguments": "NaN"}}]),
+        ),
+        (
+            {"role": "tool", "name": "add", "tool_call_id": 7, "content": "3"},
+            {"role": "tool", "tool_call_id": "7", "name": "add", "content": "3"},
+        ),
+    ],
+)
+def test_a_message_keeps_what_a_judge_reads(given, sent):
+    assert wire_text([given]).value == [sent]
+    Response.model_validate({"text": [sent]})
+
+
+def test_more_tool_calls_than_a_message_may_have_go_on_in_further_messages():
+    sent = wire_text([message(content="x", tool_calls=[CALL] * 300)]).value
+    assert [len(m["tool_calls"]) for m in sent] == [128, 128, 44]
+    assert [m.get("content") for m in sent] == ["x", None, None]
+    Response.model_validate({"text": sent})
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ["content", "reasoning_content", "thinking", "tool_calls", "tool_call_id", "name", "other"]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(FIELDS), ANYTHING), max_size=3))
+def test_whatever_a_policy_puts_into_its_messages_can_be_sent(fields):
+    sent = wire_text([message(**given) for given in fields]).value
+    Response.model_validate({"text": sent}).model_dump_json()
+
+
+@pytest.mark.parametrize("prompt", [None, 7, {"role": "user"}, ["text"], [["text"]]])
+def test_a_prompt_that_is_neither_text_nor_messages_is_the_users_mistake(prompt):
+    with pytest.raises(ValueError, match="neither text nor a list of messages"):
+        wire_text(prompt)
+
+
+async def test_a_role_that_no_conversation_has_is_named_with_its_row():
+    with pytest.raises(InvalidRequest, match=r"row 1: prompt\.0\.role"):
+        await rewarding(Judge())(["a", [{"role": "the user", "content": "x"}]], ["1", "1"])
+
+
+async def test_an_image_is_shown_by_name_and_said_once():
+    judge = Judge()
+    reward = rewarding(judge)
+    prompt = [{"role": "user", "content": [{"type": "image", "image": object()}, {"type": "text", "text": "What?"}]}]
+    with pytest.warns(RubricRewardWarning, match=r"shown to it as \[image\]"):
+        await reward([prompt], ["1"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await reward([prompt], ["1"])
+    assert judge.asked[1]["groups"][0]["prompt"] == [{"role": "user", "content": "[image]\nWhat?"}]
+
+
+async def test_the_text_that_steps_count_in_is_the_response_as_it_was_judged():
+    judge = Judge(lambda body: stream(*group_lines(body, lambda said: response(1.0)), summary()))
+    reward = rewarding(judge)
+    said = [message(content="<think>t</think>x"), {"role": "tool", "content": "y"}, message(content="z")]
+    await reward(["a", "a"], ["<think>t</think>x", said])
+    assert [row.text for row in reward.last.rows] == ["<think>t</think>x", "x\n\nz"]
+    keeping = rewarding(judge, reasoning="keep")
+    await keeping(["a"], [said])
+    assert keeping.last.rows[0].text == "<think>t</think>x\n\nz"

@@ -1,0 +1,200 @@
+"""The trainer against a real service: what each token is worth, and what moves nothing."""
+
+import math
+
+import pytest
+import torch
+
+from tests.trainer_client.trl.training import (
+    BARE,
+    PLAIN,
+    RIGHT,
+    SLIP,
+    WRONG,
+    dataset,
+    policy,
+    tokenizer,
+    trainer,
+    weights,
+)
+from trainer_client.advantages import group_advantages, stepwise_advantages
+from trainer_client.losses import k3
+from trainer_client.trl import RubricReward
+
+pytestmark = pytest.mark.trl
+
+TEXTS = [RIGHT, SLIP, WRONG, BARE]
+WEIGHED = [1.0, 1 / 3, 0.0, 0.0]
+BASE = [1.0, 0.1, 0.1, 0.0]
+DELTAS = [{1: 0.4, 2: 0.4}, {1: 0.4, 2: -1.0}, {1: 0.0, 2: 0.0}, {}]
+
+
+def log_probabilities(model, prompt, text):
+    """log pi of a response's tokens, EOS among them."""
+    words = tokenizer()
+    before, said = words(prompt)["input_ids"], [*words(text)["input_ids"], words.eos_token_id]
+    logits = model(input_ids=torch.tensor([before + said])).logits[0, len(before) - 1 : -1]
+    return torch.log_softmax(logits.float(), -1).gather(1, torch.tensor(said).unsqueeze(1)).squeeze(1)
+
+
+def gradient_step(model, advantages, prompts):
+    """The parameters after one step of SGD at a rate of 1 down the token mean of -A log pi, at pi = pi_old."""
+    losses, tokens = [], 0
+    for prompt in prompts:
+        for text, advantage in zip(TEXTS, advantages, strict=True):
+            logps = log_probabilities(model, prompt, text)
+            losses.append(-(torch.tensor(advantage, dtype=torch.float32) * logps).sum())
+            tokens += len(logps)
+    model.zero_grad()
+    (torch.stack(losses).sum() / tokens).backward()
+    return weights(model) - torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def token_advantages(normalise=True):
+    header = len("### Step 1: 3+4=7\n")
+    lengths = [len(text) + 1 for text in TEXTS]
+    spans = [{1: (0, header), 2: (header, len(text))} for text in TEXTS[:3]] + [{}]
+    return stepwise_advantages(BASE, DELTAS, spans, lengths, normalise=normalise)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_srar_moves_the_policy_by_each_tokens_own_advantage(tmp_path, url, normalise):
+    trained = trainer(tmp_path, url, texts=TEXTS, method="srar", method_options={"normalise": normalise})
+    expected = gradient_step(policy(tmp_path / "policy"), token_advantages(normalise), dataset()["prompt"])
+    trained.train()
+    torch.testing.assert_close(weights(trained.model), expected, atol=2e-6, rtol=1e-4)
+
+
+def test_tokens_of_padding_have_no_advantage(tmp_path, url):
+    plain = trainer(tmp_path, url, texts=TEXTS, method="srar")
+    output = plain._generate_and_score_completions([dict(row) for row in dataset() for _ in range(4)])
+    first, *_ = token_advantages()
+    assert output["advantages"][0, : len(first)].tolist() == pytest.approx(first, abs=1e-5)
+    assert output["advantages"][3, len(BARE) + 1 :].abs().max() == 0
+
+
+def test_the_plain_method_moves_the_policy_by_the_rubrics_weighted_mean(tmp_path, url):
+    trained = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN))
+    advantages = group_advantages(WEIGHED)
+    lengths = [len(text) + 1 for text in TEXTS]
+    expected = gradient_step(
+        policy(tmp_path / "policy"), [[a] * n for a, n in zip(advantages, lengths, strict=True)], dataset()["prompt"]
+    )
+    trained.train()
+    torch.testing.assert_close(weights(trained.model), expected, atol=2e-6, rtol=1e-4)
+
+
+def test_the_outcome_alone_needs_no_rubric(tmp_path, url):
+    by_outcome = dataset(PLAIN).remove_columns("rubric")
+    trained = trainer(tmp_path, url, texts=TEXTS, data=by_outcome, reward=RubricReward(url, mode="outcome"))
+    trained.train()
+    assert list(trained._logs["advantages"])[:4] == pytest.approx(group_advantages([1.0, 0.0, 0.0, 0.0]))
+
+
+def test_rar_gives_all_tokens_of_a_response_one_advantage(tmp_path, url):
+    trained = trainer(tmp_path, url, texts=TEXTS, method="rar")
+    output = trained._generate_and_score_completions([dict(row) for row in dataset() for _ in range(4)])
+    totals = [base + math.fsum(own.values()) for base, own in zip(BASE, DELTAS, strict=True)]
+    for row, advantage in enumerate(group_advantages(totals)):
+        tokens = len(TEXTS[row]) + 1
+        assert output["advantages"][row, :tokens].tolist() == pytest.approx([advantage] * tokens, abs=1e-5)
+
+
+def test_a_response_with_a_missing_part_moves_nothing(tmp_path, url):
+    def sometimes(prompts, **_):
+        return [None if row % 4 == 1 else 0.0 for row in range(len(prompts))]
+
+    trained = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[sometimes], beta=0.1)
+    output = trained._generate_and_score_completions([dict(row) for row in dataset(PLAIN) for _ in range(4)])
+    assert output["advantages"].tolist()[:4] == pytest.approx(group_advantages([1.0, None, 0.0, 0.0]), abs=1e-5)
+    assert output["completion_mask"].sum(dim=1).tolist()[:4] == [len(RIGHT) + 1, 0, len(WRONG) + 1, len(BARE) + 1]
+    assert output["num_items_in_batch"] == output["completion_mask"].sum()
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, math.inf, -math.inf])
+def test_steps_without_any_reward_leave_the_policy_alone_even_with_momentum(tmp_path, url, caplog, nothing):
+    seen = []
+
+    def only_at_first(prompts, trainer_state, **_):
+        seen.append(weights(trained.model))
+        return [nothing if trainer_state.global_step else 0.0] * len(prompts)
+
+    trained = trainer(
+        tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[only_at_first],
+        max_steps=3, optim="adamw_torch", learning_rate=1e-2, weight_decay=0.1, beta=0.1,
+    )  # fmt: skip
+    before = weights(trained.model)
+    trained.train()
+    assert not torch.equal(seen[1], before)
+    assert torch.equal(seen[2], seen[1])
+    assert torch.equal(weights(trained.model), seen[1])
+    assert "no response has a reward, so the policy is left as it is" in caplog.text
+
+
+def test_a_judge_that_is_away_for_the_whole_run_moves_nothing(tmp_path, unserved_url):
+    away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    trained = trainer(tmp_path, "", texts=TEXTS, reward=away, method="srar", max_steps=2)
+    before = weights(trained.model)
+    trained.train()
+    assert torch.equal(weights(trained.model), before)
+    assert trained.state.log_history[0]["groups/unscored"] == 1.0
+
+
+def test_groups_that_tell_nothing_are_left_out_of_the_loss_where_asked(tmp_path, url):
+    texts = [RIGHT] * 4 + TEXTS
+    options = {"dynamic_sampling": True, "baseline": "leave_one_out"}
+    reward = RubricReward(url, mode="weighted_mean")
+    trained = trainer(
+        tmp_path, url, texts=texts, data=dataset(PLAIN), reward=reward, method="grounded", method_options=options
+    )
+    output = trained._generate_and_score_completions([dict(row) for row in dataset(PLAIN) for _ in range(4)])
+    assert output["completion_mask"][:4].sum() == 0
+    assert output["completion_mask"][4:].sum(dim=1).min() > 0
+    leave_one_out = group_advantages(WEIGHED, baseline="leave_one_out")
+    assert output["advantages"].tolist()[4:] == pytest.approx(leave_one_out, abs=1e-5)
+
+
+@pytest.mark.parametrize("away", [0.5, 40.0])
+def test_grounded_bounds_the_divergence_of_every_token(tmp_path, url, away):
+    reward = RubricReward(url, mode="weighted_mean")
+    trained = trainer(tmp_path, url, texts=[RIGHT] * 4, data=dataset(PLAIN), reward=reward, method="grounded", beta=1.0)
+    inputs = trained._generate_and_score_completions([dict(row) for row in dataset(PLAIN) for _ in range(4)])
+    inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"] + away
+    trained.current_gradient_accumulation_steps = 1
+    loss = trained._compute_loss(trained.model, inputs)
+    logps = log_probabilities(trained.model, "(0+3)+4)*2=?\n", RIGHT)
+    assert loss.item() == pytest.approx(k3(logps, logps + away).mean().item(), rel=1e-3)
+
+
+def test_the_mode_of_a_reward_must_give_the_steps_that_the_method_needs(tmp_path, url):
+    with pytest.raises(ValueError, match="mode 'outcome', and method 'srar' needs each verdict's step"):
+        trainer(tmp_path, url, reward=RubricReward(url, mode="outcome"), method="srar")
+
+
+@pytest.mark.parametrize("rewards", [[], ["two"]])
+def test_exactly_one_rubric_reward_is_asked_for(tmp_path, url, rewards):
+    functions = [RubricReward(url), RubricReward(url)] if rewards else [lambda prompts, **_: [0.0] * len(prompts)]
+    with pytest.raises(ValueError, match="give exactly one"):
+        trainer(tmp_path, url, reward=functions[0], rewards=functions[1:])
+
+
+def test_the_trainer_does_not_warn_of_what_it_masks(tmp_path, url, recwarn):
+    trainer(
+        tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[lambda prompts, **_: [0.0] * len(prompts)]
+    ).train()
+    assert not [warning for warning in recwarn if "counts" in str(warning.message) and "0" in str(warning.message)]
+
+
+def test_evaluation_scores_without_training(tmp_path, url):
+    trained = trainer(tmp_path, url, method="srar", max_completion_length=8, per_device_eval_batch_size=4)
+    trained.eval_dataset = dataset()
+    before = weights(trained.model)
+    measured = trained.evaluate()
+    assert "eval_rewards/RubricReward/mean" in measured
+    assert torch.equal(weights(trained.model), before)
+
+
+def test_samples_of_the_policy_itself_are_scored(tmp_path, url):
+    trained = trainer(tmp_path, url, method="srar", max_completion_length=8, max_steps=2)
+    trained.train()
+    assert trained.state.log_history[0]["steps/without"] == 1.0

@@ -1,0 +1,158 @@
+"""Small policies that train in seconds, and responses that are put in their mouths."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+
+from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer, RubricReward
+
+RIGHT = "### Step 1: 3+4=7\n### Step 2: 7*2=14\n\\boxed{14}"
+SLIP = "### Step 1: 3+4=7\n### Step 2: 7*2=15\n\\boxed{15}"
+WRONG = "### Step 1: 3+4=8\n### Step 2: 8*2=16\n\\boxed{16}"
+BARE = "14"
+
+CRITERIA = [
+    {
+        "id": "sum",
+        "kind": "suggest",
+        "description": "The sum is 7.",
+        "verification": {"method": "contains", "all_of": ["3+4=7"], "step": 1},
+    },
+    {
+        "id": "product",
+        "kind": "suggest",
+        "description": "The product is 14.",
+        "verification": {"method": "contains", "all_of": ["7*2=14"], "step": 2},
+    },
+    {
+        "id": "slip",
+        "kind": "pitfall",
+        "description": "The product is 15.",
+        "verification": {"method": "contains", "all_of": ["=15"], "step": 2},
+    },
+    {"id": "answer", "kind": "answer", "description": "It is 14.", "verification": {"method": "exact"}},
+]
+PLAIN = [{key: value for key, value in c.items() if key != "kind"} for c in CRITERIA if c["id"] != "slip"]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        eos_token="<eos>",
+        pad_token="<pad>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def policy(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    """A model of some ten thousand parameters, always the same, from a folder as a reference model is loaded."""
+    words = tokenizer()
+    if not (folder / "config.json").exists():
+        set_seed(7)
+        config = LlamaConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=256,
+            bos_token_id=None,
+            eos_token_id=words.eos_token_id,
+            pad_token_id=words.pad_token_id,
+        )
+        LlamaForCausalLM(config).save_pretrained(folder)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
+
+
+def dataset(criteria: Sequence[dict[str, Any]] = CRITERIA, prompts: int = 2, **columns: list[Any]) -> Dataset:
+    """Prompts that share a rubric."""
+    rows = {
+        "prompt": [f"({n}+3)+4)*2=?\n" for n in range(prompts)],
+        "rubric": [{"criteria": list(criteria)}] * prompts,
+        "ground_truth": ["14"] * prompts,
+    }
+    return Dataset.from_dict(rows | columns)
+
+
+def saying(*texts: str, ended: bool = True) -> Callable[[list[Any], Any], dict[str, Any]]:
+    """A rollout function: the n-th response of a generation batch, counted over all ranks, is the n-th text."""
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        words = trainer.processing_class
+        first = trainer.accelerator.process_index * len(prompts)
+        said = [texts[(first + row) % len(texts)] for row in range(len(prompts))]
+        ends = [words.eos_token_id] if ended else []
+        ids = [words(text)["input_ids"] + ends for text in said]
+        return {
+            "prompt_ids": [words(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": ids,
+            "logprobs": [[0.0] * len(row) for row in ids],
+        }
+
+    return rollout
+
+
+def settings(folder: Path, **given: Any) -> RubricGRPOConfig:
+    """Settings for a CPU: SGD at a rate of 1, without clipping, so that a step is its gradient."""
+    return RubricGRPOConfig(
+        **{
+            "output_dir": str(folder / "out"),
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            "logging_steps": 1,
+            "max_steps": 1,
+            "per_device_train_batch_size": 8,
+            "num_generations": 4,
+            "max_completion_length": 64,
+            "optim": "sgd",
+            "learning_rate": 1.0,
+            "lr_scheduler_type": "constant",
+            "max_grad_norm": 0.0,
+            "shuffle_dataset": False,
+            "gradient_checkpointing": False,
+            "seed": 3,
+        }
+        | given
+    )
+
+
+def trainer(
+    folder: Path,
+    url: str,
+    *,
+    texts: Sequence[str] | None = None,
+    data: Dataset | None = None,
+    reward: RubricReward | None = None,
+    model: LlamaForCausalLM | None = None,
+    rewards: Sequence[Any] = (),
+    ended: bool = True,
+    **given: Any,
+) -> RubricGRPOTrainer:
+    """A trainer against a service, whose policy says what it is told to, if it is told."""
+    return RubricGRPOTrainer(
+        model or policy(folder / "policy"),
+        [reward or RubricReward(url), *rewards],
+        settings(folder, **given),
+        train_dataset=data or dataset(),
+        processing_class=tokenizer(),
+        rollout_func=saying(*texts, ended=ended) if texts else None,
+    )
+
+
+def weights(model: LlamaForCausalLM) -> torch.Tensor:
+    """All parameters in a row."""
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

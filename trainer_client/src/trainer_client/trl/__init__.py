@@ -1,0 +1,10 @@
+"""Adjudge in TRL: a reward function for its trainers, and a GRPO trainer with the papers' methods.
+
+Needs the extra `trl`: `pip install "adjudge-client[trl]"`.
+"""
+
+from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.reward import RubricReward, RubricRewardWarning, TooManyUnscored
+from trainer_client.trl.trainer import RubricGRPOTrainer
+
+__all__ = ["RubricGRPOConfig", "RubricGRPOTrainer", "RubricReward", "RubricRewardWarning", "TooManyUnscored"]

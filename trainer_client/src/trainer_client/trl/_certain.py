@@ -1,0 +1,94 @@
+"""A frozen model's certainty of the reference answer after each rollout's reasoning, for methods that reward it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from trl.trainer.utils import create_model_from_path, get_config_model_id
+
+from trainer_client.dro import rouge_l_f1
+from trainer_client.reasoning import split_reasoning
+from trainer_client.trl._certainty import reference_probabilities
+from trainer_client.trl.methods import Rollout
+from trainer_client.trl.offsets import TokenOffsets
+
+
+class CertaintyReader:
+    """Adds to each rollout how probable a frozen model finds the reference answer after its reasoning.
+
+    A row without a reference answer, or with one of no tokens, gets none and so no reward. Judged is the answer alone.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._rule = trainer.method.answer_rule
+        self._offsets = TokenOffsets(trainer._tokenizer)
+        self._model: Any = None
+
+    def judged(self, completions: Sequence[Any]) -> list[Any]:
+        """The answers, without the reasoning before them."""
+        return [self._answer_of(completion) for completion in completions]
+
+    def read(
+        self,
+        rollouts: Sequence[Rollout],
+        inputs: Sequence[Mapping[str, Any]],
+        prompt_ids: Sequence[Sequence[int]],
+        completion_ids: Sequence[Sequence[int]],
+    ) -> list[Rollout]:
+        """Read N rollouts: their certainties, and ROUGE-L of their answers."""
+        read = self._with_scores(rollouts)
+        references = [str(row.get("reference_answer") or "").strip() for row in inputs]
+        alike = groupby(range(len(read)), key=lambda row: (tuple(prompt_ids[row]), references[row]))
+        for (prompt, reference), rows in alike:
+            answer = self._trainer._tokenizer(reference, add_special_tokens=False)["input_ids"]
+            if not answer:
+                continue
+            places = list(rows)
+            parts = [self._parts(completion_ids[row]) for row in places]
+            reasonings = [reasoning for reasoning, _ in parts]
+            found = reference_probabilities(
+                self._frozen(), prompt, reasonings, answer, self._trainer._tokenizer.pad_token_id
+            )
+            for row, certainty, (_, text) in zip(places, found.tolist(), parts, strict=True):
+                overlap = rouge_l_f1(text, reference)
+                read[row] = replace(read[row], certainty=tuple(certainty), overlap=overlap)
+        return read
+
+    def _with_scores(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        reward = self._trainer.rubric_reward
+        if reward is None:
+            return [replace(rollout, scores=()) for rollout in rollouts]
+        return [
+            replace(rollout, scores=row.answer and tuple(verdict.score for verdict in row.answer.verdicts))
+            for rollout, row in zip(rollouts, reward.last.rows, strict=True)
+        ]
+
+    def _parts(self, ids: Sequence[int]) -> tuple[list[int], str]:
+        """Part a response into the tokens of its reasoning and the text of its answer."""
+        text, offsets = self._offsets.text_and_offsets(ids)
+        split = split_reasoning(text, rule=self._rule)
+        end = len(split.reasoning)
+        said = [place for place, (start, stop) in enumerate(offsets.tolist()) if start < stop and start < end]
+        return list(ids[: said[-1] + 1]) if said else [], split.answer
+
+    def _answer_of(self, completion: Any) -> Any:
+        if isinstance(completion, str):
+            return split_reasoning(completion, rule=self._rule).answer
+        *before, last = completion
+        if not isinstance(last.get("content"), str):
+            return completion
+        return [*before, {**last, "content": split_reasoning(last["content"], rule=self._rule).answer}]
+
+    def _frozen(self) -> Any:
+        """The policy as it was before training: TRL's reference model where it has one."""
+        trainer = self._trainer
+        if trainer.ref_model is not None:
+            return trainer.ref_model
+        if self._model is None:
+            loading = dict(trainer.args.model_init_kwargs or {})
+            loading.setdefault("dtype", trainer.model.dtype)
+            model = create_model_from_path(get_config_model_id(trainer.model.config), **loading)
+            self._model = trainer.accelerator.prepare_model(model.eval(), evaluation_mode=True)
+        return self._model

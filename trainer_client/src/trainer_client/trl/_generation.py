@@ -1,0 +1,131 @@
+"""What the policy generates from: the plain prompts, scaffolded ones, or refinements of a group's best response.
+
+Whatever was generated from, the policy trains on the plain prompt unless its method says otherwise. In evaluation all
+prompts are plain.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from trainer_client.trl._refining import Generated, refine_last
+from trainer_client.trl._scaffolding import asked, log_probabilities_after, moment_of
+from trainer_client.trl._scored import ScoredRow
+from trainer_client.trl.methods import Rgr, Ruscarl
+from trainer_client.wire import Criterion
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Responses to a batch of prompts.
+
+    Attributes:
+        generated: what TRL's `_generate` gives; its prompt ids are those that are trained on.
+        asked_ids: what each response was generated from, where the policy's old probabilities are taken after that.
+        refined: which responses are refined ones, where the method refines.
+        metrics: what the log shows.
+    """
+
+    generated: Generated
+    asked_ids: Sequence[Sequence[int]] | None = None
+    refined: Sequence[bool] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Generation:
+    """Has a trainer's policy generate as its method wants."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._method = trainer.method
+        if isinstance(self._method, Rgr):
+            self._rubric_alone = trainer.rubric_reward.alone()
+            self._rubric_alone.needs_criteria = True
+
+    def sample(
+        self, prompts: list[Any], inputs: Sequence[Mapping[str, Any]], generate: Callable[[list[Any]], Generated]
+    ) -> Sampled:
+        """Generate a response for each row of this rank.
+
+        Args:
+            prompts, inputs: of the rows.
+            generate: TRL's own way.
+        """
+        training = self._trainer.model.training
+        if training and isinstance(self._method, Ruscarl):
+            return self._scaffolded(self._method, prompts, inputs)
+        generated = generate(prompts)
+        if not training or not isinstance(self._method, Rgr):
+            return Sampled(generated)
+        refined = refine_last(self, self._method, prompts, inputs, generated)
+        return Sampled(refined.generated, refined=refined.rows, metrics=refined.metrics)
+
+    def loss_inputs(self, sampled: Sampled, output: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Give what the loss needs of how a batch was generated."""
+        more: dict[str, torch.Tensor] = {}
+        if sampled.refined is not None:
+            more["refined"] = torch.tensor(sampled.refined, device=output["completion_ids"].device)
+        if sampled.asked_ids is not None:
+            more["old_per_token_logps"] = log_probabilities_after(self._trainer, sampled.asked_ids, output)
+        return more
+
+    def fits(self, prompt: Any) -> bool:
+        """Whether a prompt leaves room for a response in what the policy can read."""
+        trainer = self._trainer
+        room = trainer.args.vllm_max_model_length if trainer.use_vllm else None
+        room = room or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
+        ids = trainer._tokenize_prompts([prompt])[0][0]
+        return room is None or len(ids) + trainer.max_completion_length <= room
+
+    @property
+    def group_size(self) -> int:
+        """G."""
+        return int(self._trainer.num_generations)
+
+    def first(self, rows: int) -> int:
+        """Give the place of this rank's first row among those of all ranks, each rank having as many."""
+        return int(self._trainer.accelerator.process_index) * rows
+
+    def judge(
+        self, prompts: list[Any], completions: list[Any], ids: list[Any], columns: Mapping[str, list[Any]]
+    ) -> Sequence[ScoredRow]:
+        """Have responses judged by the rubric alone; to be called on all ranks."""
+        state = self._trainer.state
+        self._await(self._rubric_alone(prompts, completions, ids, trainer_state=state, **columns))
+        rows: Sequence[ScoredRow] = self._rubric_alone.last.rows
+        return rows
+
+    def generate_each(self, prompts: list[Any]) -> Generated:
+        """Generate one response to each prompt; to be called on all ranks with equally many."""
+        generated: Generated = self._trainer.generate_each(prompts)
+        return generated
+
+    def _scaffolded(self, method: Ruscarl, prompts: list[Any], inputs: Sequence[Mapping[str, Any]]) -> Sampled:
+        trainer = self._trainer
+        rubrics = [row.get("rubric") for row in inputs]
+        criteria: list[tuple[Criterion, ...]] = self._await(trainer.rubric_reward.criteria(rubrics))
+        rows = asked(prompts, criteria, self.first(len(prompts)), self.group_size)
+        moment = moment_of(trainer)
+        wanted = method.prompts(rows, moment)
+        told = [one if self.fits(one) else plain for one, plain in zip(wanted, prompts, strict=True)]
+        generated = self.generate_each(told)
+        metrics = {
+            "scaffold/prompts": _share([one != plain for one, plain in zip(told, prompts, strict=True)]),
+            "scaffold/too_long": _share([one != other for one, other in zip(told, wanted, strict=True)]),
+            "scaffold/progress": moment.progress,
+        }
+        if method.ratio == "scaffolded":
+            return Sampled(generated, metrics=metrics)
+        plain_ids = trainer._tokenize_prompts(prompts)[0]
+        asked_ids = generated[0] if method.ratio == "corrected" else None
+        return Sampled((plain_ids, *generated[1:]), asked_ids=asked_ids, metrics=metrics)
+
+    def _await(self, call: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self._trainer.async_loop).result()
+
+
+def _share(which: Sequence[bool]) -> float:
+    return sum(which) / len(which)

@@ -1,0 +1,85 @@
+"""The reward functions that a rubric reward is added to: called as TRL calls them, and read number by number."""
+
+import asyncio
+import functools
+import inspect
+import logging
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trainer_client._criteria import as_number
+
+RewardFunction = Callable[..., Any]
+"""A sync or async reward function as TRL takes it; no model and no name of one."""
+
+logger = logging.getLogger(__name__)
+
+
+def check_functions(functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> tuple[float, ...]:
+    """Give the weights of the rubric and of these functions, 1 each unless given.
+
+    Raises:
+        TypeError: one is no function; models go to the trainer.
+        ValueError: there is not one finite weight for each.
+    """
+    torch = sys.modules.get("torch")
+    for function in functions:
+        if not callable(function) or (torch is not None and isinstance(function, torch.nn.Module)):
+            raise TypeError(
+                f"others has a {type(function).__name__}, and takes functions only; give reward models to the trainer"
+            )
+    count = len(functions) + 1
+    given = (1.0,) * count if weights is None else tuple(float(weight) for weight in weights)
+    if len(given) != count or not all(map(math.isfinite, given)):
+        raise ValueError(f"weights is {weights!r}; give {count} finite numbers: the rubric's, then one for each other")
+    return given
+
+
+async def call_other(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
+    """Give a function's rewards of N rows; None where it gives none, or no finite number.
+
+    Raises:
+        ValueError: it does not give N.
+    """
+    given = await function(**columns) if _is_async(function) else await asyncio.to_thread(function, **columns)
+    if len(given) != rows:
+        raise ValueError(f"reward function {name_of(function)!r} gave {len(given)} rewards for {rows} responses")
+    rewards = [None if reward is None else as_number(reward) for reward in given]
+    lost = sum(reward is not None and not math.isfinite(reward) for reward in rewards)
+    if lost:
+        logger.warning(
+            "reward function %r gave no finite number for %d of %d responses; they have no reward",
+            name_of(function),
+            lost,
+            rows,
+        )
+    return [reward if reward is not None and math.isfinite(reward) else None for reward in rewards]
+
+
+def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    """Add the parts of a reward; None where one is missing, or the sum is no finite number."""
+    total = 0.0
+    for part, weight in zip(parts, weights, strict=True):
+        if part is None:
+            return None
+        total += weight * part
+    return total if math.isfinite(total) else None
+
+
+def name_of(function: RewardFunction) -> str:
+    """Name a function as TRL does."""
+    function = _bare(function)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _is_async(function: RewardFunction) -> bool:
+    function = _bare(function)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _bare(function: RewardFunction) -> RewardFunction:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function

@@ -1,0 +1,143 @@
+"""What all ranks agree on after each has scored its share: whether training goes on, and which rubrics are pinned.
+
+A rank that failed takes part, so that no other waits for it for ever. Without `torch.distributed` there is one rank,
+and torch is not needed.
+"""
+
+import asyncio
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer_client import errors
+from trainer_client.errors import AdjudgeError
+
+_KINDS_SHOWN = 5
+
+
+class TooManyUnscored(AdjudgeError):
+    """The judge gave more responses of a batch no reward than `max_unscored` allows; raised on all ranks alike."""
+
+
+class RankFailed(AdjudgeError):
+    """Scoring failed on another rank, with an error that has no class here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one rank tells the others of its share.
+
+    Attributes:
+        rows: how many responses it had.
+        unscored: how many of them the judge gave no reward.
+        kinds: what went wrong, by how many responses.
+        last_error: what the service said last, where it said something.
+        fatal: the class and the text of the error that must stop training, where there is one.
+        pins: its pinned rubrics.
+    """
+
+    rows: int = 0
+    unscored: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    last_error: str | None = None
+    fatal: tuple[str, str] | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+
+def rank() -> int | None:
+    """Give this process's rank, or None where it is alone."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return int(torch.distributed.get_rank()) if torch.distributed.get_world_size() > 1 else None
+
+
+class Turn:
+    """A place in the order in which the reward functions of an event loop exchange with other ranks.
+
+    Taken before anything is waited for, so that the order is that of the trainer and the same on all ranks, whichever
+    function is done first on each.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._before = _latest.get(self._loop)
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        _latest[self._loop] = self._over
+
+    async def exchange(self, own: Tally) -> list[Tally]:
+        """Give the tallies of all ranks, by rank, once those before have exchanged theirs.
+
+        Every rank must come here equally often.
+        """
+        if self._before is not None:
+            await asyncio.wait([self._before])
+        return [own] if rank() is None else await asyncio.to_thread(_gather, own)
+
+    def end(self) -> None:
+        """Let the next exchange; to be called in any case."""
+        self._over.set_result(None)
+        if _latest.get(self._loop) is self._over:
+            del _latest[self._loop]
+
+
+_latest: "dict[asyncio.AbstractEventLoop, asyncio.Future[None]]" = {}
+
+
+def _gather(own: Tally) -> list[Tally]:
+    torch = sys.modules["torch"]
+    if torch.distributed.get_backend() != "gloo":
+        from accelerate.state import PartialState
+
+        device = PartialState().device
+        if device.type != "cpu":
+            getattr(torch, device.type).set_device(device)  # every thread has one of its own, at first the first
+    tallies: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(tallies, own)
+    return tallies
+
+
+def stop_if_needed(tallies: Sequence[Tally], own_error: Exception | None, max_unscored: float, remedy: str) -> None:
+    """Stop training where it must stop, with the same error on all ranks.
+
+    Args:
+        tallies: of all ranks.
+        own_error: what failed on this one.
+        max_unscored: the share of responses that may stay without a reward.
+        remedy: what the user can do about it.
+
+    Raises:
+        Exception: that of the lowest rank that has one.
+        TooManyUnscored: more responses stayed without a reward than may.
+    """
+    failed = next((number for number, tally in enumerate(tallies) if tally.fatal), None)
+    if failed is not None:
+        if own_error is not None and failed == (rank() or 0):
+            raise own_error
+        raise _error_of(failed, *(tallies[failed].fatal or ("", ""))) from own_error
+    rows, unscored = sum(tally.rows for tally in tallies), sum(tally.unscored for tally in tallies)
+    if rows and unscored / rows > max_unscored:
+        kinds = sum((Counter(tally.kinds) for tally in tallies), Counter[str]())
+        last = next((tally.last_error for tally in tallies if tally.last_error), None)
+        raise TooManyUnscored(
+            f"{unscored} of {rows} responses have no reward from the judge, and max_unscored = {max_unscored:g} allows "
+            f"{math.floor(max_unscored * rows)}: {in_words(kinds)}."
+            f"{f' The last error: {last}.' if last else ''} {remedy}"
+        )
+
+
+def in_words(kinds: Mapping[str, int]) -> str:
+    """Give the commonest kinds of failure with their counts."""
+    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).most_common(_KINDS_SHOWN))
+
+
+def _error_of(rank: int, kind: str, text: str) -> AdjudgeError:
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, AdjudgeError):
+        error: AdjudgeError = known(text)
+        error.add_note(f"raised on rank {rank}")
+        return error
+    return RankFailed(f"scoring failed on rank {rank}: {kind}: {text}")

@@ -1,0 +1,82 @@
+"""What of a response besides its reward a method's advantages need, read on the rank that holds it."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from trainer_client.trl._certain import CertaintyReader
+from trainer_client.trl.methods import Method, Rollout, Scored
+from trainer_client.trl.offsets import TokenOffsets
+
+logger = logging.getLogger(__name__)
+
+
+class Reader(Protocol):
+    """Adds to rollouts what a method needs of them."""
+
+    def judged(self, completions: Sequence[Any]) -> list[Any]:
+        """Give what of the responses is judged."""
+
+    def read(
+        self,
+        rollouts: Sequence[Rollout],
+        inputs: Sequence[Mapping[str, Any]],
+        prompt_ids: Sequence[Sequence[int]],
+        completion_ids: Sequence[Sequence[int]],
+    ) -> list[Rollout]:
+        """Read N rollouts, once they are judged."""
+
+
+def readers_for(trainer: Any) -> list[Reader]:
+    """Give the readers that a trainer's method needs."""
+    readers: list[Reader] = []
+    if trainer.method.stepwise:
+        readers.append(StepReader(trainer))
+    if trainer.method.certain:
+        readers.append(CertaintyReader(trainer))
+    return readers
+
+
+class StepReader:
+    """Adds each rollout's deltas and the tokens of its steps, from what the judge said of it.
+
+    A rollout without an answer keeps none. Where the judged text cannot be found in what the tokens say, the deltas
+    count in the group's statistics and reach no token, which is logged.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._method: Method = trainer.method
+        self._reward = trainer.rubric_reward
+        self._offsets = TokenOffsets(trainer._tokenizer)
+
+    def judged(self, completions: Sequence[Any]) -> list[Any]:
+        """All of it."""
+        return list(completions)
+
+    def read(
+        self,
+        rollouts: Sequence[Rollout],
+        inputs: Sequence[Mapping[str, Any]],
+        prompt_ids: Sequence[Sequence[int]],
+        completion_ids: Sequence[Sequence[int]],
+    ) -> list[Rollout]:
+        """Read the steps of N rollouts."""
+        lost = 0
+        read = []
+        for rollout, row, ids in zip(rollouts, self._reward.last.rows, completion_ids, strict=True):
+            if row.answer is None or row.criteria is None:
+                read.append(rollout)
+                continue
+            steps = [(step.number, step.start, step.end) for step in row.answer.steps]
+            spans = self._offsets.step_tokens(ids, row.text, steps)
+            lost += spans is None
+            deltas = self._method.deltas(Scored(row.answer, row.criteria))
+            read.append(replace(rollout, deltas=deltas, spans=spans or {}))
+        if lost:
+            logger.warning(
+                "%d of %d responses: the judged text is not in what their tokens say, so that no token has a step",
+                lost,
+                len(read),
+            )
+        return read

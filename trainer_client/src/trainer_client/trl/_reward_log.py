@@ -1,0 +1,95 @@
+"""What a trainer's log shows of a reward call: numbers, and a text for each row of the table of completions."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from trainer_client.trl._scored import ScoredRow, judged_reward
+from trainer_client.wire import Usage
+
+MAX_CRITERIA = 64
+"""How many criteria are followed by id over a run; of a batch that brings more, pass rates are also by kind."""
+
+_MARKS_SHOWN = 24
+
+
+def metrics(
+    rows: Sequence[ScoredRow], usage: Sequence[Usage], wait_s: float, followed: set[str], prefix: str = "rubric"
+) -> dict[str, float]:
+    """Give what a call's answers come to, by name; nothing that is not known.
+
+    `unscored` and `partial` are shares of the rows, `failed_verdicts` and `cached` of the verdicts; `zeroed`,
+    `skipped` and `failures/<kind>` count rows; `pass/<criterion>` is the mean score of the verdicts that there are.
+
+    Args:
+        rows: of this rank.
+        usage: of each request that came to its end.
+        wait_s: wall seconds that judging took.
+        followed: the criteria whose scores are logged by id; those of these rows are added, as far as there is room.
+        prefix: what names begin with.
+    """
+    if not rows:
+        return {}
+    answers = [row.answer for row in rows if row.answer is not None]
+    verdicts = [verdict for answer in answers for verdict in answer.verdicts]
+    policies = Counter(answer.policy_applied for answer in answers)
+    numbers: dict[str, float] = {
+        "unscored": sum(judged_reward(row.answer) is None for row in rows) / len(rows),
+        "partial": sum(answer.status == "partial" for answer in answers) / len(rows),
+        "zeroed": policies["zero"],
+        "skipped": policies["skip"],
+        "wait_seconds": wait_s,
+    }
+    if verdicts:
+        numbers["failed_verdicts"] = sum(verdict.status == "failed" for verdict in verdicts) / len(verdicts)
+        numbers["cached"] = sum(verdict.cached for verdict in verdicts) / len(verdicts)
+    if usage:
+        numbers["judge_calls"] = sum(one.judge_calls for one in usage)
+        numbers["judge_seconds"] = sum(one.seconds_judging for one in usage)
+        numbers["queue_seconds"] = sum(one.seconds_queued for one in usage)
+    for kind, count in Counter(kind for row in rows for kind in row.failures).items():
+        numbers[f"failures/{kind}"] = count
+    numbers |= _pass_rates(rows, followed)
+    return {f"{prefix}/{name}": float(number) for name, number in numbers.items()}
+
+
+def _pass_rates(rows: Sequence[ScoredRow], followed: set[str]) -> dict[str, float]:
+    scores: defaultdict[str, list[float]] = defaultdict(list)
+    by_kind: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        kinds = {criterion.id: criterion.kind for criterion in row.criteria or ()}
+        for verdict in row.answer.verdicts if row.answer is not None else ():
+            if verdict.score is not None and 0.0 <= verdict.score <= 1.0:
+                scores[verdict.criterion].append(verdict.score)
+                if verdict.criterion in kinds:
+                    by_kind[kinds[verdict.criterion]].append(verdict.score)
+    if len(followed | scores.keys()) <= MAX_CRITERIA:
+        followed.update(scores)
+        by_kind.clear()
+    means = {id_: given for id_, given in scores.items() if id_ in followed}
+    means |= {f"kind/{kind}": given for kind, given in by_kind.items()}
+    return {f"pass/{name}": sum(given) / len(given) for name, given in means.items()}
+
+
+def table(rows: Sequence[ScoredRow]) -> list[str]:
+    """Say of each row what the judge said: `3 of 5: c1 ✓ c2 ✗ c3 ?`, with ? where it said nothing."""
+    return [_said(row) for row in rows]
+
+
+def _said(row: ScoredRow) -> str:
+    answer = row.answer
+    why = f"no reward ({', '.join(row.failures)})" if judged_reward(answer) is None else ""
+    if answer is None or not answer.verdicts:
+        return why or "no criteria"
+    met = sum(verdict.score or 0.0 for verdict in answer.verdicts)
+    marks = [f"{verdict.criterion} {_mark(verdict.score)}" for verdict in answer.verdicts[:_MARKS_SHOWN]]
+    if len(answer.verdicts) > _MARKS_SHOWN:
+        marks.append(f"… {len(answer.verdicts) - _MARKS_SHOWN} more")
+    policy = f" (policy {answer.policy_applied})" if answer.policy_applied else ""
+    said = f"{met:.4g} of {len(answer.verdicts)}{policy}: {' '.join(marks)}"
+    return f"{why}; {said}" if why else said
+
+
+def _mark(score: float | None) -> str:
+    if score is None:
+        return "?"
+    return "✓" if score >= 1.0 else "✗" if score <= 0.0 else f"{score:.2g}"

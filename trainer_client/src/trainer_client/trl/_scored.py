@@ -1,0 +1,65 @@
+"""What a reward call saw, row by row: the answer, the reward made of it, and what went wrong."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer_client.thinking import judged
+from trainer_client.wire import Criterion, ReasoningPart, Response, ResponseReward
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """One row of a call.
+
+    Attributes:
+        group: the id of its group, equal on all ranks.
+        reward: as it was returned, other reward functions included; None where a part of it is missing.
+        answer: the service's: the judge's own reward, verdicts, steps. None where there was none.
+        criteria: what it was judged by, where that is known: the rubric was given inline, or `needs_criteria` is set.
+        failures: the kinds of what went wrong, each once; empty where nothing did.
+        response: as it was sent.
+        reasoning: what of the response's thinking was judged.
+    """
+
+    group: str
+    reward: float | None
+    answer: ResponseReward | None
+    criteria: tuple[Criterion, ...] | None
+    failures: tuple[str, ...]
+    response: Response
+    reasoning: ReasoningPart
+
+    @property
+    def text(self) -> str:
+        """What the spans of the answer's steps count in."""
+        return self.response.text if isinstance(self.response.text, str) else judged(self.response, self.reasoning).text
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBatch:
+    """What one call saw, in the order of its rows."""
+
+    rows: Sequence[ScoredRow]
+
+
+def judged_reward(answer: ResponseReward | None) -> float | None:
+    """Give the judge's reward; None where there is none, or no finite number."""
+    if answer is None or answer.reward is None or not math.isfinite(answer.reward):
+        return None
+    return answer.reward
+
+
+def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
+    """Name what went wrong with a row, each kind once.
+
+    Args:
+        answer: the row's.
+        kind: why there is none.
+    """
+    if answer is None:
+        return (kind,)
+    kinds = dict.fromkeys(v.failure.kind if v.failure else "engine" for v in answer.verdicts if v.status == "failed")
+    if judged_reward(answer) is None and not kinds:
+        return ("not_finite" if answer.reward is not None else "unscored",)
+    return tuple(kinds)

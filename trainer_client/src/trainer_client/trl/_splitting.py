@@ -1,0 +1,61 @@
+"""Distributes groups over requests that a service takes: by their number, their responses and their size."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trainer_client.trl._rows import RowGroup, Rows
+from trainer_client.wire import Message, RubricContent
+
+MAX_GROUPS = 4096
+"""Of one request."""
+MAX_RESPONSES = 4096
+"""Of one group in one request."""
+MAX_CHARACTERS = 8_000_000
+"""Of one request: a part of the 64 MiB that a service takes unless told otherwise, whatever the script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """As much of a group as fits into a request."""
+
+    group: RowGroup
+    rows: Sequence[int]
+
+
+def requests(rows: Rows) -> Iterator[list[Part]]:
+    """Give the parts of each request, in order; a group is in one request at most once."""
+    parts: list[Part] = []
+    size = 0
+    for part, characters in _parts(rows):
+        again = bool(parts) and parts[-1].group is part.group
+        if parts and (again or len(parts) == MAX_GROUPS or size + characters > MAX_CHARACTERS):
+            yield parts
+            parts, size = [], 0
+        parts.append(part)
+        size += characters
+    if parts:
+        yield parts
+
+
+def _parts(rows: Rows) -> Iterator[tuple[Part, int]]:
+    for group in rows.groups:
+        shared = sum(_characters(text) for text in group.fields.values())
+        if isinstance(group.rubric, RubricContent):
+            shared += sum(len(criterion.description) for criterion in group.rubric.criteria)
+        taken: list[int] = []
+        size = shared
+        for row in group.rows:
+            characters = _characters(rows.responses[row].text)
+            if taken and (len(taken) == MAX_RESPONSES or size + characters > MAX_CHARACTERS):
+                yield Part(group, taken), size
+                taken, size = [], shared
+            taken.append(row)
+            size += characters
+        yield Part(group, taken), size
+
+
+def _characters(text: str | tuple[Message, ...]) -> int:
+    if isinstance(text, str):
+        return len(text)
+    said = sum(len(message.content or "") + len(message.reasoning_content or "") for message in text)
+    return said + sum(len(call.function.arguments) for message in text for call in message.tool_calls)

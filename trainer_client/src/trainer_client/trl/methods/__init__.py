@@ -1,0 +1,57 @@
+"""The methods of training, one file each, by the name that `RubricGRPOConfig(method=…)` takes."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from trainer_client.trl.methods.base import Method, Rollout, Scored
+from trainer_client.trl.methods.dro import Dro
+from trainer_client.trl.methods.grounded import Grounded
+from trainer_client.trl.methods.rar import Rar
+from trainer_client.trl.methods.rgr import Rgr
+from trainer_client.trl.methods.rubric import Rubric
+from trainer_client.trl.methods.ruscarl import Ruscarl
+from trainer_client.trl.methods.srar import Srar
+
+__all__ = [
+    "METHODS",
+    "Dro",
+    "Grounded",
+    "Method",
+    "Rar",
+    "Rgr",
+    "Rollout",
+    "Rubric",
+    "Ruscarl",
+    "Scored",
+    "Srar",
+    "method_class",
+    "options_of",
+]
+
+METHODS: Mapping[str, type[Method]] = {
+    "rubric": Rubric,
+    "rar": Rar,
+    "grounded": Grounded,
+    "srar": Srar,
+    "rgr": Rgr,
+    "dro": Dro,
+    "ruscarl": Ruscarl,
+}
+
+
+def method_class(name: str) -> type[Method]:
+    """Give the class of a method.
+
+    Raises:
+        ValueError: there is no such method.
+    """
+    if name not in METHODS:
+        raise ValueError(f"method is {name!r}; use one of {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def options_of(name: str) -> Mapping[str, Any]:
+    """Give the options that a method takes in `method_options`, with their defaults."""
+    plain = method_class(name)()
+    return {option.name: getattr(plain, option.name) for option in fields(plain) if option.name != "scale"}

@@ -1,0 +1,85 @@
+"""RGR-GRPO: the last response of a group is refined from the best one, by the criteria that it fails.
+
+G - 1 responses are sampled and judged. If the best of them satisfies every criterion, the last one is a sample like
+them; otherwise the policy writes it from a prompt with the best response and its failed criteria (section 2.3). The
+loss takes pi / pi_old unclipped for samples, and f(pi) = pi / (pi + gamma) on the plain prompt for the refined one. No
+division by the deviation or by a response's length, no divergence (section 3). `trainer_client.refine` assesses, and
+words the prompt.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from trainer_client.losses import shaped_probability
+from trainer_client.trl.methods.base import Method
+from trainer_client.wire import Criterion
+
+UNCLIPPED = 1e9
+"""TRL's clip takes a number; a ratio beyond this one overflows anyway."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rgr(Method):
+    """Mixed-policy advantages of samples and a refined response.
+
+    Attributes:
+        assessment: refine only where the best response fails a criterion (paper); without it every group's last
+            response is a refined one.
+        shaping: whether a refined response contributes f(pi); without it pi / pi_old, as a sample does.
+        gamma: of f (paper: 0.1).
+        factual_only: whether only factual criteria are assessed and shown.
+        length_penalty: taken from the reward: lambda and L* (paper: 1e-4 and 2000 tokens); None for none.
+    """
+
+    settings: ClassVar[Mapping[str, Any]] = {
+        "beta": 0.0,
+        "epsilon": UNCLIPPED,
+        "loss_type": "dr_grpo",
+        "scale_rewards": "none",
+        "entropy_coef": 0.01,
+        "vllm_importance_sampling_correction": False,
+    }
+
+    assessment: bool = True
+    shaping: bool = True
+    gamma: float = 0.1
+    factual_only: bool = False
+    length_penalty: Mapping[str, float] | None = field(
+        default_factory=lambda: {"coefficient": 1e-4, "target_tokens": 2000}
+    )
+
+    @property
+    def scoring(self) -> Mapping[str, Any]:
+        """The weighted mean, overridden where all factual criteria are satisfied, less the length penalty."""
+        penalty = {} if self.length_penalty is None else {"length_penalty": dict(self.length_penalty)}
+        return {"mode": "factual_override", "on_failure": "null", **penalty}
+
+    @property
+    def refines_always(self) -> bool:
+        """Whether a group is refined also where its best response fails no criterion."""
+        return not self.assessment
+
+    def looks_at(self, criterion: Criterion) -> bool:
+        """Whether a criterion is assessed, and shown where it fails."""
+        return not self.factual_only or criterion.kind == "factual"
+
+    def compared_with(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Let TRL's ratio be f(pi) = pi / (pi + gamma) for refined responses: pi / f(pi) is what it divides by."""
+        if not self.shaping or "refined" not in inputs:
+            return {}
+        plain = inputs.get("old_per_token_logps", logps.detach())
+        shaped = torch.logaddexp(logps, logps.new_tensor(self.gamma).log())
+        return {"old_per_token_logps": torch.where(inputs["refined"].unsqueeze(1), shaped, plain)}
+
+    def observed(
+        self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+        """The mean f(pi) of the tokens of refined responses."""
+        if not self.shaping or "refined" not in inputs:
+            return {}
+        tokens = inputs["completion_mask"] * inputs["refined"].unsqueeze(1)
+        weights = shaped_probability(logps.detach(), gamma=self.gamma)
+        return {"rgr/shaped_weight": ((weights * tokens).sum(), tokens.sum())}

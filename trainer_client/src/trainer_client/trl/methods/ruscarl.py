@@ -1,0 +1,85 @@
+"""RuscaRL: samples are shown criteria of the rubric, fewer from one to the next in a group and from step to step.
+
+For sample i of G at progress t, round(M / (1 + exp(alpha (t - t0))) * (G - i) / (G - 1)) of the M criteria stand below
+the prompt that the policy generates from (eq. 3). The rubric's points are the reward, and GRPO's advantages are taken
+of it. The mathematics is in `trainer_client.scaffold`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from trainer_client.scaffold import (
+    Decay,
+    Pattern,
+    draw_criteria,
+    scaffold_ratios,
+    scaffolded_prompt,
+    shown_count,
+)
+from trainer_client.trl.methods.base import Asked, Method, Moment
+
+Ratio = Literal["plain", "corrected", "scaffolded"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruscarl(Method):
+    """Group advantages of responses to scaffolded prompts.
+
+    Attributes:
+        ratio: what the policy's probabilities are compared with: `plain`, pi(y|q) / pi_old(y|q) (paper's best);
+            `corrected`, pi(y|q) / pi_old(y|q, scaffold); `scaffolded`, both with the scaffold.
+        pattern, full: how samples of a group differ: `linear`, `binary` (the first `full` are shown everything),
+            `full` or `none`.
+        decay, alpha, midpoint, power: how the scaffold goes with progress: `sigmoid` (paper: alpha 125, midpoint 0.2),
+            `linear`, `power` or `constant`.
+    """
+
+    settings: ClassVar[Mapping[str, Any]] = {
+        "temperature": 0.7,
+        "top_p": 0.8,
+        "top_k": 20,
+        "vllm_importance_sampling_correction": False,
+    }
+
+    ratio: Ratio = "plain"
+    pattern: Pattern = "linear"
+    full: int = 1
+    decay: Decay = "sigmoid"
+    alpha: float = 125.0
+    midpoint: float = 0.2
+    power: float = 1.0
+
+    @property
+    def scoring(self) -> Mapping[str, Any]:
+        """The points of the criteria that are met, over all positive ones."""
+        return {"mode": "points", "on_failure": "null"}
+
+    def prompts(self, asked: Sequence[Asked], moment: Moment) -> list[Any]:
+        """Give each sample its own scaffold; the same at the same step of the same run, on any machine."""
+        return [self._scaffolded(sample, moment) for sample in asked]
+
+    def shown(self, asked: Asked, moment: Moment) -> list[int]:
+        """Draw the criteria that one sample is shown, by their index."""
+        ratios = scaffold_ratios(
+            moment.progress,
+            asked.group_size,
+            alpha=self.alpha,
+            midpoint=self.midpoint,
+            pattern=self.pattern,
+            full=self.full,
+            decay=self.decay,
+            power=self.power,
+        )
+        count = shown_count(ratios[asked.sample - 1], len(asked.criteria))
+        return draw_criteria(
+            len(asked.criteria),
+            count,
+            run_seed=moment.seed,
+            prompt_id=asked.prompt_id,
+            step=moment.step,
+            sample=asked.sample,
+        )
+
+    def _scaffolded(self, asked: Asked, moment: Moment) -> Any:
+        return scaffolded_prompt(asked.prompt, [asked.criteria[index] for index in self.shown(asked, moment)])

@@ -1,0 +1,256 @@
+"""`RubricReward`: rewards from an Adjudge service as a reward function of TRL's trainers.
+
+Where a judge fails there is no reward, and training goes on without that response. Where all ranks together miss too
+many, or the user made a mistake, training stops, on all of them at once. Nothing here requires torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, Unpack
+
+from trainer_client import AsyncClient, Client
+from trainer_client._options import RewardKeywords
+from trainer_client._requests import RubricLike, rewards_call
+from trainer_client.errors import InvalidRequest
+from trainer_client.trl._caller import MISSING_COUNTS_AS_ZERO, UNSEEN, Caller, RubricRewardWarning, warn
+from trainer_client.trl._judging import Ask
+from trainer_client.trl._loop_client import LoopClient
+from trainer_client.trl._others import RewardFunction, check_functions
+from trainer_client.trl._pins import Pins
+from trainer_client.trl._ranks import RankFailed, TooManyUnscored, Turn, stop_if_needed
+from trainer_client.trl._reward_log import metrics, table
+from trainer_client.trl._rows import read_rows
+from trainer_client.trl._rubric_cache import RubricCache
+from trainer_client.trl._rubric_column import read_rubric
+from trainer_client.trl._scored import ScoredBatch, ScoredRow
+from trainer_client.trl._scoring import Local, Parts, score, tally_of
+from trainer_client.wire import NEEDS_NO_RUBRIC, Criterion, FailurePolicy, RewardMode
+
+__all__ = [
+    "RankFailed",
+    "RewardFunction",
+    "RubricReward",
+    "RubricRewardWarning",
+    "ScoredBatch",
+    "ScoredRow",
+    "TooManyUnscored",
+]
+
+_PROBE = {"id": "probe", "prompt": "", "responses": [{"text": "", "tokens": 0, "stopped": True}], "ground_truth": "0"}
+
+
+class RubricReward:
+    """An async reward function for `GRPOTrainer`, `RLOOTrainer` and `AsyncRolloutWorker` of TRL.
+
+    These columns of the dataset are read, and each may be missing or hold None: `rubric` (a reference, a list of
+    criteria, `{"criteria": […]}`, or JSON text of one; instead of the rubric given here), `grounding`,
+    `reference_answer` and `ground_truth`, which are shown to the judge only.
+
+    A row's reward is None where the judge gave none, be it that the service cannot be reached. Mistakes of the user
+    (an invalid request, an unknown or unsuitable rubric, no access) stop training, and so do failures with
+    `on_failure="error"`. With `torch.distributed`, every rank must call it for every batch.
+
+    A reference without version is pinned to the version that the first answer names, and stays so until `repin`.
+
+    Args:
+        client: the service's address, or a client that lends its settings.
+        rubric: a reference or the rubric itself, for rows that name none.
+        mode: how verdicts become a reward; `weighted_mean`, or the method's in `RubricGRPOTrainer`.
+        on_failure: what a response is worth on which the judge failed; `null`, or the method's.
+        deadline_s: seconds that the service has for a batch.
+        grace_s: seconds after that at which this gives up waiting; groups that came by then are kept.
+        max_unscored: the share of a batch's responses, over all ranks, that may stay without a reward from the judge;
+            with more, training stops with `TooManyUnscored`. 1 never stops it. `AsyncRolloutWorker` asks for one group
+            at a time, which is then the batch.
+        others: reward functions whose rewards are added to the rubric's. None from any makes the sum None, where TRL
+            itself counts it as 0.
+        weights: of the rubric and then of each of `others`; 1 each unless given.
+        options: see `Client.rewards`. Tokens of responses are known to the service, and with a trainer whether they
+            stopped.
+
+    Attributes:
+        last: what the latest call saw, row by row.
+        needs_criteria: have `last` hold the criteria of rubrics that are given by reference too.
+
+    Raises:
+        InvalidRequest: an option or an inline rubric breaks the contract.
+        TypeError: there is no such option, `client` is none, or one of `others` is no function.
+        ValueError: a number is out of range.
+    """
+
+    needs_criteria: bool = False
+
+    def __init__(
+        self,
+        client: str | Client | AsyncClient,
+        rubric: RubricLike | None = None,
+        *,
+        mode: RewardMode | None = None,
+        on_failure: FailurePolicy | None = None,
+        deadline_s: float = 60.0,
+        grace_s: float = 5.0,
+        max_unscored: float = 0.5,
+        others: Sequence[RewardFunction] = (),
+        weights: Sequence[float] | None = None,
+        **options: Unpack[RewardKeywords],
+    ) -> None:
+        if not 0.0 <= max_unscored <= 1.0 or not grace_s >= 0.0:
+            raise ValueError(f"max_unscored ({max_unscored}) is a share, and grace_s ({grace_s}) is not negative")
+        self.last: ScoredBatch | None = None
+        self._client = LoopClient(client)
+        try:
+            self._rubric = read_rubric(rubric)
+        except ValueError as error:
+            raise InvalidRequest(f"rubric: {error}") from error
+        self._mode, self._on_failure, self._options = mode, on_failure, options
+        self._deadline_s, self._grace_s, self._max_unscored = deadline_s, grace_s, max_unscored
+        self._others, self._weights = tuple(others), check_functions(others, weights)
+        self._pins, self._cache = Pins(), RubricCache()
+        self._followed: set[str] = set()
+        self._warned: set[str] = set()
+        self._check()
+
+    @property
+    def mode(self) -> RewardMode:
+        """The mode in force."""
+        return self._mode or "weighted_mean"
+
+    @property
+    def on_failure(self) -> FailurePolicy:
+        """The failure policy in force."""
+        return self._on_failure or "null"
+
+    async def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        *,
+        trainer_state: Any = None,
+        log_metric: Any = None,
+        log_extra: Any = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Reward N completions, as TRL asks for it.
+
+        Returns:
+            N rewards; None where there is none.
+
+        Raises:
+            TooManyUnscored: more of them than `max_unscored` have no reward from the judge.
+            AdjudgeError: the user's mistake, or a failure where they are to be errors.
+        """
+        caller, turn = Caller(log_metric), Turn()
+        given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
+        arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
+        arguments |= {name: value for name, value in given.items() if value is not None}
+        local, error = None, None
+        try:
+            try:
+                local = await self._score(arguments, caller, getattr(trainer_state, "global_step", None))
+            except Exception as failed:  # noqa: BLE001 - whatever it is, the other ranks wait for this one
+                error = failed
+            tallies = await turn.exchange(tally_of(local, error, len(prompts), self._pins.state()))
+        finally:
+            turn.end()
+        self._pins.adopt([tally.pins for tally in tallies])
+        self.last = ScoredBatch(local.rows) if local is not None else None
+        stop_if_needed(tallies, error, self._max_unscored, self._remedy)
+        assert local is not None  # or there was an error
+        if log_metric is not None:
+            prefix = caller.prefix(self)
+            for name, value in metrics(local.rows, local.usage, local.wait_s, self._followed, prefix).items():
+                log_metric(name, value)
+        if log_extra is not None:
+            log_extra(caller.prefix(self), table(local.rows))
+        return [row.reward for row in local.rows]
+
+    def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
+        """Give a copy in which these settings hold where its user has not said."""
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self))
+        copy._mode, copy._on_failure = self._mode or mode, self._on_failure or on_failure
+        copy._options = {**options, **self._options}
+        copy._pins, copy._followed, copy._warned = Pins(self._pins.state()), set(), set()
+        copy._check()
+        return copy
+
+    def alone(self) -> Self:
+        """Give a copy without the other reward functions, which shares its pins."""
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _others=(), _weights=check_functions((), None))
+        return copy
+
+    async def criteria(self, rubrics: Sequence[Any]) -> list[tuple[Criterion, ...]]:
+        """Give the criteria that rows will be judged by, from their values of the column `rubric`."""
+        return await self._cache.of_rows(self._client.here(), rubrics, self._rubric, self._pins, self._deadline_s)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON takes it: the pinned rubrics."""
+        return {"pins": self._pins.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take up a state of a checkpoint.
+
+        Raises:
+            ValueError: it is none.
+        """
+        self._pins.load(state.get("pins"))
+
+    def repin(self) -> None:
+        """Judge by the newest version of each rubric from the next call on; to be called on every rank."""
+        self._pins.forget()
+
+    async def aclose(self) -> None:
+        """Close the connections of the event loop that runs."""
+        await self._client.aclose()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "last": None}
+
+    async def _score(self, arguments: Mapping[str, Any], caller: Caller, step: int | None) -> Local:
+        if caller.adds_missing_as_zero:
+            self._warn_once(MISSING_COUNTS_AS_ZERO)
+        caller.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
+        columns = dict(arguments)
+        rows = read_rows(
+            columns.pop("prompts"),
+            columns.pop("completions"),
+            columns.pop("completion_ids"),
+            columns,
+            rubric=self._rubric,
+            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
+            step=step,
+            ends=caller.ends,
+        )
+        if rows.unseen:
+            self._warn_once(UNSEEN)
+        ask = Ask(self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._options)
+        parts = Parts(self._weights, self._others, arguments)
+        cache = self._cache if self.needs_criteria else None
+        return await score(self._client.here(), rows, ask, parts, self._pins, cache, self._grace_s)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warn(message)
+
+    def _check(self) -> None:
+        """Refuse options as the service would, before training has begun."""
+        rewards_call(
+            "RubricReward",
+            None,
+            [_PROBE],
+            self._rubric or "probe",
+            self.mode,
+            self._options,
+            on_failure=self.on_failure,
+            deadline_s=self._deadline_s,
+            step=None,
+        )
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            f"Check {self._client.base_url}/readyz; raise deadline_s ({self._deadline_s:g}) if the judge is only slow; "
+            "max_unscored=1.0 goes on without such responses"
+        )
