@@ -73,6 +73,38 @@ async def test_steps_are_the_responses_own_with_the_deltas_of_their_verdicts(
         assert {s.number: s.delta for s in response.steps if s.delta is not None} == pytest.approx(deltas)
 
 
+async def test_a_program_that_is_told_its_step_judges_that_step_exactly_satisfied_or_not(
+    http: httpx2.AsyncClient,
+) -> None:
+    def criterion(id_: str, kind: str, **verification: Any) -> dict[str, Any]:
+        return {"id": id_, "kind": kind, "description": id_, "weight": kind != "pitfall", "verification": verification}
+
+    criteria = [
+        criterion("product", "suggest", method="regex", pattern=r"3\*4\s*=\s*12", step=1),
+        criterion("sum", "suggest", method="contains", all_of=["12+1=13"], step=2),
+        criterion("adds", "pitfall", method="contains", all_of=["3*4=7"]),
+        criterion("answer", "answer", method="exact", expected="13"),
+    ]
+    right = "### Step 1: 3*4 = 12\n### Step 2: 12+1=13\n\\boxed{13}"
+    wrong = "### Step 1: so\n### Step 2: 3*4=7\n\\boxed{13}"
+    short = "### Step 2: 12+1=13"
+    body = request(right, wrong, short, rubric={"criteria": criteria}, reward={"mode": "stepwise"})
+    responses = (await rewards(http, body)).groups[0].responses
+    assert [[(v.score, v.step) for v in response.verdicts] for response in responses] == [
+        [(1.0, 1), (1.0, 2), (0.0, -1), (1.0, 0)],
+        [(0.0, 1), (0.0, 2), (1.0, 2), (1.0, 0)],
+        [(0.0, -1), (1.0, 2), (0.0, -1), (0.0, 0)],
+    ]
+    assert [[(s.number, s.delta) for s in response.steps] for response in responses] == [
+        [(0, None), (1, 0.4), (2, 0.4)],
+        [(0, None), (1, 0.0), (2, -1.0)],
+        [(0, None), (2, 0.4)],
+    ]
+    answer = await rewards(http, body | {"reward": {"mode": "weighted_mean"}})
+    assert [response.reward for response in answer.groups[0].responses] == pytest.approx([1, 1 / 3, 1 / 3])
+    assert {v.step for response in answer.groups[0].responses for v in response.verdicts} == {None}
+
+
 async def test_step_spans_count_code_points_of_the_text_as_sent(http: httpx2.AsyncClient) -> None:
     text = "𝔸 préface\n### Step 1: 数学\n𝔸\n### Step 2: b"
     answer = await rewards(http, request(text, reward={"mode": "stepwise"}))

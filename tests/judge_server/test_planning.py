@@ -175,12 +175,26 @@ def test_an_answer_is_compared_with_the_ground_truth_where_there_is_one_unless_t
 
 def test_a_program_says_its_verdict_of_the_whole_response_where_steps_are_asked_for() -> None:
     check = Criterion.model_validate(
-        {"id": "a", "kind": "suggest", "description": "x", "verification": {"method": "contains", "all_of": ["x"]}}
+        {"id": "a", "kind": "suggest", "description": "x", "verification": {"method": "exact", "expected": "x"}}
     )
     (slot,) = plan(setup("stepwise"), group(), STEPPED, [check]).slots
-    assert (slot.method, slot.step) == ("contains", 0)
+    assert (slot.method, slot.step) == ("exact", 0)
     (slot,) = plan(setup("binary"), group(), STEPPED, [check]).slots
     assert slot.step is None
+
+
+def test_a_program_that_looks_for_something_is_given_the_steps_where_they_count() -> None:
+    def checked(protocol: Any, **where: Any) -> tuple[int, bool]:
+        looks = {"method": "contains", "all_of": ["x"]} | where
+        one = Criterion.model_validate({"id": "a", "description": "x", "verification": looks})
+        made = plan(setup(protocol), group(), STEPPED, [one])
+        ((_, check),) = made.checks
+        assert len(made.steps) == (2 if protocol == "stepwise" else 0)
+        return len(check.steps), check.names_step
+
+    assert checked("stepwise") == checked("stepwise", step=1) == (2, True)
+    assert checked("binary", step=1) == (2, False)
+    assert checked("binary") == (0, False)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,23 @@ def test_a_rubric_that_sets_neither_scale_nor_verification_keeps_the_digest_it_h
 
 
 @pytest.mark.parametrize(
+    ("search", "digest"),
+    [
+        (VERIFICATIONS[3], "sha256:1107c28a5075c7746ef736e142f9b42835a1de33c299ecc5c1f1351be8f1b915"),
+        (VERIFICATIONS[4], "sha256:6db22b3acf0fca63496d1ee411f6f49f14b24710ca344a9e7488d12319c28be9"),
+    ],
+    ids=["contains", "regex"],
+)
+def test_a_search_that_names_no_step_keeps_the_digest_it_had_before_any_could(
+    search: dict[str, Any], digest: str
+) -> None:
+    assert RubricContent(criteria=(criterion(verification=search),)).digest == digest
+    assert RubricContent(criteria=(criterion(verification=search | {"step": None}),)).digest == digest
+    others = {RubricContent(criteria=(criterion(verification=search | {"step": n}),)).digest for n in (0, 1, 2)}
+    assert len(others - {digest}) == 3
+
+
+@pytest.mark.parametrize(
     ("method", "of"),
     [("math", "final_answer"), ("exact", "final_answer"), ("numeric", "final_answer")],
 )
@@ -84,6 +101,10 @@ def test_texts_to_look_for_may_all_be_needed_or_any_of_them(texts: str) -> None:
         ({"method": "contains", "any_of": ["x"] * 65}, "at most 64 items"),
         ({"method": "numeric", "absolute": -1}, "greater than or equal to 0"),
         ({"method": "numeric", "expected": float("inf")}, "finite number"),
+        ({"method": "contains", "any_of": ["x"], "step": -1}, "greater than or equal to 0"),
+        ({"method": "regex", "pattern": "x", "step": 10**9}, "less than or equal to 999999999"),
+        ({"method": "regex", "pattern": "x", "step": 1, "of": "final_answer"}, "a final answer has no steps"),
+        ({"method": "exact", "expected": "x", "step": 1}, "Extra inputs are not permitted"),
         ({"method": "math", "of": "prompt"}, "'final_answer' or 'response'"),
         ({"method": "judge", "expected": "x"}, "Extra inputs are not permitted"),
         ({"method": "json_schema"}, "Field required"),

@@ -22,6 +22,8 @@ CHECKS = [
     check("contains", "A: 1", all_of=["1"]),
     check("contains", "A: 1", any_of=["1"]),
     check("regex", "A: 1", pattern="1"),
+    check("regex", "A: 1", pattern="1", step=0),
+    replace(check("regex", "A: 1", pattern="1"), names_step=True),
     check("json_schema", "A: 1", schema={}),
     check("json_schema", "A: 1", schema={"type": "string"}),
     check("exact", "none", expected="1"),

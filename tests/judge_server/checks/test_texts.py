@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.checks.deciding import decide
-from judge_server.checks.texts import contains, same, undressed
+from judge_server.checks.texts import find, same, undressed
 from tests.judge_server.checks.checks import answered, check
 
 ANY = st.text(st.characters())
@@ -70,10 +70,36 @@ def test_sameness_works_both_ways_and_minding_case_only_narrows_it(a, b):
 
 
 @given(ANY, ANY, ANY, st.booleans())
-def test_a_text_contains_what_was_put_in_it(before, needle, after, case_sensitive):
+def test_what_was_put_in_a_text_is_found_in_it_no_later_than_there(before, needle, after, case_sensitive):
     text = before + needle + after
-    assert contains(text, [needle, before], [], case_sensitive=case_sensitive)
-    assert contains(text, [], [needle, "\0"], case_sensitive=case_sensitive)
+    for all_of, any_of in (([needle, before], []), ([needle], [before]), ([], [needle, "\0" + text])):
+        place = find(text, all_of, any_of, case_sensitive=case_sensitive)
+        assert place is not None
+        assert 0 <= place <= len(before)
+    assert find(text, [text + "\0"], [], case_sensitive=case_sensitive) is None
+
+
+@given(st.text("sS ßﬃİi", max_size=8), st.text("sS ßﬃİi", min_size=1, max_size=3))
+def test_what_is_found_begins_where_it_is_said_to_whatever_case_it_is_in(text, needle):
+    place = find(text, [needle], [], case_sensitive=False)
+    folded = text.casefold()
+    if needle.casefold() not in folded:
+        assert place is None
+        return
+    at = folded.index(needle.casefold())
+    assert len(text[:place].casefold()) <= at < len(text[: place + 1].casefold())
+
+
+def test_the_first_text_of_all_of_says_where_and_of_any_of_the_one_that_comes_first():
+    def place(**options):
+        options = {"all_of": [], "any_of": []} | options
+        return find("one two three two", **options, case_sensitive=True)
+
+    assert place(all_of=["two", "one"]) == 4
+    assert place(any_of=["three", "two"]) == 4
+    assert place(all_of=["three"], any_of=["one"]) == 8
+    assert place(all_of=["two", "four"]) is None
+    assert place(all_of=["two"], any_of=["four"]) is None
 
 
 @given(ANY)

@@ -15,7 +15,19 @@ from typing import NamedTuple, SupportsIndex
 from trainer_client._criteria import CriterionLike, Score, read_criteria, read_scores
 from trainer_client.final_answer import boxed_answer, extract_final_answer
 
-__all__ = ["Step", "extract_final_answer", "has_format", "split_steps", "step_deltas", "token_spans"]
+__all__ = [
+    "NO_STEP",
+    "WHOLE_RESPONSE",
+    "Step",
+    "extract_final_answer",
+    "has_format",
+    "split_steps",
+    "step_deltas",
+    "token_spans",
+]
+
+WHOLE_RESPONSE, NO_STEP = 0, -1
+"""What a verdict names in place of a step's number where it is about all of a response, or about no part of it."""
 
 STEP_HEADER = re.compile(r"^###[ \t]*Step[ \t]+0{0,8}([1-9][0-9]{0,8})(?!\w|[.,][0-9])", re.MULTILINE)
 """The header of a step, its number in the first group."""
@@ -100,7 +112,7 @@ def step_deltas(
             continue
         step = _step_number(index, steps[index], n_steps)
         satisfied = value == 1.0
-        if not carries or step == -1 or (count_satisfied_only and not satisfied):
+        if not carries or step == NO_STEP or (count_satisfied_only and not satisfied):
             continue
         delta = budgets[term.kind] / counts[term.kind] if satisfied else 0.0
         deltas[step] = deltas.get(step, 0.0) + delta

@@ -1,6 +1,6 @@
 """Criteria that a program verifies: what is compared, how, and where it runs. The judge is never asked here."""
 
-from judge_server.checks.check import Check, needs
+from judge_server.checks.check import Check, needs, step_to_search
 from judge_server.checks.checker import Checker
 
-__all__ = ["Check", "Checker", "needs"]
+__all__ = ["Check", "Checker", "needs", "step_to_search"]

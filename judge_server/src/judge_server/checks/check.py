@@ -7,6 +7,7 @@ from hashlib import sha256
 from importlib.metadata import version
 
 from trainer_client.final_answer import extract_final_answer
+from trainer_client.steps import WHOLE_RESPONSE, Step
 from trainer_client.wire.verification import (
     ByJudge,
     ByMath,
@@ -21,7 +22,7 @@ from trainer_client.wire.verification import (
 Program = ByMath | Exact | Contains | Regex | JsonSchema | Numeric
 """A verification that no judge is needed for."""
 
-_RULES = 1  # grows when the same check may come out otherwise than before
+_RULES = 2  # grows when the same check may come out otherwise than before
 _DECIDED_BY = {
     "math": ("math-verify", "latex2sympy2-extended", "sympy"),
     "json_schema": ("jsonschema",),
@@ -37,12 +38,16 @@ class Check:
         text: the judged response.
         final_answer: what `trainer_client.final_answer.extract_final_answer` found in it.
         ground_truth: the group's, compared with where the verification names nothing itself.
+        steps: the steps of `text`.
+        names_step: whether the finding says to which step the verdict belongs.
     """
 
     verification: Verification
     text: str
     final_answer: str | None
     ground_truth: str | None
+    steps: tuple[Step, ...] = ()
+    names_step: bool = False
 
     @property
     def program(self) -> Program:
@@ -53,8 +58,13 @@ class Check:
 
     @property
     def subject(self) -> str | None:
-        """The part of the response that is verified; None where that is a final answer and there is none."""
-        return self.final_answer if self.program.of == "final_answer" else self.text
+        """The part of the response that is verified; None where that is a final answer or a step that it lacks."""
+        if self.program.of == "final_answer":
+            return self.final_answer
+        number = step_to_search(self.program) or WHOLE_RESPONSE
+        if number == WHOLE_RESPONSE:
+            return self.text
+        return next((self.text[step.start : step.end] for step in self.steps if step.number == number), None)
 
     @property
     def expected(self) -> str | float | None:
@@ -84,8 +94,14 @@ class Check:
             program.model_dump(mode="json"),
             self.subject,
             self.expected,
+            self.names_step,
         ]
         return sha256(json.dumps(content, sort_keys=True).encode()).digest()
+
+
+def step_to_search(verification: Verification) -> int | None:
+    """Give the number of the only step that a verification looks in; None where it names none."""
+    return verification.step if isinstance(verification, Contains | Regex) else None
 
 
 def needs(verification: Verification, ground_truth: str | None) -> str | None:

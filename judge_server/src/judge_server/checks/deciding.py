@@ -1,12 +1,14 @@
 """Decides a check, here and now. Where it runs, for how long and in how much memory is up to the caller."""
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
-from judge_server.checks.check import Check
+from judge_server.checks.check import Check, step_to_search
 from judge_server.checks.quantities import exact, read_quantity, within
-from judge_server.checks.texts import contains, same
+from judge_server.checks.texts import find, same
 from judge_server.ports import CallFailed, Finding
+from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire.verification import ByMath, Contains, Exact, JsonSchema, Numeric, Regex
 
 SATISFIED = Finding(score=1.0)
@@ -14,16 +16,16 @@ NOT_SATISFIED = Finding(score=0.0)
 
 
 def decide(check: Check) -> Finding | CallFailed:
-    """Give the check's finding, 1.0 or 0.0; a failure (`parse`) where what it compares with cannot be read."""
+    """Give the check's finding, 1.0 or 0.0; a failure (`parse`) where what it compares with cannot be read.
+
+    Of what was looked for, the finding names the step, if the check asks for that.
+    """
     subject, expected = check.subject, check.expected
-    if subject is None:
-        return NOT_SATISFIED
     match check.program:
-        case Contains() as wanted:
-            satisfied = contains(subject, wanted.all_of, wanted.any_of, case_sensitive=wanted.case_sensitive)
-        case Regex() as wanted:
-            pattern = re.compile(wanted.pattern, 0 if wanted.case_sensitive else re.IGNORECASE)
-            satisfied = (pattern.search if wanted.match == "search" else pattern.fullmatch)(subject) is not None
+        case Contains() | Regex() as wanted:
+            return _found(check, None if subject is None else _place(subject, wanted))
+        case _ if subject is None:
+            return NOT_SATISFIED
         case JsonSchema() as wanted:
             return _by_schema(subject, wanted)
         case _ if expected is None:
@@ -35,6 +37,34 @@ def decide(check: Check) -> Finding | CallFailed:
         case Numeric() as wanted:
             return _by_number(subject, expected, wanted)
     return SATISFIED if satisfied else NOT_SATISFIED
+
+
+def _place(subject: str, wanted: Contains | Regex) -> int | None:
+    """Where what is looked for begins, None where it is not there."""
+    if isinstance(wanted, Contains):
+        return find(subject, wanted.all_of, wanted.any_of, case_sensitive=wanted.case_sensitive)
+    pattern = re.compile(wanted.pattern, 0 if wanted.case_sensitive else re.IGNORECASE)
+    match = (pattern.search if wanted.match == "search" else pattern.fullmatch)(subject)
+    return None if match is None else match.start()
+
+
+def _found(check: Check, at: int | None) -> Finding:
+    """The finding of a search that came upon what it looked for at this place of its subject."""
+    finding = SATISFIED if at is not None else NOT_SATISFIED
+    return replace(finding, step=_step(check, at)) if check.names_step else finding
+
+
+def _step(check: Check, at: int | None) -> int | None:
+    """The step that the verdict of a search belongs to; None where that is none in particular."""
+    program = check.program
+    named = step_to_search(program)
+    if named is not None:
+        return NO_STEP if check.subject is None else named
+    if program.of == "final_answer" or (isinstance(program, Regex) and program.match == "full"):
+        return None
+    if at is None:
+        return NO_STEP
+    return next((step.number for step in check.steps if step.start <= at < step.end), WHOLE_RESPONSE)
 
 
 def _by_math(subject: str, expected: str, wanted: ByMath) -> Finding | CallFailed:

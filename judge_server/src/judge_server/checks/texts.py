@@ -1,7 +1,8 @@
 """Text compared as text: what counts as the same, and how an answer's dress (LaTeX, Markdown) is taken off."""
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from trainer_client.final_answer import boxed_answer
 
@@ -18,13 +19,23 @@ def same(a: str, b: str, *, case_sensitive: bool) -> bool:
     return _folded(" ".join(a.split()), case_sensitive) == _folded(" ".join(b.split()), case_sensitive)
 
 
-def contains(text: str, all_of: Iterable[str], any_of: Iterable[str], *, case_sensitive: bool) -> bool:
-    """Whether every text of `all_of` stands in `text` and, unless it is empty, one of `any_of`."""
+def find(text: str, all_of: Sequence[str], any_of: Sequence[str], *, case_sensitive: bool) -> int | None:
+    """Find every text of `all_of` and, unless it is empty, one of `any_of`; None where they are not in `text`.
+
+    Returns:
+        Where in `text` the first of `all_of` begins or, without any, the one of `any_of` that comes first.
+    """
     searched = _folded(text, case_sensitive)
-    wanted = [_folded(needle, case_sensitive) for needle in any_of]
-    if not all(_folded(needle, case_sensitive) in searched for needle in all_of):
-        return False
-    return not wanted or any(needle in searched for needle in wanted)
+    all_found, any_found = (
+        [searched.find(_folded(needle, case_sensitive)) for needle in needles] for needles in (all_of, any_of)
+    )
+    there = [at for at in any_found if at >= 0]
+    if -1 in all_found or (any_found and not there):
+        return None
+    at = all_found[0] if all_found else min(there)
+    if len(searched) == len(text):  # folding makes no character shorter, so each kept its place
+        return at
+    return bisect_right(range(len(text)), at, key=lambda end: len(_folded(text[:end], case_sensitive))) - 1
 
 
 def undressed(answer: str) -> str:

@@ -13,8 +13,7 @@ from typing import Literal
 
 from judge_server.judging.tolerant_json import Found, find_values
 from judge_server.ports import CallFailed
-
-WHOLE_RESPONSE, NO_STEP = 0, -1
+from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 
 REASON_CHARACTERS = 240
 """How long one item's reason may be."""

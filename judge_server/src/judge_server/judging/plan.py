@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from judge_server.checks import Check
+from judge_server.checks import Check, step_to_search
 from judge_server.judging.fingerprint import CallDigests
-from judge_server.judging.items import WHOLE_RESPONSE
 from judge_server.judging.protocols import HOLISTIC, Question, ask_criteria
 from judge_server.judging.shortening import shorten_messages, without_middle
 from judge_server.judging.ways import JudgeSetup
 from judge_server.ports import Batch, Sample
 from judge_server.prompts.conversation import render_conversation
-from trainer_client.steps import Step, extract_final_answer, split_steps
+from trainer_client.steps import WHOLE_RESPONSE, Step, extract_final_answer, split_steps
 from trainer_client.thinking import Material
 from trainer_client.wire import Criterion, Prompt, Verification, VerificationMethod
 from trainer_client.wire.verification import ByJudge, ByMath
@@ -39,7 +38,7 @@ class Context:
 class Slot:
     """One verdict to be had: its criterion's id, who decides, and the digest of each vote (one unless asked).
 
-    `step` is the step of a verdict that names none: a program's is about the whole response.
+    `step` is the step of a verdict that names none: a program's that looks for nothing is about the whole response.
     """
 
     criterion: str
@@ -102,6 +101,7 @@ class GroupPlanner:
         self._to_ask = tuple([c for c, program in zip(criteria, self._programs, strict=True) if program is None])
         self._templates = setup.alone if setup.asks_alone(len(self._to_ask)) else setup.together
         self._stepwise = setup.way.protocol == "stepwise"
+        self._looks_in_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
         self._questions: dict[tuple[int, ...], list[Question]] = {}
 
@@ -111,7 +111,8 @@ class GroupPlanner:
         Its steps and its final answer are those of all of it, whatever `keep` says: show the judge only this many
         characters, the first and the last half with the middle left out; None shows them all.
         """
-        steps = tuple(split_steps(judged.text)) if self._stepwise else ()
+        parts = tuple(split_steps(judged.text)) if self._stepwise or self._looks_in_steps else ()
+        steps = parts if self._stepwise else ()
         needs_final_answer = (
             self._stepwise or self._context.ground_truth is not None or len(self._to_ask) < len(self._criteria)
         )
@@ -127,7 +128,9 @@ class GroupPlanner:
             for criterion, digest in zip(question.criteria, own, strict=True):
                 votes_of.setdefault(criterion, []).append(digest)
         checks = {
-            criterion.id: Check(program, judged.text, final_answer, self._context.ground_truth)
+            criterion.id: Check(
+                program, judged.text, final_answer, self._context.ground_truth, parts, names_step=self._stepwise
+            )
             for criterion, program in self.verified
         }
         return ResponsePlan(

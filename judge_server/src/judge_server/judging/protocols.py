@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from judge_server.judging.items import NO_STEP, WHOLE_RESPONSE, ItemForm, items_schema, written_tokens
+from judge_server.judging.items import ItemForm, items_schema, written_tokens
 from judge_server.judging.replies import read_grade, read_rating, read_written, read_yes_no
 from judge_server.judging.ways import JudgeSetup
 from judge_server.ports import (
@@ -26,6 +26,7 @@ from judge_server.ports import (
     Written,
 )
 from judge_server.prompts import points
+from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion
 
 FormT = TypeVar("FormT", bound=AnswerForm)

@@ -135,8 +135,8 @@ def parse_reference(text: str) -> Reference:
 def content_digest(criteria: Sequence[Criterion]) -> str:
     """Hash criteria to `sha256:<hex>`: order, ids, wording, kinds, weights, tags and all else count.
 
-    `scale` and `verification` enter only where they are set, so that rubrics without them keep the digests they had
-    before there were any.
+    `scale`, `verification` and the `step` of a verification enter only where they are set, so that rubrics without
+    them keep the digests they had before there were any.
     """
     content = [_content(c) for c in criteria]
     canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -144,7 +144,9 @@ def content_digest(criteria: Sequence[Criterion]) -> str:
 
 
 def _content(criterion: Criterion) -> dict[str, Any]:
-    later = {field for field, default in _LATER_FIELDS.items() if getattr(criterion, field) == default}
+    later: dict[str, Any] = {f: True for f, default in _LATER_FIELDS.items() if getattr(criterion, f) == default}
+    if getattr(criterion.verification, "step", None) is None:
+        later.setdefault("verification", {"step"})
     return criterion.model_dump(mode="json", exclude=later)
 
 

@@ -1,11 +1,12 @@
 """How a criterion is verified: by the judge, or by a program that needs no model.
 
 Programs read the response's final answer (`of: final_answer`) or all of it (`of: response`). What each compares with
-is part of the criterion, or the group's `ground_truth` where it may be left out.
+is part of the criterion, or the group's `ground_truth` where it may be left out. `contains` and `regex` can look in one
+`step` of the response alone.
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     ConfigDict,
@@ -24,6 +25,7 @@ Part = Literal["final_answer", "response"]
 VerificationMethod = Literal["judge", "math", "exact", "contains", "regex", "json_schema", "numeric"]
 
 _Expected = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
+_StepNumber = Annotated[int, Field(ge=0, le=999_999_999)]
 
 
 class ByJudge(Request):
@@ -49,13 +51,34 @@ class Exact(Request):
     case_sensitive: bool = False
 
 
-class Contains(Request):
-    """Every text of `all_of` and, where given, one of `any_of` stands in it; letter case counts only if asked."""
+class _Search(Request):
+    """Something that is looked for, in all of it or in one step.
+
+    `step` is the number of the only step to look in, 0 for the whole response. It is also the step that the verdict
+    belongs to, satisfied or not. In a response without such a step the criterion is not satisfied, and its verdict
+    belongs to no step. Where `step` is left out, a satisfied criterion belongs to the step in which what was looked
+    for begins, and one that is not to no step.
+    """
+
+    of: Part = "response"
+    step: _StepNumber | None = None
+
+    @model_validator(mode="after")
+    def _looks_where_steps_are(self) -> Self:
+        if self.step is not None and self.of == "final_answer":
+            raise ValueError("a final answer has no steps; leave out step, or look in the response")
+        return self
+
+
+class Contains(_Search):
+    """Every text of `all_of` and, where given, one of `any_of` stands in it, or in the `step` of it.
+
+    Letter case counts only if asked.
+    """
 
     method: Literal["contains"]
     all_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
     any_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
-    of: Part = "response"
     case_sensitive: bool = False
 
     @model_validator(mode="after")
@@ -65,12 +88,11 @@ class Contains(Request):
         return self
 
 
-class Regex(Request):
-    """A Python regular expression matches somewhere (`search`), or all of it (`full`)."""
+class Regex(_Search):
+    """A Python regular expression matches somewhere (`search`), or all of it (`full`), or of the `step` of it."""
 
     method: Literal["regex"]
     pattern: Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
-    of: Part = "response"
     case_sensitive: bool = True
     match: Literal["search", "full"] = "search"
 
