@@ -1,0 +1,1 @@
+"""The papers' own figures and numbers, simulated or computed again."""

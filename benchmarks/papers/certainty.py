@@ -1,0 +1,124 @@
+"""`python -m benchmarks.papers.certainty`: DRO's Figure 3, by the simulation of its appendix D.
+
+How well three rewards follow the tokens that reflect the reasoning, as their share falls and as references grow. The
+paper's numbers that were lost are options, listed with their reasons in the second table; the third table changes them
+one at a time.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.papers.choices import VARIATIONS, choices
+from benchmarks.papers.plot import Panel, draw_panels
+from benchmarks.papers.simulation import REWARDS, Point, Setup, measure, share
+from benchmarks.report import publish
+
+SHARES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
+LENGTHS = (100, 200, 400, 800, 1600)
+TOKENS = 3
+FIXED = 1.0
+
+
+class Series(NamedTuple):
+    """Points along one axis."""
+
+    name: str
+    points: dict[float, Point]
+
+
+def run(setup: Setup, trials: int, seed: int) -> list[Series]:
+    """The three panels: by share with lengths drawn, by length with three tokens, by length with one in a hundred."""
+
+    def by_length(reflective: Callable[[int], int], first: int) -> dict[float, Point]:
+        return {
+            length: measure(setup, reflective, trials=trials, seed=seed + first + length, length=length)
+            for length in LENGTHS
+        }
+
+    by_share = {x: measure(setup, share(x / 100), trials=trials, seed=seed + round(10 * x)) for x in SHARES}
+    return [
+        Series("share of reflective tokens, %", by_share),
+        Series(f"tokens, {TOKENS} of them reflective", by_length(lambda _: TOKENS, 10_000)),
+        Series(f"tokens, {FIXED:g}% of them reflective", by_length(share(FIXED / 100), 20_000)),
+    ]
+
+
+def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """A row for each point: mean correlations."""
+    return [
+        {"along": name, "at": f"{x:g}"} | dict(zip(REWARDS, map(float, point.means), strict=True))
+        for name, points in series
+        for x, point in points.items()
+    ]
+
+
+def verdicts(series: Sequence[Series]) -> list[str]:
+    """What the paper says of its figure, and whether these points say so."""
+    points = [point.means for _, along in series for point in along.values()]
+    ordered = sum(bool(logp < prob < r3) for logp, prob, r3 in points)
+    said = [f"R3 above average probability above average log-probability: at {ordered} of {len(points)} points"]
+    for name, along in series:
+        xs = sorted(along)
+        ends = (
+            f"{reward} {along[xs[0]].means[i]:.2f} to {along[xs[-1]].means[i]:.2f}"
+            for i, reward in reversed(list(enumerate(REWARDS)))
+        )
+        said.append(f"{name}, from {xs[0]:g} to {xs[-1]:g}: {', '.join(ends)}")
+    return said
+
+
+def vary(setup: Setup, trials: int, seed: int) -> list[dict[str, Any]]:
+    """Mean correlations at the fixed share and drawn lengths, with one choice changed at a time."""
+
+    def row(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        point = measure(replace(setup, **changes), share(FIXED / 100), trials=trials, seed=seed)
+        return {"changed": name} | dict(zip(REWARDS, map(float, point.means), strict=True))
+
+    return [row("nothing", {})] + [row(name, changes) for name, changes in VARIATIONS.items()]
+
+
+def panels(setup: Setup, series: Sequence[Series]) -> list[Panel]:
+    """What is drawn of the points."""
+    by_share, three, hundredth = (along for _, along in series)
+    drawn = f"References of {setup.shortest:,} to {setup.longest:,} tokens"
+    return [
+        Panel(drawn, "share of reflective tokens", by_share, percent=True),
+        Panel(f"{TOKENS} reflective tokens", "tokens of the reference answer", three),
+        Panel(f"{FIXED:g}% of the tokens reflective", "tokens of the reference answer", hundredth),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--trials", type=int, default=1000, help="groups at each point")
+    parser.add_argument("--seed", type=int, default=0, help="of the whole run")
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder for the plot")
+    for field in fields(Setup):
+        assert field.default is not MISSING
+        among = ("mean", "each") if field.name == "against" else None
+        name, kind = f"--{field.name.replace('_', '-')}", type(field.default)
+        parser.add_argument(name, type=kind, default=field.default, choices=among, help="see benchmarks.papers.choices")
+    given = parser.parse_args(arguments)
+    setup = Setup(**{field.name: getattr(given, field.name) for field in fields(Setup)})
+    series = run(setup, given.trials, given.seed)
+    notes = [
+        f"{given.trials} groups at each point; seed {given.seed}; {setup.group_size} rollouts a group, "
+        f"{setup.shortest} to {setup.longest} tokens where the length is drawn",
+        *verdicts(series),
+    ]
+    publish("certainty", "Correlation of rewards with the tokens that reflect the reasoning", rows(series), notes)
+    lost = choices(setup, given.trials, TOKENS, FIXED, SHARES)
+    publish("certainty_choices", "What was lost, and what stands for it", lost)
+    title = f"One choice changed, {FIXED:g}% of the tokens reflective, lengths drawn"
+    publish("certainty_variations", title, vary(setup, given.trials, given.seed))
+    for ending in ("png", "svg"):
+        draw_panels(panels(setup, series), given.plots / f"dro-figure-3.{ending}")
+    print(f"plot: {given.plots}/dro-figure-3.png and .svg")
+
+
+if __name__ == "__main__":
+    main()

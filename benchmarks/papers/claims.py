@@ -1,0 +1,160 @@
+"""What papers say in numbers, computed again from their own tables, and the verdict.
+
+Reads a paper's data files: its tables as they stand and its claims, each with the expression that computes it. Says
+whether a claim follows from the tables, and never whether it is true.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from benchmarks.papers.expressions import Table, evaluate
+from benchmarks.papers.numbers import Number, printed
+
+FOLDER = Path(__file__).parent / "data"
+
+Relation = Literal["equal", "about", "at least", "more than", "less than", "unclear"]
+
+
+class Verdict(StrEnum):
+    """How a claim stands to what is computed."""
+
+    AGREES = "agrees"
+    ROUNDING = "agrees after rounding"
+    DIFFERS = "differs"
+    UNKNOWN = "cannot be told"
+
+
+class Judged(NamedTuple):
+    """A verdict; by how much the computed exceeds the claim, where they differ."""
+
+    verdict: Verdict
+    by: Fraction | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper, in our words; `says` and `computed` are numbers, or lists of as many."""
+
+    paper: str
+    where: str
+    claim: str
+    says: Number | list[Number] | None
+    computed: Number | list[Number] | None
+    relation: Relation = "equal"
+    note: str = ""
+
+    @property
+    def judged(self) -> list[Judged]:
+        """A verdict for each number."""
+        if self.says is None or self.computed is None:
+            return [Judged(Verdict.UNKNOWN)]
+        pairs = zip(_listed(self.says), _listed(self.computed), strict=True)
+        return [judge(says, computed, self.relation) for says, computed in pairs]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its numbers' verdicts."""
+        return max((judged.verdict for judged in self.judged), key=list(Verdict).index)
+
+
+def judge(says: Number | None, computed: Number | None, relation: Relation = "equal") -> Judged:
+    """Compare a number that a paper says with the same one computed of its tables.
+
+    *Agrees*: the numbers as printed give it, rounded as the claim is. *Agrees after rounding*: they do not, but
+    numbers that round to them may. *Differs*: none does. `about` allows a tenth. What is `unclear` in the paper cannot
+    be told.
+    """
+    if says is None or computed is None or relation == "unclear":
+        return Judged(Verdict.UNKNOWN)
+    if relation == "about":
+        holds = abs(computed.value - says.value) <= abs(says.value) / 10
+    elif relation == "at least":
+        holds = computed.value >= says.value
+    elif relation == "more than":
+        holds = computed.value > says.value
+    elif relation == "less than":
+        holds = computed.value < says.value
+    elif says.low <= computed.value <= says.high:
+        holds = True
+    elif computed.low < says.high and says.low < computed.high:
+        return Judged(Verdict.ROUNDING)
+    else:
+        holds = False
+    return Judged(Verdict.AGREES) if holds else Judged(Verdict.DIFFERS, computed.value - says.value)
+
+
+def read_claims(folder: Path = FOLDER) -> list[Claim]:
+    """All claims of all papers, in the order of the folders' and their files' names.
+
+    Raises:
+        ValueError: a claim cannot be computed; the message names the file and the claim.
+    """
+    return [claim for paper in sorted(folder.iterdir()) for claim in read_paper(paper)]
+
+
+def read_paper(folder: Path) -> list[Claim]:
+    """The claims of one paper; the tables of one of its files are known in all. Errors are those of `read_claims`."""
+    documents = {file.name: tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.toml"))}
+    paper = next(document["paper"] for document in documents.values() if "paper" in document)
+    given = [table for document in documents.values() for table in document.get("tables", {}).items()]
+    tables = {key: table for name, data in given for key, table in _tables(name, data)}
+    found = []
+    for name, document in documents.items():
+        for filled in (filled for entry in document.get("claims", []) for filled in _filled(entry, tables)):
+            try:
+                found.append(_claim(paper, filled, tables))
+            except (ValueError, KeyError, SyntaxError, TypeError, ZeroDivisionError, AttributeError) as error:
+                where = f"{folder.name}/{name}, {filled['claim']!r}"
+                raise ValueError(f"{where}: {error!r}; mend the entry") from error
+    return found
+
+
+def _claim(paper: str, entry: Mapping[str, Any], tables: Mapping[str, Table]) -> Claim:
+    says, computed = (evaluate(entry[key], tables) if key in entry else None for key in ("says", "is"))
+    if isinstance(says, list) and isinstance(computed, list) and len(says) != len(computed):
+        raise ValueError(f"{len(says)} numbers are claimed and {len(computed)} computed")
+    relation, note = entry.get("relation", "equal"), entry.get("note", "")
+    return Claim(paper, entry["where"], entry["claim"], says, computed, relation, note)
+
+
+def _tables(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
+    """A table; and one of what its cells have in brackets, `NAME_gains`, for the rows that have it."""
+    columns = tuple(data["columns"].split())
+    rows = {row: _cells(text) for row, text in data["rows"].items()}
+    for row, cells in rows.items():
+        if len(cells) != len(columns):
+            raise ValueError(f"{name}, {row!r}: {len(cells)} cells for {len(columns)} columns")
+    yield name, Table(data["where"], columns, {row: [value for value, _ in cells] for row, cells in rows.items()})
+    gains = {row: [gain for _, gain in cells] for row, cells in rows.items() if all(gain for _, gain in cells)}
+    if gains:
+        yield f"{name}_gains", Table(data["where"], columns, gains)
+
+
+def _cells(text: str) -> list[tuple[Number | None, Number | None]]:
+    """Cells such as `61.1 (+14.3)`: the number, and the one in brackets. A lost one is `?`."""
+    cells: list[tuple[Number | None, Number | None]] = []
+    for word in text.split():
+        if word.startswith("("):
+            cells[-1] = (cells[-1][0], printed(word.strip("()")))
+        else:
+            cells.append((None if word == "?" else printed(word), None))
+    return cells
+
+
+def _filled(entry: Mapping[str, Any], tables: Mapping[str, Table]) -> Iterator[dict[str, Any]]:
+    """The entry; with `each`, once for each of its values, or for each row of the table of that name."""
+    each = entry.get("each")
+    if each is None:
+        yield dict(entry)
+        return
+    for values in [{"row": row} for row in tables[each].rows] if isinstance(each, str) else each:
+        yield {key: text.format(**values) for key, text in entry.items() if key != "each"}
+
+
+def _listed(value: Number | list[Number]) -> list[Number]:
+    return value if isinstance(value, list) else [value]

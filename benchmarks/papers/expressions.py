@@ -1,0 +1,186 @@
+"""Expressions over a paper's tables, as the data files write them: `mean(t1["RaR"][:6])`.
+
+Arithmetic, comparisons, rows by name, columns by name, and the functions of `FUNCTIONS`; nothing else of Python. A
+number in an expression is one that a paper prints, so that 3.50 is rounded at its second decimal and 350 is a count;
+text that is no key is one too: "12K", "92%".
+"""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from benchmarks.papers.numbers import Number, exact, mean, printed, root, total
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as a paper prints it: rows of numbers by name. A cell that was lost is None."""
+
+    where: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, list[Any]]
+
+    def column(self, name: str) -> list[Any]:
+        """The numbers of one column, in the order of the rows."""
+        return [row[self.columns.index(name)] for row in self.rows.values()]
+
+
+def _leads(row: Sequence[Number], *others: Sequence[Number]) -> Number:
+    """In how many columns a row is above each of the others."""
+    return exact(sum(all(own.value > other.value for other in rest) for own, *rest in zip(row, *others, strict=True)))
+
+
+def _count(values: Sequence[bool]) -> Number:
+    return exact(sum(values))
+
+
+def _attainable(values: Sequence[Number], size: Number) -> Number:
+    """How many percentages are those of a whole number among `size`."""
+    counts = ((math.ceil(x.low / 100 * size.value), x.high / 100 * size.value) for x in values)
+    return exact(sum(first <= last for first, last in counts))
+
+
+def _p_value(correlation: Number, size: Number) -> Number:
+    """The two-sided p of a correlation of so many pairs, by Student's t, for an even number of degrees of freedom.
+
+    With t = tan(a) sqrt(n), the chance of less than t is sin(a) (1 + 1/2 cos²a + (1·3)/(2·4) cos⁴a + …), n/2 terms.
+    """
+    freedom = int(size.value) - 2
+    if freedom < 2 or freedom % 2:
+        raise ValueError(f"{freedom} degrees of freedom; this series is for an even number")
+
+    def against_chance(strength: float) -> float:
+        cosine2, term, series = 1 - strength * strength, 1.0, 1.0
+        for k in range(1, freedom // 2):
+            term *= (2 * k - 1) / (2 * k) * cosine2
+            series += term
+        return strength * series
+
+    return exact(1) - abs(correlation).through(against_chance)
+
+
+def _weighted(values: Sequence[Number], counts: Sequence[Number]) -> Number:
+    """The mean of values that occur so often."""
+    return total([value * count for value, count in zip(values, counts, strict=True)]) / total(counts)
+
+
+def _deviation(values: Sequence[Number], counts: Sequence[Number]) -> Number:
+    """The population's deviation of values that occur so often."""
+    centre = _weighted(values, counts)
+    return root(_weighted([(value - centre) * (value - centre) for value in values], counts))
+
+
+def _median(values: Sequence[Number], counts: Sequence[Number]) -> Number:
+    """The median of values that occur so often, of two in the middle their mean."""
+    every = sorted(value.value for value, n in zip(values, counts, strict=True) for _ in range(int(n.value)))
+    return exact((every[(len(every) - 1) // 2] + every[len(every) // 2]) / 2)
+
+
+def _modulo(value: Number, divisor: Number) -> Number:
+    return exact(value.value % divisor.value)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "mean": mean,
+    "sum": total,
+    "count": _count,
+    "len": lambda values: exact(len(values)),
+    "max": lambda values: max(values, key=lambda x: x.value),
+    "min": lambda values: min(values, key=lambda x: x.value),
+    "weighted": _weighted,
+    "deviation": _deviation,
+    "median": _median,
+    "leads": _leads,
+    "attainable": _attainable,
+    "p_value": _p_value,
+    "modulo": _modulo,
+    "binomial": lambda n, k: exact(math.comb(int(n.value), int(k.value))),
+    "column": lambda table, name: table.column(name),
+}
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Fraction, Fraction], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+}
+
+
+def evaluate(text: str, names: Mapping[str, Any]) -> Any:
+    """Compute an expression.
+
+    Args:
+        text: the expression.
+        names: tables and rows by the names that it uses.
+
+    Raises:
+        ValueError: it uses something that expressions have not.
+        KeyError: a table, row or column that is not there.
+    """
+    bracketed = f"({text})"  # so that lines may break
+    return _Evaluator(bracketed, names).visit(ast.parse(bracketed, mode="eval").body)
+
+
+class _Evaluator(ast.NodeVisitor):
+    def __init__(self, text: str, names: Mapping[str, Any]) -> None:
+        self._text, self._names = text, names
+
+    def visit_Constant(self, node: ast.Constant) -> Number:
+        return printed(node.value if isinstance(node.value, str) else ast.get_source_segment(self._text, node) or "")
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        return self._names[node.id]
+
+    def visit_List(self, node: ast.List) -> list[Any]:
+        return [self.visit(element) for element in node.elts]
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        value = self.visit(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        return _spread(_ARITHMETIC[type(node.op)], self.visit(node.left), self.visit(node.right))
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        compare = _COMPARISONS[type(node.ops[0])]
+        return _spread(lambda a, b: compare(a.value, b.value), self.visit(node.left), self.visit(node.comparators[0]))
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
+            raise ValueError(f"{self._text!r} calls something else than {', '.join(FUNCTIONS)}")
+        keys = [
+            arg.value if isinstance(arg, ast.Constant) and node.func.id == "column" else self.visit(arg)
+            for arg in node.args
+        ]
+        return FUNCTIONS[node.func.id](*keys)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        of = self.visit(node.value)
+        if isinstance(node.slice, ast.Slice):
+            return of[slice(*(part and ast.literal_eval(part) for part in (node.slice.lower, node.slice.upper)))]
+        key = ast.literal_eval(node.slice)
+        return of.rows[key] if isinstance(of, Table) else of[key]
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        raise ValueError(f"{self._text!r} holds a {type(node).__name__}, which expressions have not")
+
+
+def _spread(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Apply to two numbers, or to each of a list; a number goes with each."""
+    if not isinstance(left, list) and not isinstance(right, list):
+        return operation(left, right)
+    size = len(left) if isinstance(left, list) else len(right)
+    lefts = left if isinstance(left, list) else [left] * size
+    rights = right if isinstance(right, list) else [right] * size
+    return [operation(a, b) for a, b in zip(lefts, rights, strict=True)]

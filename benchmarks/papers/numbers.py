@@ -1,0 +1,101 @@
+"""Numbers as a paper prints them, and the arithmetic of what was rounded away.
+
+A printed number stands for all the numbers that round to it. Whatever is computed of such numbers has a value, that of
+the numbers as printed, and bounds, between which it lies whatever was rounded away. Knows nothing of papers or claims.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+_PRINTED = re.compile(r"(?P<sign>[-+–−]?)(?P<digits>\d[\d,]*)(?P<decimals>\.\d+)?(?P<unit>[K%]?)")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A value and the bounds that rounding leaves it. A count has its value for both."""
+
+    value: Fraction
+    low: Fraction
+    high: Fraction
+    decimals: int = 0
+
+    def __add__(self, other: "Number") -> "Number":
+        """Add; so do the bounds."""
+        return Number(self.value + other.value, self.low + other.low, self.high + other.high)
+
+    def __neg__(self) -> "Number":
+        """Turn the sign, and the bounds."""
+        return Number(-self.value, -self.high, -self.low, self.decimals)
+
+    def __abs__(self) -> "Number":
+        """The size without the sign."""
+        if self.low >= 0:
+            return self
+        return -self if self.high <= 0 else Number(abs(self.value), Fraction(0), max(-self.low, self.high))
+
+    def __sub__(self, other: "Number") -> "Number":
+        """Subtract."""
+        return self + -other
+
+    def __mul__(self, other: "Number") -> "Number":
+        """Multiply; the bounds are the extremes of the four products."""
+        ends = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
+        return Number(self.value * other.value, min(ends), max(ends))
+
+    def __truediv__(self, other: "Number") -> "Number":
+        """Divide.
+
+        Raises:
+            ZeroDivisionError: the divisor may be 0.
+        """
+        if other.low <= 0 <= other.high:
+            raise ZeroDivisionError(f"a divisor lies between {other.low} and {other.high}")
+        return self * Number(1 / other.value, 1 / other.high, 1 / other.low)
+
+    def through(self, rising: Callable[[float], float]) -> "Number":
+        """Apply a function that never falls."""
+        value, low, high = (Fraction(rising(float(x))) for x in (self.value, self.low, self.high))
+        return Number(value, low, high)
+
+
+def exact(value: float | Fraction) -> Number:
+    """A number that nothing was rounded of."""
+    fraction = Fraction(value)
+    return Number(fraction, fraction, fraction)
+
+
+def printed(text: str) -> Number:
+    """Read a number as it stands in a paper.
+
+    One with decimals, a percent sign or a K for thousands was rounded at its last digit; any other is a count.
+
+    Raises:
+        ValueError: the text is no number.
+    """
+    match = _PRINTED.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is no number as papers print them, such as 1,234, 56.70, 98% or 12K")
+    scale = 1000 if match["unit"] == "K" else 1
+    decimals = len(match["decimals"] or ".") - 1
+    size = Fraction(match["digits"].replace(",", "") + (match["decimals"] or "")) * scale
+    value = -size if match["sign"] in ("-", "–", "−") and match["sign"] else size
+    half = Fraction(scale, 2 * 10**decimals) if decimals or match["unit"] else Fraction(0)
+    return Number(value, value - half, value + half, decimals)
+
+
+def mean(numbers: Sequence[Number]) -> Number:
+    """The mean."""
+    return total(numbers) / exact(len(numbers))
+
+
+def total(numbers: Sequence[Number]) -> Number:
+    """The sum."""
+    return sum(numbers[1:], numbers[0])
+
+
+def root(number: Number) -> Number:
+    """The square root."""
+    return number.through(math.sqrt)
