@@ -75,34 +75,6 @@ def test_all_ways_find_the_same_places(case):
         assert places[0] == places[1] == places[2] or "\ufffd" in text[start:end]
 
 
-def longest_decoded(tokenizer, ids):
-    """How many tokens are decoded at a time, at most, while a text is followed."""
-    offsets, text, lengths = TokenOffsets(tokenizer), decode(tokenizer, ids), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offsets, "_decode", lambda part: lengths.append(len(part)) or decode(tokenizer, part))
-        assert offsets._followed(ids, text, windows=True) is not None
-    return max(lengths)
-
-
-@pytest.mark.parametrize("kind", sorted(small.ALL))
-def test_what_is_decoded_does_not_grow_with_the_response(kind):
-    tokenizer = small.ALL[kind]()
-    assert longest_decoded(tokenizer, [index for text in small.TEXTS * 5 for index in encode(tokenizer, text)]) < 12
-
-
-def test_what_is_decoded_does_not_grow_where_tokens_end_within_characters():
-    assert longest_decoded(said_by(b"ab\xc3", b"\xa9x"), [0, 1] * 20) < 6
-
-
-@given(sampled(small.JOINING))
-def test_nothing_is_decoded_where_the_joined_bytes_are_the_text(case):
-    tokenizer, ids = case
-    offsets, text = TokenOffsets(tokenizer), decode(tokenizer, ids)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(tokenizer), "decode", None)
-        assert offsets.step_tokens(ids, text, [(1, 0, len(text))]) is not None
-
-
 @given(st.sampled_from(sorted(small.JOINING)), st.text(LETTERS))
 def test_a_canonical_tokenisation_lies_where_the_tokenizer_says(kind, drawn):
     tokenizer = small.JOINING[kind]()
@@ -160,6 +132,9 @@ def test_special_tokens_have_no_place_wherever_they_stand():
 def test_added_tokens_that_are_not_special_have_a_place():
     tokenizer = small.llama()
     assert parts(tokenizer, ids_of(tokenizer, "<think>", "▁", "</think>")) == ["<think>", " ", "</think>"]
+    tokenizer = said_by(b"a")
+    tokenizer.add_tokens(["two words", "日本", "soft\u00adly"])
+    assert parts(tokenizer, [0, 3, 4, 5]) == ["a", "two words", "日本", "soft\u00adly"]
 
 
 def test_a_leading_space_that_the_decoder_drops_has_no_place():

@@ -33,6 +33,7 @@ async def test_a_client_lends_its_settings_and_stays_its_owners(make):
     assert (made.base_url, made.run) == (URL, "run")
     for name in ("timeout_s", "retries", "retry_budget_s", "headers"):
         assert getattr(made.settings, name) == getattr(lender.settings, name)
+    assert made.settings.sleep is asyncio.sleep
     assert "secret" not in repr(made.settings)
 
 

@@ -147,7 +147,8 @@ async def test_two_rubric_rewards_of_one_trainer_log_apart():
 
 
 async def test_the_rows_of_the_latest_call_are_kept_in_its_order():
-    _, _, reward = await logged(giving(*ANSWERS), 4, CRITERIA)
+    metrics, _, reward = await logged(giving(*ANSWERS), 4, CRITERIA)
+    assert {name for name in metrics if "pass" in name} == {"rubric/pass/a", "rubric/pass/b"}
     rows = reward.last.rows
     assert [row.reward for row in rows] == [1.0, 0.5, 0.0, None]
     assert [row.answer.status for row in rows] == ["scored", "partial", "partial", "unscored"]

@@ -24,8 +24,8 @@ async def constant(prompts, completions, value=1.0, **_):
 
 
 class Callable:
-    async def __call__(self, completions, **_):
-        return [2.0] * len(completions)
+    async def __call__(self, completions, factor=1.0, **_):
+        return [2.0 * factor] * len(completions)
 
 
 def nothing(prompts, **_):
@@ -38,7 +38,9 @@ def nothing(prompts, **_):
         ([length], None, [4.25, 3.5]),
         ([length, constant], [2.0, 0.5, -1.0], [1.5, 1.5]),
         ([functools.partial(constant, value=3.0)], None, [3.25, 3.5]),
+        ([functools.partial(Callable(), factor=2.0)], None, [4.25, 4.5]),
         ([Callable()], [1.0, 0.0], [0.25, 0.5]),
+        ([Callable(), length], [1.0, 1e308, 1e308], [None, None]),
         ([lambda prompts, **_: np.array([1.0, 2.0])], None, [1.25, 2.5]),
         ([nothing], None, [None, 1.5]),
     ],

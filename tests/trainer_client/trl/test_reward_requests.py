@@ -37,7 +37,7 @@ def test_requests_keep_to_a_size_that_a_service_takes(monkeypatch):
         [[2]],
         [[3]],
     ]
-    assert places(read(["a" * 100] * 4, ["x" * 50] * 4)) == [[[0, 1]], [[2, 3]]]
+    assert places(read(["a" * 100] * 6, ["x" * 50] * 6)) == [[[0, 1]], [[2, 3]], [[4, 5]]]
     assert places(read(["a", "b"], ["x" * 20] * 2)) == [[[0], [1]]]
 
 

@@ -42,9 +42,9 @@ class TokenOffsets:
 
         Returns:
             The text, and T x 2 places [start, end) in its code points. Tokens that make a character together, or the
-            U+FFFD for what is none, all have it in their span. A token without text is at (0, 0): a special token, an
-            id that the vocabulary lacks, a leading space that the decoder drops. The others' starts and ends never
-            decrease, and together they cover the text.
+            U+FFFD for what is none, all have it in their span (the last alone, where a decoder leaves incomplete ones
+            out). A token without text is at (0, 0): a special token, an id that the vocabulary lacks, a leading space
+            that the decoder drops. The others' starts and ends never decrease, and together they cover the text.
 
         Raises:
             ValueError: an id is negative.
