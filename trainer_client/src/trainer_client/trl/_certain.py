@@ -9,9 +9,8 @@ from trl.trainer.utils import create_model_from_path, get_config_model_id
 
 from trainer_client.dro import rouge_l_f1
 from trainer_client.reasoning import split_reasoning
-from trainer_client.trl._certainty import reference_probabilities
+from trainer_client.trl._reflection import Reflection, reference_text
 from trainer_client.trl.methods import Rollout
-from trainer_client.trl.offsets import TokenOffsets
 
 
 class CertaintyReader:
@@ -23,7 +22,7 @@ class CertaintyReader:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._rule = trainer.method.answer_rule
-        self._offsets = TokenOffsets(trainer._tokenizer)
+        self._reflection = Reflection(trainer._tokenizer, self._rule)
         self._model: Any = None
 
     def judged(self, completions: Sequence[Any]) -> list[Any]:
@@ -39,21 +38,17 @@ class CertaintyReader:
     ) -> list[Rollout]:
         """Read N rollouts: their certainties, and ROUGE-L of their answers."""
         read = self._with_scores(rollouts)
-        references = [str(row.get("reference_answer") or "").strip() for row in inputs]
+        references = [reference_text(row.get("reference_answer")) for row in inputs]
         alike = groupby(range(len(read)), key=lambda row: (tuple(prompt_ids[row]), references[row]))
         for (prompt, reference), rows in alike:
-            answer = self._trainer._tokenizer(reference, add_special_tokens=False)["input_ids"]
+            answer = self._reflection.reference_tokens(reference)
             if not answer:
                 continue
             places = list(rows)
-            parts = [self._parts(completion_ids[row]) for row in places]
-            reasonings = [reasoning for reasoning, _ in parts]
-            found = reference_probabilities(
-                self._frozen(), prompt, reasonings, answer, self._trainer._tokenizer.pad_token_id
-            )
-            for row, certainty, (_, text) in zip(places, found.tolist(), parts, strict=True):
-                overlap = rouge_l_f1(text, reference)
-                read[row] = replace(read[row], certainty=tuple(certainty), overlap=overlap)
+            found = self._reflection.after(self._frozen(), prompt, [completion_ids[row] for row in places], answer)
+            for row, reflected in zip(places, found, strict=True):
+                overlap = rouge_l_f1(reflected.answer, reference)
+                read[row] = replace(read[row], certainty=reflected.certainty, overlap=overlap)
         return read
 
     def _with_scores(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -64,14 +59,6 @@ class CertaintyReader:
             replace(rollout, scores=row.answer and tuple(verdict.score for verdict in row.answer.verdicts))
             for rollout, row in zip(rollouts, reward.last.rows, strict=True)
         ]
-
-    def _parts(self, ids: Sequence[int]) -> tuple[list[int], str]:
-        """Part a response into the tokens of its reasoning and the text of its answer."""
-        text, offsets = self._offsets.text_and_offsets(ids)
-        split = split_reasoning(text, rule=self._rule)
-        end = len(split.reasoning)
-        said = [place for place, (start, stop) in enumerate(offsets.tolist()) if start < stop and start < end]
-        return list(ids[: said[-1] + 1]) if said else [], split.answer
 
     def _answer_of(self, completion: Any) -> Any:
         if isinstance(completion, str):

@@ -38,7 +38,7 @@ def check_functions(functions: Sequence[RewardFunction], weights: Sequence[float
 
 
 async def call_other(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
-    """Give a function's rewards of N rows; None where it gives none, or no finite number.
+    """Give a function's rewards of N rows; None where it gives none, and what is no finite number is told.
 
     Raises:
         ValueError: it does not give N.
@@ -55,7 +55,7 @@ async def call_other(function: RewardFunction, columns: Mapping[str, Any], rows:
             lost,
             rows,
         )
-    return [reward if reward is not None and math.isfinite(reward) else None for reward in rewards]
+    return rewards
 
 
 def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> float | None:

@@ -1,0 +1,72 @@
+"""From sampled responses to a model's certainty of the reference answer: the same in training and before it.
+
+A response is parted by its own tokens, never by tokenising it again. Samples nothing, and makes no reward.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from trainer_client.reasoning import SplitRule, find_answer, split_reasoning
+from trainer_client.trl._certainty import reference_probabilities
+from trainer_client.trl.offsets import TokenOffsets
+
+
+class Reflected(NamedTuple):
+    """Of one response: p of each of the T tokens of the reference answer after its reasoning, and its own answer."""
+
+    certainty: tuple[float, ...]
+    answer: str
+
+
+class Reflection:
+    """How certain a model is of a reference answer after the reasoning of each response.
+
+    Args:
+        tokenizer: the model's.
+        rule: where in a response its answer begins; see `trainer_client.reasoning`.
+    """
+
+    def __init__(self, tokenizer: Any, rule: SplitRule = find_answer) -> None:
+        self._tokenizer = tokenizer
+        self._rule = rule
+        self._offsets = TokenOffsets(tokenizer)
+
+    def reference_tokens(self, reference: object) -> list[int]:
+        """Give the T tokens of a reference answer, tokenised alone; none where it is None or blank."""
+        text = reference_text(reference)
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        return ids
+
+    def after(
+        self, model: Any, prompt: Sequence[int], responses: Sequence[Sequence[int]], reference: Sequence[int]
+    ) -> list[Reflected]:
+        """Look at n responses to one prompt.
+
+        Args:
+            model: a causal language model of transformers.
+            prompt: its tokens, at least one.
+            responses: n lists of tokens, as they were sampled.
+            reference: the T tokens of the reference answer, at least one.
+        """
+        parts = [self._parts(ids) for ids in responses]
+        pad = self._tokenizer.pad_token_id
+        found = reference_probabilities(
+            model, prompt, [reasoning for reasoning, _ in parts], reference, reference[0] if pad is None else pad
+        )
+        return [
+            Reflected(tuple(certainty), answer)
+            for certainty, (_, answer) in zip(found.tolist(), parts, strict=True)
+        ]
+
+    def _parts(self, ids: Sequence[int]) -> tuple[list[int], str]:
+        """Part a response into the tokens of its reasoning and the text of its answer."""
+        text, offsets = self._offsets.text_and_offsets(ids)
+        split = split_reasoning(text, rule=self._rule)
+        end = len(split.reasoning)
+        said = [place for place, (start, stop) in enumerate(offsets.tolist()) if start < stop and start < end]
+        return list(ids[: said[-1] + 1]) if said else [], split.answer
+
+
+def reference_text(reference: object) -> str:
+    """Give a reference answer as text, without the space around it; empty where there is none."""
+    return "" if reference is None else str(reference).strip()
