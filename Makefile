@@ -13,7 +13,7 @@ VLLM_MODEL := qwen2.5-coder-0.5b
 VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test check format serve bench bench-http bench-engine bench-ways agreement papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test check format serve bench bench-http bench-engine bench-ways agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -79,6 +79,9 @@ bench-ways: $(STAMP) ## criteria in a call and reasons first, against labels; DA
 
 agreement: $(STAMP) ## verdicts against labels; DATA is a folder with the public data sets
 	@$(BIN)/python -m benchmarks.agreement $(DATA)
+
+learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; half an hour on two cores
+	@$(BIN)/python -m examples.learning
 
 papers: $(STAMP) ## the papers' numbers recomputed from their own tables, and DRO's Figure 3 by its simulation
 	@$(BIN)/python -m benchmarks.papers.tables
