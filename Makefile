@@ -47,7 +47,7 @@ check: $(STAMP) ## format, lint, types, import floors and the quick tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not install and not vllm"
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not install and not vllm and not trl"
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .

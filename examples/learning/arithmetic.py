@@ -25,9 +25,9 @@ CARRY = 4
 
 Mistake = Literal["carry", "slip", "operator", "operand", "skip", "copy", "box"]
 """`carry`: a carry is forgotten, so the result is off by ten. `slip`: it is off by one. `operator`, `operand`: another
-one than asked for is used. `skip`: the next operation is done in its place. `copy`: the number before is copied wrongly,
-and the result is right all the same, so that no final answer tells. `box`: another number than the last result is put
-in the box."""
+one than asked for is used. `skip`: the next operation is done in its place. `copy`: the number before is copied
+wrongly, and the result is right all the same, so that no final answer tells. `box`: another number than the last result
+is put in the box."""
 
 MISTAKES: tuple[Mistake, ...] = get_args(Mistake)
 
