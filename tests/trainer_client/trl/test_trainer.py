@@ -198,3 +198,25 @@ def test_samples_of_the_policy_itself_are_scored(tmp_path, url):
     trained = trainer(tmp_path, url, method="srar", max_completion_length=8, max_steps=2)
     trained.train()
     assert trained.state.log_history[0]["steps/without"] == 1.0
+
+
+TURNED = "### Step 2: 7*2=14\n### Step 1: 3+4=7\n\\boxed{14}"
+TWICE = "### Step 1: 3+4=7\n### Step 1: 7*2=14\n\\boxed{13}"
+CUT = "### Step 1: 3+4=7\n### Ste"
+EMPTY = ""
+
+
+def test_steps_out_of_order_repeated_cut_or_missing_have_defined_advantages(tmp_path, url):
+    trained = trainer(tmp_path, url, texts=[TURNED, TWICE, CUT, EMPTY], method="srar", ended=False)
+    output = trained._generate_and_score_completions([dict(row) for row in dataset() for _ in range(4)])
+    header = len("### Step 1: 3+4=7\n")
+    after = len("### Step 2: 7*2=14\n")
+    spans = [{2: (0, after), 1: (after, len(TURNED))}, {1: (0, header)}, {1: (0, len(CUT))}, {}]
+    deltas = [{1: 0.4, 2: 0.4}, {1: 0.4}, {1: 0.4}, {}]
+    lengths = [len(TURNED), len(TWICE), len(CUT), 1]
+    expected = stepwise_advantages([1.0, 0.1, 0.0, 0.0], deltas, spans, lengths)
+    for row, advantages in enumerate(expected):
+        assert output["advantages"][row, : len(advantages)].tolist() == pytest.approx(list(advantages), abs=1e-5)
+    assert output["advantages"].isfinite().all()
+    assert trained.state.log_history == []
+    assert trained._metrics["eval"]["steps/without"] == [0.25]

@@ -92,8 +92,8 @@ def saying(*texts: str, ended: bool = True) -> Callable[[list[Any], Any], dict[s
         words = trainer.processing_class
         first = trainer.accelerator.process_index * len(prompts)
         said = [texts[(first + row) % len(texts)] for row in range(len(prompts))]
-        ends = [words.eos_token_id] if ended else []
-        ids = [words(text)["input_ids"] + ends for text in said]
+        # TRL takes no response without a token, and no generator gives one
+        ids = [words(text)["input_ids"] + [words.eos_token_id] * (ended or not text) for text in said]
         return {
             "prompt_ids": [words(prompt)["input_ids"] for prompt in prompts],
             "completion_ids": ids,
