@@ -1,0 +1,151 @@
+"""The estimators on tensors laid out as verl does: what the pure functions say, and nothing from unscored rows."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer_client.verl_batches import ALL, batches, laid_out, members
+from trainer_client.advantages import group_advantages
+from trainer_client.verl.estimators import ESTIMATORS, StepTokens, TooManyUnscored, carrying
+
+PURE = {
+    "adjudge_group": lambda rewards, **options: group_advantages(rewards, **options),
+    "adjudge_leave_one_out": lambda rewards, **options: group_advantages(rewards, baseline="leave_one_out", **options),
+}
+
+
+@pytest.mark.parametrize("name", PURE)
+@given(batch=batches(), divide=st.booleans(), ddof=st.sampled_from([0, 1]))
+def test_they_are_the_pure_functions_group_by_group(name, batch, divide, ddof):
+    rewards, lengths, names = batch
+    config = {"norm_adv_by_std_in_grpo": divide, "adjudge": {**ALL, "ddof": ddof}}
+    advantages, returns = ESTIMATORS[name](**laid_out(*batch), config=config)
+    assert torch.equal(advantages, returns)
+    assert advantages.dtype == torch.float32
+    for rows in members(names):
+        expected = PURE[name]([rewards[row] for row in rows], scale="std" if divide else "none", ddof=ddof)
+        for row, value in zip(rows, expected, strict=True):
+            assert advantages[row, : lengths[row]].tolist() == pytest.approx([value] * lengths[row], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", PURE)
+@given(batch=batches())
+def test_unscored_rows_and_masked_tokens_get_exactly_zero(name, batch):
+    rewards, lengths, _ = batch
+    advantages, _ = ESTIMATORS[name](**laid_out(*batch), config={"adjudge": ALL})
+    assert torch.isfinite(advantages).all()
+    for row, reward in enumerate(rewards):
+        assert not advantages[row, lengths[row] :].any()
+        assert reward is not None or not advantages[row].any()
+
+
+@pytest.mark.parametrize("name", PURE)
+@given(batch=batches())
+def test_the_advantages_of_a_group_sum_to_zero(name, batch):
+    advantages, _ = ESTIMATORS[name](**laid_out(*batch), config={"adjudge": ALL})
+    for rows in members(batch[2]):
+        assert advantages[rows, 0].double().sum().abs() < 1e-5 * max(1.0, advantages[rows, 0].abs().max())
+
+
+@pytest.mark.parametrize("name", PURE)
+@given(batch=batches(), place=st.integers(0, 12), name_=st.sampled_from(["u1", "u2"]), masked=st.booleans())
+def test_a_row_without_a_reward_or_a_token_changes_nothing_for_the_others(name, batch, place, name_, masked):
+    rewards, lengths, names = batch
+    place = min(place, len(rewards))
+    more = laid_out(
+        [*rewards[:place], 9.0 if masked else None, *rewards[place:]],
+        [*lengths[:place], 2, *lengths[place:]],
+        [*names[:place], name_, *names[place:]],
+    )
+    if masked:
+        more["response_mask"][place] = 0
+    advantages, _ = ESTIMATORS[name](**more, config={"adjudge": ALL})
+    assert not advantages[place].any()
+    alone, _ = ESTIMATORS[name](**laid_out(*batch), config={"adjudge": ALL})
+    rest = [row for row in range(len(rewards) + 1) if row != place]
+    assert torch.equal(advantages[rest], alone)
+
+
+@given(batch=batches(), order=st.randoms(use_true_random=False))
+def test_the_order_of_the_rows_plays_no_part(batch, order):
+    places = list(range(len(batch[0])))
+    order.shuffle(places)
+    here, _ = ESTIMATORS["adjudge_group"](**laid_out(*batch), config={"adjudge": ALL})
+    there, _ = ESTIMATORS["adjudge_group"](
+        **laid_out(*([column[place] for place in places] for column in batch)), config={"adjudge": ALL}
+    )
+    assert torch.allclose(there, here[places], rtol=1e-5, atol=1e-5)
+
+
+def test_a_reward_whose_last_token_is_masked_counts():
+    """A rollout may end with a tool's answer, whose tokens are not trained."""
+    batch = laid_out([1.0, 0.0], [3, 3], ["u", "u"])
+    batch["response_mask"][0, 2] = 0
+    advantages, _ = ESTIMATORS["adjudge_group"](**batch)
+    assert advantages[0].tolist() == pytest.approx([1, 1, 0, 0, 0, 0], abs=1e-5)
+
+
+def test_a_penalty_on_every_token_is_part_of_the_reward_and_nan_stays_none():
+    batch = laid_out([1.0, 0.0, None], [2, 2, 2], ["u", "u", "u"])
+    batch["token_level_rewards"][:, 0] -= 0.5
+    advantages, _ = ESTIMATORS["adjudge_leave_one_out"](**batch, config={"norm_adv_by_std_in_grpo": False})
+    assert advantages[:, 0].tolist() == pytest.approx([1.0, -1.0, 0.0])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+def test_any_type_of_mask_will_do(dtype):
+    advantages, _ = ESTIMATORS["adjudge_group"](**laid_out([1.0, 0.0], [1, 2], ["u", "u"], dtype=dtype))
+    assert advantages.dtype == torch.float32
+    assert advantages.sum(dim=0).tolist() == pytest.approx([0, -1, 0, 0, 0, 0], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_batch_with_too_many_unscored_rows_stops_training(name):
+    steps = [StepTokens({}, {})] * 4
+    with carrying(steps), pytest.raises(TooManyUnscored, match=r"3 of 4.*deadline_s.*max_unscored=1\.0"):
+        ESTIMATORS[name](**laid_out([1.0, None, None, None], [1] * 4, ["u"] * 4))
+    with carrying(steps):
+        ESTIMATORS[name](**laid_out([1.0, 0.0, None, None], [1] * 4, ["u"] * 4))
+
+
+def test_padding_does_not_count_towards_the_share_of_unscored_rows():
+    batch = laid_out([1.0, None, 0.0, 0.0], [1] * 4, ["u", "u", "pad", "pad"])
+    batch["response_mask"][2:] = 0
+    ESTIMATORS["adjudge_group"](**batch)
+    batch["token_level_rewards"][0] = math.nan
+    with pytest.raises(TooManyUnscored, match="2 of 2"):
+        ESTIMATORS["adjudge_group"](**batch)
+
+
+def test_an_infinite_reward_is_refused():
+    with pytest.raises(ValueError, match="finite"):
+        ESTIMATORS["adjudge_group"](**laid_out([math.inf, 0.0], [1, 1], ["u", "u"]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"response_mask": torch.ones(2, 5)},
+        {"index": np.array(["u"], dtype=object)},
+        {"token_level_rewards": torch.zeros(2), "response_mask": torch.ones(2)},
+    ],
+)
+def test_other_shapes_are_refused(change):
+    with pytest.raises(ValueError, match="B x T"):
+        ESTIMATORS["adjudge_group"](**{**laid_out([1.0, 0.0], [1, 1], ["u", "u"]), **change})
+
+
+@pytest.mark.parametrize("own", [{"dof": 1}, {"baseline": "mean"}, {"scale": "none"}])
+def test_an_option_that_there_is_not_is_refused(own):
+    with pytest.raises(TypeError, match=next(iter(own))):
+        ESTIMATORS["adjudge_leave_one_out"](**laid_out([1.0, 0.0], [1, 1], ["u", "u"]), config={"adjudge": own})
+
+
+@pytest.mark.parametrize("config", [None, {}, {"adjudge": None}, {"norm_adv_by_std_in_grpo": True}])
+def test_the_defaults_are_the_papers(config):
+    advantages, _ = ESTIMATORS["adjudge_group"](**laid_out([1.0, 0.0, 0.5], [1] * 3, ["u"] * 3), config=config)
+    assert advantages[:, 0].tolist() == pytest.approx(group_advantages([1.0, 0.0, 0.5]).tolist(), rel=1e-6)

@@ -1,0 +1,141 @@
+"""What is recorded of verl against verl itself, where it is installed: `make install` leaves it out."""
+
+import asyncio
+import inspect
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainer_client.fake_service import REWARDS, Reply
+from tests.trainer_client.trl.small_tokenizers import byte_level
+from tests.trainer_client.verl_batches import laid_out
+from tests.trainer_client.verl_recorded import (
+    ESTIMATOR_KEYWORDS,
+    QUEUE_PARAMETERS,
+    REGISTER_PARAMETERS,
+    REWARD_KEYWORDS,
+    TRAINER_METHOD,
+    VERSION,
+)
+from trainer_client.advantages import group_advantages
+from trainer_client.verl.estimators import ESTIMATORS, StepTokens, carrying
+
+verl = pytest.importorskip("verl")
+
+CORE = "verl.trainer.ppo.core_algos"
+ROW = {"prompt": "6 times 7?", "rubric": "math/q@3"}
+
+
+def imported(name):
+    return pytest.importorskip(name)
+
+
+def parameters(function):
+    return tuple(inspect.signature(function).parameters)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """verl with the plugin imported, as `VERL_USE_EXTERNAL_MODULES` has it."""
+    imported("trainer_client.verl.plugin")
+
+
+def settings(*overrides):
+    """verl's whole configuration, with these lines."""
+    hydra = imported("hydra")
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        return hydra.compose("ppo_trainer", overrides=list(overrides))
+
+
+def data(tensors, **columns):
+    columns = {name: np.array([value], dtype=object) for name, value in columns.items()}
+    batch = imported("tensordict").TensorDict(tensors, batch_size=len(next(iter(tensors.values()))))
+    return verl.DataProto(batch=batch, non_tensor_batch=columns)
+
+
+def test_the_version_is_the_recorded_one():
+    assert verl.__version__ == VERSION
+
+
+def test_the_recorded_signatures_are_verls():
+    assert parameters(imported(CORE).register_adv_est) == REGISTER_PARAMETERS
+    assert parameters(imported("verl.trainer.ppo.v1").PPOTrainer._compute_advantage) == TRAINER_METHOD
+    assert parameters(imported("transfer_queue").kv_batch_get) == QUEUE_PARAMETERS
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_verl_calls_an_estimator_with_what_is_recorded(name, monkeypatch):
+    seen = {}
+
+    def estimate(**keywords):
+        seen.update(keywords)
+        return keywords["token_level_rewards"], keywords["token_level_rewards"]
+
+    monkeypatch.setitem(imported(CORE).ADV_ESTIMATOR_REGISTRY, name, estimate)
+    batch = laid_out([1.0, 0.0], [1, 2], ["u", "u"])
+    made = data({key: batch[key] for key in ("token_level_rewards", "response_mask")})
+    made.non_tensor_batch.update(uid=batch["index"], steps=np.array(["[]", "[]"], dtype=object))
+    imported("verl.trainer.ppo.ray_trainer").compute_advantage(made, name, config={})
+    assert seen.keys() == set(ESTIMATOR_KEYWORDS)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_verl_computes_advantages_by_a_registered_name(name):
+    config = settings(f"algorithm.adv_estimator={name}", "+algorithm.adjudge.max_unscored=0.9").algorithm
+    rewards = [1.0, None, 0.0, 0.5]
+    batch = laid_out(rewards, [3, 2, 3, 1], ["u"] * 4)
+    made = data({key: batch[key] for key in ("token_level_rewards", "response_mask")})
+    made.non_tensor_batch["uid"] = batch["index"]
+    with carrying([StepTokens({}, {})] * 4):
+        out = imported("verl.trainer.ppo.ray_trainer").compute_advantage(made, name, config=config)
+    baseline = "leave_one_out" if name == "adjudge_leave_one_out" else "mean"
+    assert out.batch["advantages"][:, 0].tolist() == pytest.approx(
+        group_advantages(rewards, baseline=baseline), rel=1e-6
+    )
+
+
+def test_verls_reward_loop_finds_the_function_and_keeps_what_it_tells(service):
+    response = {"reward": None, "status": "unscored", "verdicts": []}
+    service.script(Reply(body={**REWARDS, "groups": [{"id": "g", "responses": [response]}]}))
+    config = settings(
+        "reward.custom_reward_function.path=pkg://trainer_client.verl",
+        f"+reward.custom_reward_function.reward_kwargs.url={service.url}",
+        "+reward.custom_reward_function.reward_kwargs.run=verl-1",
+    )
+    function = imported("verl.trainer.ppo.reward").get_custom_reward_fn(config)
+    naive = imported("verl.experimental.reward_loop.reward_manager.naive").NaiveRewardManager
+    tokenizer = byte_level()
+    ids = torch.tensor([[*tokenizer.encode("It is 42."), tokenizer.eos_token_id]])
+    row = data(
+        {"responses": ids, "attention_mask": torch.ones_like(ids)},
+        data_source="math",
+        reward_model={"ground_truth": "42", "style": "rule"},
+        extra_info=dict(ROW),
+        tool_extra_fields={"max_global_steps": 3},
+    )
+
+    async def run():
+        return await naive(config, tokenizer, function).run_single(row)
+
+    result = asyncio.run(run())
+    assert math.isnan(result["reward_score"])
+    assert result["reward_extra_info"]["unscored"] == 1.0
+    [asked] = service.asked
+    assert (asked.json["run"], asked.json["step"]) == ("verl-1", 3)
+    [group] = asked.json["groups"]
+    assert (group["responses"], group["rubric"], group["ground_truth"]) == (["It is 42."], "math/q@3", "42")
+
+
+def test_verl_passes_a_reward_function_what_is_recorded():
+    source = inspect.getsource(imported("verl.experimental.reward_loop.reward_manager.naive"))
+    assert all(f"{name}=" in source for name in REWARD_KEYWORDS)
+
+
+def test_verls_own_estimators_pass_nan_on_to_the_whole_group():
+    """Why the score of a response that the judge failed on is NaN: no estimator takes it for a reward."""
+    batch = laid_out([1.0, None, 0.0], [1] * 3, ["u"] * 3)
+    for name in ("grpo", "rloo"):
+        advantages, _ = imported(CORE).get_adv_estimator_fn(name)(**batch)
+        assert advantages[:, 0].isnan().all()

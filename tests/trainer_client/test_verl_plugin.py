@@ -1,0 +1,175 @@
+"""What verl imports: estimators registered under their names, and steps carried past its trainer."""
+
+import inspect
+import json
+import runpy
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainer_client.trl.small_tokenizers import byte_level
+from tests.trainer_client.verl_recorded import (
+    ESTIMATOR_KEYWORDS,
+    ESTIMATOR_OPTIONAL,
+    QUEUE_PARAMETERS,
+    REGISTER_PARAMETERS,
+    TRAINER_METHOD,
+    Registry,
+    stand_in,
+)
+from trainer_client.advantages import stepwise_advantages
+from trainer_client.steps import split_steps
+from trainer_client.trl.offsets import TokenOffsets
+from trainer_client.verl.estimators import ESTIMATORS, carrying
+
+CORE, TRAINERS = "verl.trainer.ppo.core_algos", "verl.trainer.ppo.v1"
+TEXTS = [
+    "### Step 1: We add 3.\n### Step 2: Then 日本語.",
+    "### Step 1: We add 4.\n### Step 2: ok",
+    "no step 1",
+    "too late",
+]
+DELTAS = [{1: 0.4, 2: -0.5, 0: 1.0}, {1: 0.0, 2: 0.5}, {}, {}]
+BASE = [1.0, 0.0, 0.5, None]
+
+
+def trainer_class():
+    """A class with the method of verl's `PPOTrainer`, which estimates what a test gives it."""
+
+    class PPOTrainer:
+        def __init__(self, estimator, rows):
+            self.config = SimpleNamespace(algorithm=SimpleNamespace(adv_estimator=estimator))
+            self.tokenizer, self.rows, self.seen = byte_level(), rows, []
+
+        def _compute_advantage(self, batch, metrics):
+            """Verl's own."""
+            self.seen.append((batch, metrics))
+            estimate = ESTIMATORS[self.config.algorithm.adv_estimator]
+            return estimate(**self.rows)[0]
+
+    return PPOTrainer
+
+
+class Queue:
+    """`transfer_queue` with rows that were put there, and a record of what was fetched."""
+
+    def __init__(self, ids, extra_fields):
+        self.fetched = []
+        self._held = {
+            "responses": torch.nested.nested_tensor([torch.tensor(row) for row in ids], layout=torch.jagged),
+            "extra_fields": extra_fields,
+        }
+
+    def kv_batch_get(self, keys, partition_id, select_fields):
+        self.fetched.append((keys, partition_id))
+        return {field: self._held[field] for field in select_fields}
+
+
+def scored(ids, text, base, deltas):
+    """A response's extra fields, as the reward function of its worker and verl make them."""
+    spans = {step.number: (step.start, step.end) for step in split_steps(text)}
+    steps = [[number, *spans.get(number, (0, len(text))), delta] for number, delta in deltas.items()]
+    return {"reward_extra_info": {"score": base, "steps": json.dumps(steps)}, "max_global_steps": 1}
+
+
+def batch_of(ids):
+    width = max(map(len, ids))
+    rewards, mask = torch.zeros(len(ids), width), torch.zeros(len(ids), width, dtype=torch.int64)
+    for row, (own, base) in enumerate(zip(ids, BASE, strict=True)):
+        rewards[row, len(own) - 1] = float("nan") if base is None else base
+        mask[row, : len(own)] = 1
+    index = np.array(["u"] * len(ids), dtype=object)
+    return {"token_level_rewards": rewards, "response_mask": mask, "index": index}
+
+
+@pytest.fixture
+def ids():
+    tokenizer = byte_level()
+    return [[*tokenizer.encode(text), tokenizer.eos_token_id] for text in TEXTS]
+
+
+@pytest.fixture
+def carried(monkeypatch, ids):
+    """Import `trainer_client.verl.stepwise` where verl is a stand-in; its trainer class and its queue."""
+    fields = [scored(*row) for row in zip(ids, TEXTS, BASE, DELTAS, strict=True)]
+    fields[2] = {"max_global_steps": 1}
+    fields[3] = SimpleNamespace(data=fields[3])  # as tensordict holds what is no tensor
+    queue, trainer = Queue(ids, fields), trainer_class()
+    stand_in(monkeypatch, TRAINERS, PPOTrainer=trainer)
+    stand_in(monkeypatch, "transfer_queue", kv_batch_get=queue.kv_batch_get)
+    runpy.run_module("trainer_client.verl.stepwise")
+    return trainer, queue
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS.values())
+def test_an_estimator_takes_what_verl_passes(estimator):
+    inspect.signature(estimator).bind(**dict.fromkeys((*ESTIMATOR_KEYWORDS, *ESTIMATOR_OPTIONAL)))
+
+
+def test_importing_the_plugin_registers_the_estimators_once(monkeypatch):
+    registry = Registry()
+    stand_in(monkeypatch, CORE, register_adv_est=registry.register_adv_est)
+    assert tuple(inspect.signature(registry.register_adv_est).parameters) == REGISTER_PARAMETERS
+    for _ in range(2):
+        runpy.run_module("trainer_client.verl.plugin")
+    assert registry.known == ESTIMATORS
+
+
+def test_importing_the_reward_function_needs_neither_verl_nor_torch():
+    code = "import sys; sys.modules.update(verl=None, torch=None, trl=None); import trainer_client.verl"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_steps_reach_the_estimator_on_the_tokens_that_were_sampled(carried, ids):
+    trainer, queue = carried
+    rows = batch_of(ids)
+    batch, metrics = SimpleNamespace(keys=["k"] * 4, partition_id="train"), {}
+    running = trainer("adjudge_stepwise", rows)
+    for _ in range(2):
+        advantages = running._compute_advantage(batch, metrics=metrics)
+    offsets = TokenOffsets(byte_level())
+    spans = [offsets.step_tokens(own, text, split_steps(text)) for own, text in zip(ids, TEXTS, strict=True)]
+    expected = stepwise_advantages(BASE, DELTAS, spans, list(map(len, ids)))
+    for row, tokens in enumerate(expected):
+        assert advantages[row, : len(tokens)].numpy() == pytest.approx(tokens, abs=1e-5)
+    assert running.seen == [(batch, metrics)] * 2
+    assert queue.fetched == [(["k"] * 4, "train")] * 2
+
+
+def test_the_queue_takes_what_is_asked_of_it():
+    assert tuple(inspect.signature(Queue.kv_batch_get).parameters) == ("self", *QUEUE_PARAMETERS)
+
+
+def test_another_estimator_fetches_no_steps(carried, ids):
+    trainer, queue = carried
+    batch = SimpleNamespace(keys=[], partition_id="train")
+    trainer("adjudge_group", batch_of(ids))._compute_advantage(batch, {})
+    assert queue.fetched == []
+
+
+def test_a_trainer_is_wrapped_once_and_keeps_the_look_of_its_method(carried):
+    trainer, _ = carried
+    wrapped = trainer._compute_advantage
+    runpy.run_module("trainer_client.verl.stepwise")
+    assert trainer._compute_advantage is wrapped
+    assert tuple(inspect.signature(wrapped).parameters) == TRAINER_METHOD
+    assert wrapped.__doc__ == "Verl's own."
+
+
+@pytest.mark.parametrize("method", [None, lambda self, batch: None, lambda self, batch, metrics, timing: None])
+def test_a_trainer_that_looks_different_is_refused(monkeypatch, method):
+    stand_in(monkeypatch, TRAINERS, PPOTrainer=type("PPOTrainer", (), {"_compute_advantage": method} if method else {}))
+    stand_in(monkeypatch, "transfer_queue")
+    with pytest.raises(RuntimeError, match=r"PPOTrainer\._compute_advantage takes .*step_deltas=fold"):
+        runpy.run_module("trainer_client.verl.stepwise")
+
+
+def test_carrying_ends_with_an_error_too():
+    with pytest.raises(KeyError), carrying([]):
+        raise KeyError
+    with pytest.raises(RuntimeError, match="nothing of steps"):
+        ESTIMATORS["adjudge_stepwise"](torch.zeros(0, 0), torch.zeros(0, 0), [])
