@@ -10,7 +10,7 @@ How solutions are judged is not known here.
     \boxed{9}
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -21,7 +21,10 @@ import numpy as np
 SIGNS = ("+", "-", "*")
 OPERANDS = range(2, 10)
 HIGHEST = 49
+"""No right result is larger, and no mistake leads beyond it."""
+
 CARRY = 4
+"""How much more often a carry is forgotten than anything else goes wrong."""
 
 Mistake = Literal["carry", "slip", "operator", "operand", "skip", "copy", "box"]
 """`carry`: a carry is forgotten, so the result is off by ten. `slip`: it is off by one. `operator`, `operand`: another
@@ -88,7 +91,7 @@ class Problem:
 
 
 def problems(seed: int, count: int, *, steps: int = 3) -> list[Problem]:
-    """Draw problems whose results stay in 0..99, and in which no operand comes twice in a row."""
+    """Draw problems whose results stay in 0..49, and in which no operand comes twice in a row."""
     rng = np.random.default_rng(seed)
     drawn: list[Problem] = []
     while len(drawn) < count:
@@ -101,41 +104,57 @@ def problems(seed: int, count: int, *, steps: int = 3) -> list[Problem]:
     return drawn[:count]
 
 
-def solution(
-    problem: Problem,
-    rng: np.random.Generator,
-    mistake_rate: float = 0.0,
-    *,
-    mistakes: Mapping[int, Mistake] | None = None,
-) -> str:
+def solution(problem: Problem, rng: np.random.Generator, mistake_rate: float = 0.0) -> str:
     """Write a solution in which each step, and then the box, goes wrong with the probability `mistake_rate`.
 
-    `mistakes` says instead which are made where: by the number of the step, n + 1 for the box.
+    Where a carry is to be taken, it is forgotten `CARRY` times as often as that.
+    """
+
+    def choose(_: int, possible: Sequence[Mistake]) -> Mistake | None:
+        among = possible if rng.random() < mistake_rate else ()
+        if "carry" in possible and rng.random() < CARRY * mistake_rate:
+            among = ("carry",)
+        return among[int(rng.integers(len(among)))] if among else None
+
+    return _write(problem, rng, choose)
+
+
+def solution_with(problem: Problem, rng: np.random.Generator, mistakes: Mapping[int, Mistake]) -> str:
+    """Write a solution with these mistakes, each at the number of its step; the box comes after step n, at n + 1.
 
     Raises:
         ValueError: a mistake cannot be made there.
     """
-    before = value = problem.start
-    done, steps = 0, []
-    while done < len(problem.operations):
-        operation, *rest = problem.operations[done:]
-        ways = _wrong_lines(before, value, operation, rest)
-        line = _chosen(len(steps) + 1, ways, rng, mistake_rate, mistakes) or Line(
-            operation.line(value), operation.of(value)
-        )
-        before, value, done = value, line.value, done + line.done
-        steps.append(f"### Step {len(steps) + 1}: {line.text}\n")
-    ways = {"box": [Line(str(wrong), wrong) for wrong in miscopies(before, value)]}
-    box = _chosen(len(problem.operations) + 1, ways, rng, mistake_rate, mistakes) or Line(str(value), value)
-    return f"{''.join(steps)}\\boxed{{{box.text}}}"
+
+    def choose(step: int, possible: Sequence[Mistake]) -> Mistake | None:
+        mistake = mistakes.get(step)
+        if mistake not in (None, *possible):
+            raise ValueError(f"no {mistake} at {step}; {', '.join(possible) or 'nothing'} can be made there")
+        return mistake
+
+    return _write(problem, rng, choose)
+
+
+def possible_mistakes(problem: Problem, step: int) -> list[Mistake]:
+    """What can go wrong at a step, or in the box at n + 1, if all before is right."""
+    if step == len(problem.values):
+        return ["box"]
+    before, value = [problem.start, *problem.values][step - 1 : step + 1]
+    operation, *rest = problem.operations[step - 1 :]
+    return [mistake for mistake, lines in _wrong_lines(before, value, operation, rest).items() if lines]
 
 
 def forgotten_carry(value: int, operation: Operation) -> list[int]:
-    """What comes out of a step that takes a carry when that is forgotten; nothing where it takes none."""
-    right, units = operation.of(value), Operation(operation.sign, operation.operand).of(value % 10)
-    off = {"+": -10, "-": 10, "*": -10 * (units // 10)}[operation.sign]
-    carries = value >= 10 and not 0 <= units <= 9 if operation.sign != "+" else units > 9
-    return [right + off] if carries else []
+    """What comes out of a step when its carry is forgotten; nothing where it takes none."""
+    units, operand = value % 10, operation.operand
+    match operation.sign:
+        case "+":
+            off = -10 if units + operand > 9 else 0
+        case "-":
+            off = 10 if units < operand and value > 9 else 0
+        case _:
+            off = -10 * (units * operand // 10) if value > 9 else 0
+    return [operation.of(value) + off] if off else []
 
 
 def slips(result: int) -> list[int]:
@@ -149,24 +168,36 @@ def miscopies(before: int, value: int) -> list[int]:
     return [wrong for wrong in dict.fromkeys(candidates) if wrong != value]
 
 
-def _results(start: int, operations: Iterable[Operation]) -> list[int]:
-    return list(accumulate(operations, lambda value, operation: operation.of(value), initial=start))
+def _write(
+    problem: Problem, rng: np.random.Generator, choose: Callable[[int, Sequence[Mistake]], Mistake | None]
+) -> str:
+    def line(step: int, right: Line, ways: Mapping[Mistake, Sequence[Line]]) -> Line:
+        mistake = choose(step, [mistake for mistake, lines in ways.items() if lines])
+        return right if mistake is None else ways[mistake][int(rng.integers(len(ways[mistake])))]
 
-
-def _in_range(values: Iterable[int]) -> bool:
-    return all(0 <= value <= HIGHEST for value in values)
+    before = value = problem.start
+    done, steps = 0, []
+    while done < len(problem.operations):
+        operation, *rest = problem.operations[done:]
+        right = Line(operation.line(value), operation.of(value))
+        said = line(len(steps) + 1, right, _wrong_lines(before, value, operation, rest))
+        before, value, done = value, said.value, done + said.done
+        steps.append(f"### Step {len(steps) + 1}: {said.text}\n")
+    wrong_boxes = [Line(str(wrong), wrong) for wrong in miscopies(before, value)]
+    box = line(len(problem.operations) + 1, Line(str(value), value), {"box": wrong_boxes})
+    return f"{''.join(steps)}\\boxed{{{box.text}}}"
 
 
 def _wrong_lines(before: int, value: int, operation: Operation, rest: Sequence[Operation]) -> dict[Mistake, list[Line]]:
-    """Every way to get a step wrong, by the mistake; none from which right steps would leave 0..99."""
+    """Every way to get a step wrong, by the mistake; none from which right steps would leave 0..49."""
     right = operation.of(value)
-    others = [Operation(operation.sign, operand) for operand in OPERANDS if operand != operation.operand]
+    operands = [Operation(operation.sign, operand) for operand in OPERANDS if operand != operation.operand]
     signs = [Operation(sign, operation.operand) for sign in SIGNS if sign != operation.sign]
     ways: dict[Mistake, list[Line]] = {
         "carry": [Line(operation.line(value, wrong), wrong) for wrong in forgotten_carry(value, operation)],
         "slip": [Line(operation.line(value, wrong), wrong) for wrong in slips(right)],
         "operator": [Line(other.line(value), other.of(value)) for other in signs],
-        "operand": [Line(other.line(value), other.of(value)) for other in others],
+        "operand": [Line(other.line(value), other.of(value)) for other in operands],
         "skip": [Line(following.line(value), following.of(value), done=2) for following in rest[:1]],
         "copy": [Line(operation.line(wrong, right), right) for wrong in miscopies(before, value)],
     }
@@ -176,24 +207,9 @@ def _wrong_lines(before: int, value: int, operation: Operation, rest: Sequence[O
     }
 
 
-def _chosen(
-    step: int,
-    ways: Mapping[Mistake, Sequence[Line]],
-    rng: np.random.Generator,
-    mistake_rate: float,
-    mistakes: Mapping[int, Mistake] | None,
-) -> Line | None:
-    """One of the ways to go wrong at a step, or None to do it right."""
-    if mistakes is None:
-        possible = [mistake for mistake, lines in ways.items() if lines] if rng.random() < mistake_rate else []
-        if ways.get("carry") and rng.random() < CARRY * mistake_rate:
-            possible = ["carry"]
-        chosen = possible[int(rng.integers(len(possible)))] if possible else None
-    else:
-        chosen = mistakes.get(step)
-    if chosen is None:
-        return None
-    lines = ways.get(chosen, ())
-    if not lines:
-        raise ValueError(f"no {chosen} can be made at {step} here; choose another mistake or place")
-    return lines[int(rng.integers(len(lines)))]
+def _results(start: int, operations: Iterable[Operation]) -> list[int]:
+    return list(accumulate(operations, lambda value, operation: operation.of(value), initial=start))
+
+
+def _in_range(values: Iterable[int]) -> bool:
+    return all(0 <= value <= HIGHEST for value in values)

@@ -48,13 +48,14 @@ def plain_rubric(problem: Problem) -> dict[str, Any]:
 
 def pitfall_of(mistake: Mistake, step: int) -> str:
     """Give the id of the criterion of `rubric` that finds a mistake, if nothing went wrong before it."""
-    return {"slip": f"slip-{step}", "copy": f"copy-{step}", "box": "box"}.get(mistake, f"other-{step}")
+    found = {"box": "box", "copy": f"copy-{step}", "carry": f"slip-{step}", "slip": f"slip-{step}"}
+    return found.get(mistake, f"other-{step}")
 
 
 def step_accuracy(problem: Problem, response: str) -> float:
     """Give the share of the problem's steps that a response has, each as it should be."""
-    said = {step.number: response[step.start : step.end].partition("\n")[0] for step in split_steps(response)}
-    right = [said.get(k) == f"### Step {k}: {line}" for k, line in enumerate(problem.lines, 1)]
+    said = {step.number: response[step.start : step.end] for step in split_steps(response)}
+    right = [said.get(k, "").startswith(f"### Step {k}: {line}\n") for k, line in enumerate(problem.lines, 1)]
     return sum(right) / len(right)
 
 
