@@ -36,7 +36,9 @@ def draw(panels: Mapping[str, Curves], files: Sequence[Path]) -> None:
         for axes, (title, curves) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
             _draw(axes, title, curves)
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, handlelength=3)
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9, columnspacing=1.4
+        )
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(file, dpi=160, metadata={"Date": None} if file.suffix == ".svg" else {})

@@ -46,6 +46,12 @@ def plain_rubric(problem: Problem) -> dict[str, Any]:
     return {"criteria": [*steps, _answer(problem, "factual") | {"weight": len(steps)}]}
 
 
+def form_rubric(problem: Problem) -> dict[str, Any]:
+    """Make the rubric that gates: what any final answer must be, right or wrong; the same for every problem."""
+    where = {"method": "contains", "all_of": ["\\boxed{"]}
+    return {"criteria": [{"id": "boxed", "description": "The answer is in a box.", "verification": where}]}
+
+
 def pitfall_of(mistake: Mistake, step: int) -> str:
     """Give the id of the criterion of `rubric` that finds a mistake, if nothing went wrong before it."""
     found = {"box": "box", "copy": f"copy-{step}", "carry": f"slip-{step}", "slip": f"slip-{step}"}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from examples.learning.arithmetic import Problem
-from examples.learning.rubrics import plain_rubric, rubric
+from examples.learning.rubrics import form_rubric, plain_rubric, rubric
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,5 @@ RUNS: Mapping[str, Run] = {
     "rar": Run("RaR, one number a response", "rar", rubric),
     "srar": Run("SRaR, a number a step", "srar", rubric),
     "srar-raw": Run("SRaR, steps not normalised", "srar", rubric, options={"normalise": False}),
-    "dro": Run("DRO, certainty of the answer", "dro", settings={"num_generations": 8}),
+    "dro": Run("DRO, certainty of the answer", "dro", form_rubric, settings={"num_generations": 8}),
 }

@@ -2,5 +2,6 @@
 
 from tests.judge_server.conftest import http, serve, store
 from tests.judge_server.engines import fetched
+from tests.trainer_client.trl.conftest import url
 
-__all__ = ["fetched", "http", "serve", "store"]
+__all__ = ["fetched", "http", "serve", "store", "url"]

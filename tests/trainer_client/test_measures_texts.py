@@ -1,4 +1,5 @@
 import math
+import re
 from collections import Counter
 
 import pytest
@@ -46,6 +47,23 @@ def test_phrases_are_whole_words_in_any_case_and_spacing_and_the_longer_counts()
     assert loops("oops, oops", phrases=["oops"]).self_corrections == 2
     assert loops("wait", phrases=[]).self_corrections == 0
     assert all(loops(phrase).self_corrections == 1 for phrase in SELF_CORRECTION_PHRASES)
+
+
+@given(
+    st.lists(st.sampled_from(["on", "hold on", "On it", "it’s", "wait", "a.b", " but  wait ", "", "-"]), max_size=5),
+    st.lists(
+        st.sampled_from(["on", "ON", "it's", "It’s", "hold", "wait", "a", ".b", "but", " ", "\n", "-", "_"]),
+        max_size=12,
+    ),
+)
+def test_phrases_are_counted_as_one_plain_pattern_counts_them(phrases, pieces):
+    text = "".join(pieces)
+    longest_first = sorted(
+        (phrase.replace("’", "'").split() for phrase in phrases), key=lambda words: -len(" ".join(words))
+    )
+    spelled = "|".join(r"\s+".join(map(re.escape, words)) for words in longest_first if words)
+    plain = re.compile(rf"(?<!\w)(?:{spelled})(?!\w)" if spelled else "(?!)", re.IGNORECASE)
+    assert loops(text, phrases=phrases).self_corrections == len(plain.findall(text.replace("’", "'")))
 
 
 def test_a_second_first_step_is_looping_and_step_ten_is_no_first_one():

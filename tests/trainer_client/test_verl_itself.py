@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.trainer_client.fake_service import REWARDS, Reply
-from tests.trainer_client.trl.small_tokenizers import byte_level
+from tests.trainer_client.small_tokenizers import byte_level
 from tests.trainer_client.verl_batches import laid_out
 from tests.trainer_client.verl_recorded import (
     ESTIMATOR_KEYWORDS,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer_client.trl.small_tokenizers import byte_level
+from tests.trainer_client.small_tokenizers import byte_level
 from tests.trainer_client.verl_recorded import (
     ESTIMATOR_KEYWORDS,
     ESTIMATOR_OPTIONAL,
@@ -22,8 +22,8 @@ from tests.trainer_client.verl_recorded import (
     stand_in,
 )
 from trainer_client.advantages import stepwise_advantages
+from trainer_client.offsets import TokenOffsets
 from trainer_client.steps import split_steps
-from trainer_client.trl.offsets import TokenOffsets
 from trainer_client.verl.estimators import ESTIMATORS, carrying
 
 CORE, TRAINERS = "verl.trainer.ppo.core_algos", "verl.trainer.ppo.v1"

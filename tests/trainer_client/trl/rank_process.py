@@ -12,13 +12,15 @@ from typing import Any
 import torch
 
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, trainer, weights
+from trainer_client.trl import TrainingMeasures
 
 
 def main(folder: Path, url: str, given: dict[str, Any]) -> None:
-    texts = [RIGHT, RIGHT, SLIP, RIGHT, WRONG, SLIP, "no step", ""]
+    texts = [RIGHT, RIGHT, SLIP, RIGHT, WRONG, SLIP, f"{RIGHT}\n{RIGHT}"[:60], ""]
     model = policy(folder / "policy", torch.float64)
     data = dataset(CRITERIA if given["method"] == "srar" else PLAIN)
     trained = trainer(folder, url, texts=texts, data=data, model=model, num_generations=8, **given)
+    trained.add_callback(TrainingMeasures(diversity_groups=2))
     trained.train()
     said = {
         "weights": weights(trained.model),

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from tests.trainer_client.trl.certain import certainties
 from tests.trainer_client.trl.generating import Prompts, batch
 from tests.trainer_client.trl.training import dataset, policy, tokenizer, trainer
 from trainer_client.advantages import group_advantages
@@ -41,17 +42,6 @@ def reflecting(tmp_path, url, *texts, references=(REFERENCE, REFERENCE), rewards
     return made
 
 
-def certainties(tmp_path, prompt, reasonings=REASONING, reference=REFERENCE):
-    """p of each token of the reference, one plain forward pass for each reasoning."""
-    words, model = tokenizer(), policy(tmp_path / "policy").eval()
-    rows, answer = [], words(reference)["input_ids"]
-    for reasoning in reasonings:
-        before = words(prompt)["input_ids"] + words(reasoning)["input_ids"]
-        logits = model(input_ids=torch.tensor([before + answer])).logits[0, len(before) - 1 : -1]
-        rows.append(logits.softmax(-1).gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1).tolist())
-    return rows
-
-
 @pytest.mark.parametrize("reasonings", [["one", "another and longer"], ["", "x"], [""]])
 @pytest.mark.parametrize("prompt", ["a prompt", "p"])
 def test_certainties_are_those_of_one_forward_pass_for_each(tmp_path, prompt, reasonings):
@@ -60,7 +50,7 @@ def test_certainties_are_those_of_one_forward_pass_for_each(tmp_path, prompt, re
     got = reference_probabilities(
         model, words(prompt)["input_ids"], ids, words(REFERENCE)["input_ids"], words.pad_token_id
     )
-    expected = torch.tensor(certainties(tmp_path, prompt, reasonings))
+    expected = torch.tensor(certainties(tmp_path, prompt, reasonings, REFERENCE))
     torch.testing.assert_close(got, expected, atol=1e-7, rtol=1e-4)
 
 
@@ -68,7 +58,9 @@ def test_advantages_are_of_the_frozen_models_certainty_after_the_reasoning(tmp_p
     made = reflecting(tmp_path, url)
     inputs = batch(made)
     for place, prompt in enumerate(made.train_dataset["prompt"]):
-        rewards, _ = reasoning_reflection_reward(certainties(tmp_path, prompt), p_min=0.0, p_max=1.0)
+        rewards, _ = reasoning_reflection_reward(
+            certainties(tmp_path, prompt, REASONING, REFERENCE), p_min=0.0, p_max=1.0
+        )
         own = inputs["advantages"].tolist()[4 * place : 4 * place + 4]
         assert own == pytest.approx(group_advantages(rewards), abs=1e-2)
 
@@ -76,7 +68,8 @@ def test_advantages_are_of_the_frozen_models_certainty_after_the_reasoning(tmp_p
 def test_the_frozen_model_stays_what_it_was_while_the_policy_learns(tmp_path, url):
     made = reflecting(tmp_path, url, max_steps=2, learning_rate=50.0, warmup_steps=0)
     made.train()
-    rewards, _ = reasoning_reflection_reward(certainties(tmp_path, made.train_dataset["prompt"][0]), p_min=0, p_max=1)
+    before = certainties(tmp_path, made.train_dataset["prompt"][0], REASONING, REFERENCE)
+    rewards, _ = reasoning_reflection_reward(before, p_min=0, p_max=1)
     again = [row.certainty for row in made._local[:4]]
     assert reasoning_reflection_reward(again, p_min=0, p_max=1)[0] == pytest.approx(rewards, abs=1e-6)
     with torch.no_grad():
@@ -119,6 +112,13 @@ def test_r3_needs_no_judge(tmp_path, url):
     made = reflecting(tmp_path, url, reward=lambda prompts, **_: [0.0] * len(prompts))
     assert batch(made)["completion_mask"].sum() > 0
     assert made._metrics["train"]["dro/accepted"] == [1.0]
+
+
+def test_a_number_is_a_reference_answer_as_it_is_written(tmp_path, url):
+    made = reflecting(tmp_path, url, references=(0, 7), reward=lambda prompts, **_: [0.0] * len(prompts))
+    batch(made)
+    expected = certainties(tmp_path, made.train_dataset["prompt"][0], REASONING, "0")
+    assert [rollout.certainty for rollout in made._local[:4]] == [pytest.approx(row, rel=1e-4) for row in expected]
 
 
 @pytest.mark.parametrize("nothing", ["", "   ", None])

@@ -55,5 +55,9 @@ def test_two_ranks_move_the_policy_as_one_process_does(tmp_path, url, settings):
     assert (alone["weights"] - weights(policy(tmp_path / "policy", torch.float64))).abs().max() > 1e-3
     torch.testing.assert_close(first["weights"], alone["weights"], atol=1e-6, rtol=0)
     torch.testing.assert_close(second["weights"], first["weights"], atol=0, rtol=0)
-    for name in ("rewards/RubricReward/mean", "rubric/left_out", "groups/unscored"):
-        assert first["log"][0][name] == pytest.approx(alone["log"][0][name]), name
+    measures = [name for name in alone["log"][0] if name.startswith("measures/")]
+    assert {"measures/pass_at_8", "measures/diversity", "measures/loops"} <= set(measures)
+    assert alone["log"][0]["measures/loops"] == 1 / 8
+    assert ("measures/novelty/median" in measures) == ("beta" in settings)
+    for name in ("rewards/RubricReward/mean", "rubric/left_out", "groups/unscored", *measures):
+        assert first["log"][1][name] == pytest.approx(alone["log"][1][name]), name

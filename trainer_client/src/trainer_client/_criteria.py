@@ -38,11 +38,11 @@ def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
 
 
 def _term(index: int, criterion: CriterionLike) -> Term:
-    if isinstance(criterion, Mapping):
+    if isinstance(criterion, Criterion):  # told at once; whether something is a Mapping is not
+        label, kind, given = criterion.id, criterion.kind, criterion.weight
+    else:
         label = criterion.get("id", f"criteria[{index}]")
         kind, given = criterion.get("kind", "point"), criterion.get("weight", 1.0)
-    else:
-        label, kind, given = criterion.id, criterion.kind, criterion.weight
     if kind not in _KINDS:
         raise ValueError(f"criteria[{index}].kind is {kind!r}; use one of {', '.join(sorted(_KINDS))}")
     weight = given if type(given) is float else as_number(given)

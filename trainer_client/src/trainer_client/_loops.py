@@ -113,8 +113,8 @@ def loops(
         min_paragraph_words: shorter paragraphs are not looked at, since sound texts repeat "Therefore," and a short
             formula as well; in words parted by space (ours: 5).
     """
-    straight = text.replace("’", "'")
-    corrections = len(_pattern(tuple(phrases)).findall(straight)) if phrases else 0
+    straight = text.replace("’", "'").casefold()
+    corrections = len(_pattern(tuple(phrases)).findall(straight))
     numbers = [int(header[1]) for header in STEP_HEADER.finditer(text)]
     words = (paragraph.casefold().split() for paragraph in re.split(r"\n[^\S\n]*\n", text))
     paragraphs = [tuple(paragraph) for paragraph in words if len(paragraph) >= max(1, min_paragraph_words)]
@@ -155,6 +155,14 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @lru_cache(maxsize=8)
 def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
-    longest_first = sorted((phrase.replace("’", "'") for phrase in phrases), key=len, reverse=True)
-    spelled = (r"\s+".join(map(re.escape, phrase.split())) for phrase in longest_first)
-    return re.compile(rf"(?<!\w)(?:{'|'.join(spelled)})(?!\w)", re.IGNORECASE)
+    """Compile phrases to be looked for in casefolded text, the longest first.
+
+    An alternative begins with a letter, and asks what stands before it only then: so the search passes over most of a
+    text at once.
+    """
+    by_letter: dict[str, list[str]] = {}
+    spelled = {" ".join(phrase.replace("’", "'").casefold().split()) for phrase in phrases} - {""}
+    for phrase in sorted(spelled, key=lambda phrase: (-len(phrase), phrase)):
+        by_letter.setdefault(phrase[0], []).append(r"\s+".join(map(re.escape, phrase[1:].split(" "))))
+    found = (rf"{re.escape(letter)}(?<!\w.)(?:{'|'.join(ends)})(?!\w)" for letter, ends in by_letter.items())
+    return re.compile("|".join(found) or "(?!)", re.DOTALL)

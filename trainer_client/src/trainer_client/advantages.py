@@ -98,7 +98,7 @@ def normalise_steps(
     columns: dict[_Step, list[tuple[int, float]]] = {}
     for index, rollout in enumerate(deltas):
         for step, given in rollout.items():
-            columns.setdefault(step, []).append((index, _finite(f"deltas[{index}][{step!r}]", given)))
+            columns.setdefault(step, []).append((index, _finite(given, "deltas", index, step)))
     normalised: list[dict[_Step, float]] = [{} for _ in deltas]
     for step, column in columns.items():
         centred, sigma = _centre([delta for _, delta in column], ddof if len(column) > 1 else 0)
@@ -200,12 +200,13 @@ def _check_deviation(ddof: int, eps: float) -> None:
 
 
 def _read_rewards(rewards: Sequence[Reward]) -> list[float | None]:
-    return [None if given is None else _finite(f"rewards[{index}]", given) for index, given in enumerate(rewards)]
+    return [None if given is None else _finite(given, "rewards", index) for index, given in enumerate(rewards)]
 
 
-def _finite(name: str, given: Any) -> float:
-    number = as_number(given)
+def _finite(given: Any, name: str, *place: object) -> float:
+    number = given if type(given) is float else as_number(given)
     if not math.isfinite(number):
+        name += "".join(f"[{key!r}]" for key in place)
         raise ValueError(f"{name} is {given!r}; it is a finite number, and None or left out where there is none")
     return number
 

@@ -16,12 +16,14 @@ class Batch:
     """What came of the rollouts of all ranks, in the order they were gathered.
 
     Attributes:
+        rewards: of each rollout, what advantages are taken of; None where there is none.
         advantages: for each rollout an array of its T_i tokens, or one number for all of them.
         kept: whether the loss is taken over it: it has a reward, and its group tells something.
         metrics: what the log shows of the batch, by name.
         memory: what the method remembers after it.
     """
 
+    rewards: list[float | None]
     advantages: list[Array]
     kept: list[bool]
     metrics: dict[str, float]
@@ -30,12 +32,14 @@ class Batch:
     @classmethod
     def of(cls, method: Method, rollouts: Sequence[Rollout], group_size: int, memory: Any = None) -> "Batch":
         """Let a method judge N rollouts, `group_size` consecutive ones to a group."""
+        every: list[float | None] = []
         advantages: list[Array] = []
         kept: list[bool] = []
         unscored = uninformative = 0
         groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
         for group in groups:
             rewards = method.rewards(group)
+            every += rewards
             left_out = method.uninformative(group, memory)
             advantages += method.advantages(group)
             kept += [reward is not None and not left_out for reward in rewards]
@@ -47,7 +51,7 @@ class Batch:
             "groups/uninformative": uninformative / len(groups),
             **method.metrics(groups, memory),
         }
-        return cls(advantages, kept, metrics, method.after(memory, groups))
+        return cls(every, advantages, kept, metrics, method.after(memory, groups))
 
     def tensor(self, own: slice, completion_ids: torch.Tensor) -> torch.Tensor:
         """Give the advantages of one rank's rollouts: B, or B x T where they differ by token, padded with 0."""

@@ -24,10 +24,8 @@ class CertaintyReader:
         self._rule = trainer.method.answer_rule
         self._reflection = Reflection(trainer._tokenizer, self._rule)
         self._model: Any = None
-
-    def judged(self, completions: Sequence[Any]) -> list[Any]:
-        """The answers, without the reasoning before them."""
-        return [self._answer_of(completion) for completion in completions]
+        if trainer.rubric_reward is not None:
+            trainer.rubric_reward.judged_part = self._answer_of
 
     def read(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trainer_client.trl._refining import Generated, refine_last
+from trainer_client.trl._refining import COMPLETIONS, Generated, refine_last
 from trainer_client.trl._scaffolding import asked, log_probabilities_after, moment_of
 from trainer_client.trl._scored import ScoredRow
 from trainer_client.trl.methods import Rgr, Ruscarl
@@ -26,13 +26,21 @@ class Sampled:
         generated: what TRL's `_generate` gives; its prompt ids are those that are trained on.
         asked_ids: what each response was generated from, where the policy's old probabilities are taken after that.
         refined: which responses are refined ones, where the method refines.
+        elsewhere: which were generated from another prompt than the one they are trained on, where any may be.
         metrics: what the log shows.
     """
 
     generated: Generated
     asked_ids: Sequence[Sequence[int]] | None = None
     refined: Sequence[bool] | None = None
+    elsewhere: Sequence[bool] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def completions(self) -> Sequence[Any]:
+        """The responses, text or messages."""
+        said: Sequence[Any] = self.generated[COMPLETIONS]
+        return said
 
 
 class Generation:
@@ -61,7 +69,7 @@ class Generation:
         if not training or not isinstance(self._method, Rgr):
             return Sampled(generated)
         refined = refine_last(self, self._method, prompts, inputs, generated)
-        return Sampled(refined.generated, refined=refined.rows, metrics=refined.metrics)
+        return Sampled(refined.generated, refined=refined.rows, elsewhere=refined.rows, metrics=refined.metrics)
 
     def loss_inputs(self, sampled: Sampled, output: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Give what the loss needs of how a batch was generated."""
@@ -112,8 +120,9 @@ class Generation:
         wanted = method.prompts(rows, moment)
         told = [one if self.fits(one) else plain for one, plain in zip(wanted, prompts, strict=True)]
         generated = self.generate_each(told)
+        shown = [one != plain for one, plain in zip(told, prompts, strict=True)]
         metrics = {
-            "scaffold/prompts": _share([one != plain for one, plain in zip(told, prompts, strict=True)]),
+            "scaffold/prompts": _share(shown),
             "scaffold/too_long": _share([one != other for one, other in zip(told, wanted, strict=True)]),
             "scaffold/progress": moment.progress,
         }
@@ -121,7 +130,7 @@ class Generation:
             return Sampled(generated, metrics=metrics)
         plain_ids = trainer._tokenize_prompts(prompts)[0]
         asked_ids = generated[0] if method.ratio == "corrected" else None
-        return Sampled((plain_ids, *generated[1:]), asked_ids=asked_ids, metrics=metrics)
+        return Sampled((plain_ids, *generated[1:]), asked_ids=asked_ids, elsewhere=shown, metrics=metrics)
 
     def _await(self, call: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._trainer.async_loop).result()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_client import AsyncClient
+from trainer_client._columns import Rubric
 from trainer_client._options import RewardKeywords
 from trainer_client.errors import (
     AdjudgeError,
@@ -23,7 +24,6 @@ from trainer_client.errors import (
 )
 from trainer_client.trl._pins import Pins
 from trainer_client.trl._rows import Rows
-from trainer_client.trl._rubric_column import Rubric
 from trainer_client.trl._splitting import Part, requests
 from trainer_client.wire import (
     FailurePolicy,

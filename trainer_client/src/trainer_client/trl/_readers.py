@@ -5,18 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from trainer_client.offsets import TokenOffsets
 from trainer_client.trl._certain import CertaintyReader
 from trainer_client.trl.methods import Method, Rollout, Scored
-from trainer_client.trl.offsets import TokenOffsets
 
 logger = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
     """Adds to rollouts what a method needs of them."""
-
-    def judged(self, completions: Sequence[Any]) -> list[Any]:
-        """Give what of the responses is judged."""
 
     def read(
         self,
@@ -49,10 +46,6 @@ class StepReader:
         self._method: Method = trainer.method
         self._reward = trainer.rubric_reward
         self._offsets = TokenOffsets(trainer._tokenizer)
-
-    def judged(self, completions: Sequence[Any]) -> list[Any]:
-        """All of it."""
-        return list(completions)
 
     def read(
         self,

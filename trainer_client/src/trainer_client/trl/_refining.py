@@ -17,7 +17,7 @@ from trainer_client.wire import Criterion
 
 Generated = tuple[Any, ...]
 """What TRL's `_generate` gives: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
-_COMPLETION_IDS, _TOOL_MASK, _COMPLETIONS, _LOGPS = 1, 2, 3, 4
+_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
 
 
 class Policy(Protocol):
@@ -110,7 +110,7 @@ def _judge(
     columns = {name: [inputs[row][name] for row in rows] for name in inputs[0] if name != "prompt"}
     return policy.judge(
         [prompts[row] for row in rows],
-        [generated[_COMPLETIONS][row] for row in rows],
+        [generated[COMPLETIONS][row] for row in rows],
         [generated[_COMPLETION_IDS][row] for row in rows],
         columns,
     )
@@ -150,7 +150,7 @@ def _generate(policy: Policy, prompts: Sequence[Any], wanted: Mapping[int, Any],
     told = [*wanted.values(), *[prompts[0]] * (most - len(wanted))]
     written = policy.generate_each(told)
     result = list(generated)
-    for field in (_COMPLETION_IDS, _TOOL_MASK, _COMPLETIONS, _LOGPS):
+    for field in (_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS):
         if result[field] is not None:
             result[field] = list(result[field])
             for place, row in enumerate(wanted):

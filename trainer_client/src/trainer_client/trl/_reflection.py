@@ -6,9 +6,9 @@ A response is parted by its own tokens, never by tokenising it again. Samples no
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from trainer_client.offsets import TokenOffsets
 from trainer_client.reasoning import SplitRule, find_answer, split_reasoning
 from trainer_client.trl._certainty import reference_probabilities
-from trainer_client.trl.offsets import TokenOffsets
 
 
 class Reflected(NamedTuple):
@@ -54,8 +54,7 @@ class Reflection:
             model, prompt, [reasoning for reasoning, _ in parts], reference, reference[0] if pad is None else pad
         )
         return [
-            Reflected(tuple(certainty), answer)
-            for certainty, (_, answer) in zip(found.tolist(), parts, strict=True)
+            Reflected(tuple(certainty), answer) for certainty, (_, answer) in zip(found.tolist(), parts, strict=True)
         ]
 
     def _parts(self, ids: Sequence[int]) -> tuple[list[int], str]:

@@ -5,7 +5,6 @@ Knows the columns by their names. Sends nothing, and pins no reference.
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -13,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from trainer_client._columns import Rubric, as_text, read_rubric
 from trainer_client.errors import InvalidRequest
-from trainer_client.trl._rubric_column import Rubric, read_rubric
 from trainer_client.trl._texts import WireText, wire_text
 from trainer_client.wire import Group, Response
 from trainer_client.wire.problems import field_errors
@@ -94,7 +93,7 @@ def read_rows(
             asked, (own, own_key) = read_prompt(prompt), read_own(beside.pop("rubric", None))
             if own is None and rubric is None and needs_rubric:
                 raise ValueError("it has no rubric; give RubricReward one, or the dataset a column 'rubric'")
-            texts = {name: _text(name, value) for name, value in beside.items()}
+            texts = {name: as_text(name, value) for name, value in beside.items()}
             said = wire_text(completion)
             responses.append(_response(said, None if completion_ids is None else completion_ids[row], ends))
             key = (type(asked.value), asked.key, own_key or default, *texts.items())
@@ -156,18 +155,3 @@ def _read_own(given: Any) -> tuple[Rubric | None, str | None]:
 
 def _key(rubric: Rubric | None) -> str | None:
     return rubric if isinstance(rubric, str) or rubric is None else rubric.digest
-
-
-def _text(name: str, value: object) -> str | None:
-    """Give a value as text: numbers, which ground truths often are, as they are written by hand."""
-    if hasattr(value, "item"):
-        value = value.item()  # a number of numpy's
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        if math.isnan(value):
-            return None  # how pandas says that there is none
-        return str(int(value)) if value.is_integer() else repr(value)
-    if isinstance(value, int):
-        return str(value)
-    raise ValueError(f"{name} is of type {type(value).__name__}; it must be text or a number")

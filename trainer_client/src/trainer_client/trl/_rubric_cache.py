@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer_client import AsyncClient
+from trainer_client._columns import Rubric, read_rubric
 from trainer_client.errors import AdjudgeError
 from trainer_client.trl._pins import Pins
-from trainer_client.trl._rubric_column import Rubric, read_rubric
 from trainer_client.wire import Criterion, PinnedRubric
 
 logger = logging.getLogger(__name__)

@@ -4,10 +4,11 @@ Where a judge fails there is no reward, and training goes on without that respon
 many, or the user made a mistake, training stops, on all of them at once. Nothing here requires torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from trainer_client import AsyncClient, Client
+from trainer_client._columns import read_rubric
 from trainer_client._options import RewardKeywords
 from trainer_client._requests import RubricLike, rewards_call
 from trainer_client.errors import InvalidRequest
@@ -20,7 +21,6 @@ from trainer_client.trl._ranks import RankFailed, TooManyUnscored, Turn, stop_if
 from trainer_client.trl._reward_log import metrics, table
 from trainer_client.trl._rows import read_rows
 from trainer_client.trl._rubric_cache import RubricCache
-from trainer_client.trl._rubric_column import read_rubric
 from trainer_client.trl._scored import ScoredBatch, ScoredRow
 from trainer_client.trl._scoring import Local, Parts, score, tally_of
 from trainer_client.wire import NEEDS_NO_RUBRIC, Criterion, FailurePolicy, RewardMode
@@ -46,10 +46,8 @@ class RubricReward:
     `reference_answer` and `ground_truth`, which are shown to the judge only.
 
     A row's reward is None where the judge gave none, be it that the service cannot be reached. Mistakes of the user
-    (an invalid request, an unknown or unsuitable rubric, no access) stop training, and so do failures with
-    `on_failure="error"`. With `torch.distributed`, every rank must call it for every batch.
-
-    A reference without version is pinned to the version that the first answer names, and stays so until `repin`.
+    stop training, and so do failures with `on_failure="error"`. With `torch.distributed`, every rank must call it for
+    every batch. A reference without version is pinned to the version that the first answer names, until `repin`.
 
     Args:
         client: the service's address, or a client that lends its settings.
@@ -64,12 +62,12 @@ class RubricReward:
         others: reward functions whose rewards are added to the rubric's. None from any makes the sum None, where TRL
             itself counts it as 0.
         weights: of the rubric and then of each of `others`; 1 each unless given.
-        options: see `Client.rewards`. Tokens of responses are known to the service, and with a trainer whether they
-            stopped.
+        options: see `Client.rewards`.
 
     Attributes:
         last: what the latest call saw, row by row.
         needs_criteria: have `last` hold the criteria of rubrics that are given by reference too.
+        judged_part: gives what of a completion is judged; all of it unless set.
 
     Raises:
         InvalidRequest: an option or an inline rubric breaks the contract.
@@ -78,6 +76,7 @@ class RubricReward:
     """
 
     needs_criteria: bool = False
+    judged_part: Callable[[Any], Any] | None = None
 
     def __init__(
         self,
@@ -212,9 +211,10 @@ class RubricReward:
             self._warn_once(MISSING_COUNTS_AS_ZERO)
         caller.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
         columns = dict(arguments)
+        completions = columns.pop("completions")
         rows = read_rows(
             columns.pop("prompts"),
-            columns.pop("completions"),
+            completions if self.judged_part is None else [self.judged_part(one) for one in completions],
             columns.pop("completion_ids"),
             columns,
             rubric=self._rubric,

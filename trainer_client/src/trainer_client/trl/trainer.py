@@ -8,7 +8,8 @@ all its settings. `tests/trainer_client/trl/test_trl_shape.py` says what is reli
 """
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from trainer_client.trl._generation import Generation, Sampled
 from trainer_client.trl._readers import readers_for
 from trainer_client.trl._skip import SkipEmptySteps
 from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
 from trainer_client.trl.methods import Method, Rollout
 from trainer_client.trl.reward import RubricReward
 
@@ -58,6 +60,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._sampled: Sampled | None = None
         self._local: list[Rollout] = []
         self._rewards: list[float | None] = []
+        self._functions: dict[str, list[float | None]] = {}
         self._loss_inputs: dict[str, Any] | None = None
         self._each_its_own_prompt = False
         self._memory = self.method.start()
@@ -94,13 +97,13 @@ class RubricGRPOTrainer(GRPOTrainer):
         self, inputs: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids_list: list[Any]
     ) -> torch.Tensor:
         """Score, and give no reward at all where a part of it is missing. N x F, over all ranks."""
-        for reader in self._readers:
-            completions = reader.judged(completions)
         rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         missing = ~torch.isfinite(rewards[:, : self._required]).all(dim=1)
         rewards = rewards.masked_fill(missing.unsqueeze(1), torch.nan)
         totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
         self._rewards = [None if gone else total for gone, total in zip(missing.tolist(), totals, strict=True)]
+        by_function = zip(self.reward_func_names, rewards.T.tolist(), strict=True)
+        self._functions = {name: [None if math.isnan(one) else one for one in own] for name, own in by_function}
         assert self._sampled is not None
         self._local = [Rollout(tokens=len(ids)) for ids in completion_ids_list]
         for reader in self._readers:
@@ -126,9 +129,19 @@ class RubricGRPOTrainer(GRPOTrainer):
         output["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         assert self._sampled is not None
         output.update(self._generation.loss_inputs(self._sampled, output))
-        for name, value in {**batch.metrics, **self._sampled.metrics}.items():
-            self._metrics[mode][name].append(value)
+        self._add_metrics({**batch.metrics, **self._sampled.metrics})
         self._log_advantages(batch.means)
+        scored = ScoredGeneration(
+            rewards=batch.rewards,
+            functions=self._functions,
+            group_size=size,
+            completions=self._sampled.completions,
+            first=first,
+            elsewhere=self._sampled.elsewhere,
+            training=mode == "train",
+        )
+        for callback in self._generation_callbacks:
+            self._add_metrics(callback.on_scored(scored))
         return output
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -144,6 +157,8 @@ class RubricGRPOTrainer(GRPOTrainer):
         logps, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self._loss_inputs is not None:
             self._log_observed(logps, self._loss_inputs)
+            for callback in self._generation_callbacks:
+                self._add_metrics(callback.on_loss(logps.detach(), self._loss_inputs, self.model.training))
             self._loss_inputs.update(self.method.compared_with(logps, self._loss_inputs))
         return logps, entropies, auxiliary
 
@@ -165,6 +180,14 @@ class RubricGRPOTrainer(GRPOTrainer):
                 self.rubric_reward.load_state(state)
             if "method" in state:
                 self._memory = self.method.from_json(state["method"])
+
+    @property
+    def _generation_callbacks(self) -> list[GenerationCallback]:
+        return [callback for callback in self.callback_handler.callbacks if isinstance(callback, GenerationCallback)]
+
+    def _add_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._metrics["train" if self.model.training else "eval"][name].append(value)
 
     def _log_observed(self, logps: torch.Tensor, inputs: dict[str, Any]) -> None:
         mode = "train" if self.model.training else "eval"

@@ -2,7 +2,7 @@
 
 verl keeps what a reward function tells beside the score, and the tokens, in its transfer queue; its trainer fetches
 neither when it computes advantages. This wraps that one method, which is verl's own affair: it holds for verl 0.9 and
-refuses where the method looks different. Needs verl, and the extra `trl` for the places of tokens.
+refuses where the method looks different. Needs verl.
 """
 
 import inspect
@@ -78,5 +78,5 @@ def read_steps(offsets: Any, ids: Sequence[int], told: Mapping[str, Any]) -> Ste
 carry_steps(
     import_module("verl.trainer.ppo.v1").PPOTrainer,
     import_module("transfer_queue"),
-    import_module("trainer_client.trl.offsets").TokenOffsets,
+    import_module("trainer_client.offsets").TokenOffsets,
 )

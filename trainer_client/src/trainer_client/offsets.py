@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from trainer_client._token_bytes import Said, TokenBytes
 from trainer_client.steps import token_spans
-from trainer_client.trl._token_bytes import Said, TokenBytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

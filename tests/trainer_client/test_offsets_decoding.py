@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 
-from tests.trainer_client.trl import small_tokenizers as small
-from tests.trainer_client.trl.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
-from trainer_client.trl.offsets import TokenOffsets
+from tests.trainer_client import small_tokenizers as small
+from tests.trainer_client.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
+from trainer_client.offsets import TokenOffsets
 
 
 def longest_decoded(tokenizer, ids):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders
 
-from tests.trainer_client.trl import small_tokenizers as small
-from tests.trainer_client.trl.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
-from trainer_client.trl.offsets import TokenOffsets
+from tests.trainer_client import small_tokenizers as small
+from tests.trainer_client.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
+from trainer_client.offsets import TokenOffsets
 
 LETTERS = "ab 7.,'\t\n#Stepé漢🙂\u0301"
 

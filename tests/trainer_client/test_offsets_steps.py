@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.trl import small_tokenizers as small
-from tests.trainer_client.trl.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
+from tests.trainer_client import small_tokenizers as small
+from tests.trainer_client.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
+from trainer_client.offsets import TokenOffsets
 from trainer_client.steps import split_steps, token_spans
-from trainer_client.trl.offsets import TokenOffsets
 
 TEXT = "We add.\n### Step 1: 3 and 4\n### Step 2: don't 🙂\n"
 

@@ -1,9 +1,11 @@
-"""The rubric of a row, in any of the forms that a column of a dataset can hold.
+"""What a dataset's columns hold for the judge, in any of the forms that they can hold it in.
 
-A column holds one type: references, or lists of criteria, or `{"criteria": […]}`, or any of these as JSON text.
+A column holds one type. Of rubrics: references, or lists of criteria, or `{"criteria": […]}`, or any of these as JSON
+text. Of ground truths: text, or numbers.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +29,7 @@ def read_rubric(given: object, *, padded: bool = False) -> Rubric | None:
     Raises:
         ValueError: it is none of the forms, or breaks the wire contract.
     """
+    given = plain(given) if padded and not isinstance(given, RubricContent) else given
     if given is None or isinstance(given, RubricContent):
         return given
     if isinstance(given, str):
@@ -37,7 +40,7 @@ def read_rubric(given: object, *, padded: bool = False) -> Rubric | None:
             f"no rubric is of type {type(given).__name__}; give a reference, a list of criteria, or JSON text"
         )
     try:
-        return RubricContent.model_validate(_without_none(fields) if padded else fields)
+        return RubricContent.model_validate(fields)
     except ValidationError as error:
         wrong = field_errors(error.errors(include_url=False, include_input=False))
         raise ValueError("; ".join(f"{w.field}: {w.message}".removeprefix(": ") for w in wrong[:3])) from error
@@ -53,9 +56,30 @@ def _read_text(text: str) -> Rubric | None:
     return read_rubric(parsed)
 
 
-def _without_none(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Give mappings and sequences of any library as dicts and lists, without the None that columns fill up with."""
     if isinstance(value, Mapping):
-        return {key: _without_none(held) for key, held in value.items() if held is not None}
-    if isinstance(value, list | tuple):
-        return [_without_none(held) for held in value]
+        return {key: plain(held) for key, held in value.items() if held is not None}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(held) for held in value]
     return value
+
+
+def as_text(name: str, value: Any) -> str | None:
+    """Give a value as text: numbers, which ground truths often are, as they are written by hand.
+
+    Raises:
+        ValueError: it is neither text nor a number.
+    """
+    value = value.item() if getattr(value, "shape", None) == () else value  # a number of numpy's
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None  # how pandas says that there is none
+        return str(int(value)) if value.is_integer() else repr(value)
+    if isinstance(value, int):
+        return str(value)
+    raise ValueError(f"{name} is of type {type(value).__name__}; it must be text or a number")

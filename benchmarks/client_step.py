@@ -1,0 +1,194 @@
+"""`python -m benchmarks.client_step`: what the client costs a training step, beside waiting for the judge.
+
+64 prompts with 8 responses of 1,000 tokens each, under 12 criteria whose verdicts name steps, as SRaR trains. What the
+judge answers is recorded once from a service with the scripted engine and then replayed from memory, so that no judge
+is in the figures. What HTTP costs is measured apart, with a server on a loopback port that sends the same bytes at
+once; the seconds of CPU that it takes are taken off.
+"""
+
+import argparse
+import asyncio
+import pickle
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import torch
+from rich.progress import track
+
+from benchmarks.client_step_data import Step, make_step
+from benchmarks.client_step_http import Replay, exchange, instant_server
+from benchmarks.report import publish
+from benchmarks.server import running_service
+from trainer_client import AsyncClient
+from trainer_client._streams import RewardLines
+from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
+from trainer_client.trl._batch import Batch
+from trainer_client.trl._readers import StepReader
+from trainer_client.trl._reward_log import metrics, table
+from trainer_client.trl._rows import Rows, read_rows
+from trainer_client.trl.methods import Rollout, Scored, Srar
+from trainer_client.wire import Group
+
+Parts = Mapping[str, Callable[[], Any]]
+
+TOTAL = ("RubricReward", "HTTP on loopback", "steps read", "rollouts gathered", "advantages")
+"""The parts of a step; the others are parts of these, or not of every step."""
+
+
+class Trainer:
+    """As much of TRL's trainer as the client sees of it."""
+
+    def __init__(self, step: Step) -> None:
+        self.reward_funcs: list[Any] = []
+        self.eos_token_ids = [step.tokenizer.eos_token_id]
+        self._tokenizer = step.tokenizer
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Take note of nothing."""
+
+    def log_extra(self, column: str, values: Sequence[str]) -> None:
+        """Take note of nothing."""
+
+
+def reward_call(runner: asyncio.Runner, reward: RubricReward, step: Step) -> Callable[[], list[float | None]]:
+    """One call of the reward function, as the trainer makes it."""
+    trainer = Trainer(step)
+    logs = {"log_metric": trainer.log_metric, "log_extra": trainer.log_extra}
+
+    def call() -> list[float | None]:
+        return runner.run(reward(step.prompts, step.completions, step.completion_ids, **logs, **step.columns))
+
+    return call
+
+
+def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Replay) -> Parts:
+    """What is measured in memory, by name, in the order of a step; sub-parts stand below what they are part of."""
+    method, client = Srar(), AsyncClient("http://judge.test", "run")
+    trainer = SimpleNamespace(method=method, rubric_reward=reward, _tokenizer=step.tokenizer)
+    reader = StepReader(trainer)
+    rewards = call()
+    assert reward.last is not None
+    rows = reward.last.rows
+    offsets = reader._offsets
+    rollouts = [Rollout(tokens=len(ids), reward=r) for ids, r in zip(step.completion_ids, rewards, strict=True)]
+    read = reader.read(rollouts, [], [], step.completion_ids)
+    ids = torch.zeros(step.rows, max(map(len, step.completion_ids)), dtype=torch.long)
+    ends = {step.tokenizer.eos_token_id}
+    told = ScoredGeneration(rewards, {}, step.group_size, step.completions, 0, None, True)
+    measures = TrainingMeasures()
+
+    def read_all() -> Rows:
+        return read_rows(
+            step.prompts, step.completions, step.completion_ids, step.columns,
+            rubric=None, needs_rubric=True, step=None, ends=ends,
+        )  # fmt: skip
+
+    grouped = read_all()
+
+    def advantages() -> None:
+        batch = Batch.of(method, read, step.group_size)
+        batch.tensor(slice(0, step.rows), ids)
+        _ = batch.means
+
+    return {
+        "RubricReward": call,
+        "- rows to groups": read_all,
+        "- request to JSON": lambda: client.stream_rewards(_groups(grouped), None, "stepwise"),
+        "- answer from JSON": lambda: list(RewardLines("").feed(replay.answer)),
+        "- metrics and table": lambda: (metrics(rows, [], 0.0, set()), table(rows)),
+        "steps read": lambda: reader.read(rollouts, [], [], step.completion_ids),
+        "- their tokens": lambda: [
+            offsets.step_tokens(own, row.text, [(s.number, s.start, s.end) for s in row.answer.steps])
+            for own, row in zip(step.completion_ids, rows, strict=True)
+            if row.answer is not None
+        ],
+        "- their deltas": lambda: [
+            method.deltas(Scored(row.answer, row.criteria)) for row in rows if row.answer and row.criteria
+        ],
+        "rollouts gathered": lambda: pickle.loads(pickle.dumps(read)),
+        "advantages": advantages,
+        "TrainingMeasures, where wanted": lambda: measures.on_scored(told),
+    }
+
+
+def _groups(rows: Rows) -> list[Group]:
+    return [
+        Group.model_validate(
+            {**group.fields, "rubric": group.rubric, "responses": [rows.responses[row] for row in group.rows]}
+        )
+        for group in rows.groups
+    ]
+
+
+def measure(parts: Parts, http: Callable[[], float], repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of each part, `repeats` times, and of all parts of a step together."""
+    times: dict[str, list[float]] = {name: [] for name in ("whole step", *parts, "HTTP on loopback")}
+    for repeat in track(range(repeats + 1), "measuring", transient=True):
+        one = {"HTTP on loopback": http()}
+        for name, part in parts.items():
+            started = time.perf_counter()
+            part()
+            one[name] = 1000 * (time.perf_counter() - started)
+        one["whole step"] = sum(one[name] for name in TOTAL)
+        for name, value in one.items() if repeat else ():  # the first time warms up
+            times[name].append(value)
+    return times
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--group", type=int, default=8, help="responses to each prompt")
+    parser.add_argument("--tokens", type=int, default=1000, help="of each response")
+    parser.add_argument("--criteria", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=20)
+    given = parser.parse_args(arguments)
+    step = make_step(given.prompts, given.group, given.tokens, given.criteria)
+    replay = Replay()
+    with asyncio.Runner() as runner:
+        with running_service("scripted://hash") as (url, _):
+            client = AsyncClient(url, transport=replay)
+            reward = RubricReward(client, deadline_s=600.0).with_defaults(**Srar().scoring)
+            call = reward_call(runner, reward, step)
+            call()
+        with instant_server(replay.answer) as server:
+            caller = httpx2.AsyncClient()
+
+            def http() -> float:
+                started, used = time.perf_counter(), server.seconds
+                runner.run(exchange(caller, f"{server.url}/v1/rewards", replay.request))
+                return 1000 * (time.perf_counter() - started - (server.seconds - used))
+
+            times = measure(parts(step, reward, call, replay), http, given.repeats)
+            runner.run(caller.aclose())
+    figures = [
+        {
+            "part": name,
+            "median ms": statistics.median(own),
+            "min": min(own),
+            "max": max(own),
+            "mean": statistics.mean(own),
+        }
+        for name, own in times.items()
+    ]
+    publish(
+        "client_step",
+        f"The client's part of a step: {given.prompts} prompts x {given.group} responses of {given.tokens:,} tokens x "
+        f"{given.criteria} criteria, step by step; {given.repeats} times",
+        figures,
+        [
+            f"the request has {len(replay.request) / 1e6:.1f} MB, the answer {len(replay.answer) / 1e6:.1f} MB",
+            f"whole step: {' + '.join(TOTAL)}",
+            "gathered: pickled and read, as it is for other ranks",
+            "the longest times, and so the means, hold Python's collection of the whole process's garbage",
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

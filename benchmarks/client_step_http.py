@@ -1,0 +1,99 @@
+"""A judge that is not there: its answer recorded once, then replayed from memory, or over HTTP at once."""
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+import httpx2
+
+_PIECE = 1 << 16
+_NDJSON = "application/x-ndjson"
+_HEAD = f"HTTP/1.1 200 OK\r\nContent-Type: {_NDJSON}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+
+class Replay(httpx2.AsyncBaseTransport):
+    """Passes the first request on to the service, and answers every further one with the same bytes.
+
+    Attributes:
+        request: the first one's body.
+        answer: what the service said to it.
+    """
+
+    def __init__(self) -> None:
+        self.request = self.answer = b""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer a request."""
+        if not self.answer:
+            self.request = await request.aread()
+            async with httpx2.AsyncHTTPTransport() as service:
+                response = await service.handle_async_request(request)
+                content = await response.aread()
+            if response.status_code != 200:
+                raise RuntimeError(f"HTTP {response.status_code}: {content[:300]!r}")
+            self.answer = content
+        return httpx2.Response(200, headers={"Content-Type": _NDJSON}, stream=_Pieces(self.answer))
+
+
+class _Pieces(httpx2.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._content), _PIECE):
+            yield self._content[start : start + _PIECE]
+
+
+@dataclass
+class Instant:
+    """A server that answers at once: its address, and the seconds of CPU that it has used."""
+
+    url: str
+    seconds: float = 0.0
+
+
+@contextmanager
+def instant_server(answer: bytes) -> Iterator[Instant]:
+    """Serve an answer on a loopback port to one connection at a time, a chunk for each line, as the service does."""
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in answer.splitlines(keepends=True))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = Instant(f"http://127.0.0.1:{listening.getsockname()[1]}")
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:  # it was shut down
+                    return
+                with connection, connection.makefile("rb") as asked:
+                    while _read(asked):
+                        connection.sendall(_HEAD + chunks)
+                        server.seconds = time.thread_time()  # before the caller can have come to the end
+                        connection.sendall(b"0\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _read(asked: IO[bytes]) -> bool:
+    """Read a request to its end; False where the caller has gone."""
+    length = 0
+    while line := asked.readline().strip().lower():
+        if line.startswith(b"content-length:"):
+            length = int(line.partition(b":")[2])
+    return length > 0 and len(asked.read(length)) == length
+
+
+async def exchange(client: httpx2.AsyncClient, url: str, body: bytes) -> int:
+    """Send a body and read the answer, and look at neither; how many bytes came."""
+    async with client.stream("POST", url, content=body, headers={"Accept": _NDJSON}) as response:
+        return sum([len(piece) async for piece in response.aiter_bytes()])

@@ -1,0 +1,65 @@
+"""The two training scripts: they differ by what the page on training shows, and both train."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+
+from tests.docs.pages import ROOT, blocks
+from tests.trainer_client.trl.training import policy, tokenizer
+
+pytestmark = pytest.mark.trl
+
+FOLDER = ROOT / "examples/training"
+ADDRESS = "http://127.0.0.1:8000"
+
+
+def lines(name: str, without: str | None = None) -> list[str]:
+    """A script's lines of code: no docstring, no blank lines, and without one of its functions."""
+    source = (FOLDER / name).read_text(encoding="utf-8")
+    docstring, *body = ast.parse(source).body
+    left_out = [docstring, *(part for part in body if isinstance(part, ast.FunctionDef) and part.name == without)]
+    gone = {line for part in left_out for line in range(part.lineno, (part.end_lineno or part.lineno) + 1)}
+    return [line for number, line in enumerate(source.splitlines(), 1) if line.strip() and number not in gone]
+
+
+def changes(sign: str) -> list[str]:
+    """The lines that the page takes away or adds, with the address that the script has."""
+    (diff,) = blocks(ROOT / "docs/training.md", "diff")
+    shown = [line.removeprefix(sign).removeprefix(" ") for line in diff.splitlines() if line.startswith(sign)]
+    return [line.replace("http://judge:8000", ADDRESS) for line in shown]
+
+
+def test_the_scripts_differ_by_what_the_page_shows_and_by_the_function_that_is_not_needed() -> None:
+    (reward,) = changes("-")
+    importing, instead = changes("+")
+    plain = lines("plain.py", without=reward.strip().removeprefix("reward_funcs=").removesuffix(","))
+    assert plain != lines("plain.py")
+    after = plain.index("from trl import GRPOConfig, GRPOTrainer") + 1
+    changed = [instead if line.strip() == reward.strip() else line for line in plain]
+    assert [*changed[:after], importing, *changed[after:]] == lines("rubric.py")
+    assert changed != plain
+
+
+@pytest.mark.parametrize("name", ["plain.py", "rubric.py"])
+def test_a_script_trains_a_model_of_a_local_folder(name: str, tmp_path: Path, url: str) -> None:
+    policy(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    script = (FOLDER / name).read_text(encoding="utf-8")
+    for there, here in (("max_steps=100", "max_steps=1, use_cpu=True"), (ADDRESS, url)):
+        assert there in script or (there, name) == (ADDRESS, "plain.py")
+        script = script.replace(there, here)
+    (tmp_path / name).write_text(script, encoding="utf-8")
+    (tmp_path / "problems.jsonl").write_bytes((FOLDER / "problems.jsonl").read_bytes())
+    here = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    command, settings = [sys.executable, name, "model"], {"cwd": tmp_path, "env": os.environ | here}
+    run = subprocess.run(command, **settings, capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "'train_loss'" in run.stdout
+    assert ("'rubric/pass/arithmetic'" in run.stdout) == (name == "rubric.py")
+    assert "'rubric/failed_verdicts': '0'" in run.stdout or name == "plain.py"

@@ -1,0 +1,16 @@
+"""How certain the small policy is of a reference answer, one plain forward pass for each reasoning."""
+
+import torch
+
+from tests.trainer_client.trl.training import policy, tokenizer
+
+
+def certainties(tmp_path, prompt, reasonings, reference):
+    """p of each token of the reference: a row for each reasoning."""
+    words, model = tokenizer(), policy(tmp_path / "policy").eval()
+    rows, answer = [], words(reference)["input_ids"]
+    for reasoning in reasonings:
+        before = words(prompt)["input_ids"] + words(reasoning)["input_ids"]
+        logits = model(input_ids=torch.tensor([before + answer])).logits[0, len(before) - 1 : -1]
+        rows.append(logits.softmax(-1).gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1).tolist())
+    return rows

@@ -1,0 +1,176 @@
+"""`TrainingMeasures` in a trainer: what it is told by each method, and what stands in the log."""
+
+import pytest
+from trl import GRPOConfig, GRPOTrainer
+
+from tests.trainer_client.trl.generating import Prompts, batch
+from tests.trainer_client.trl.training import (
+    BARE,
+    PLAIN,
+    RIGHT,
+    SLIP,
+    WRONG,
+    dataset,
+    policy,
+    saying,
+    tokenizer,
+    trainer,
+)
+from trainer_client.measures import best_of_n, pass_at_k, self_bleu
+from trainer_client.trl import GenerationCallback, TrainingMeasures
+
+pytestmark = pytest.mark.trl
+
+TEXTS = [RIGHT, SLIP, WRONG, BARE]
+WEIGHED = [1.0, 1 / 3, 0.0, 0.0]
+ROUND = "### Step 1: 3+4=7\n### Step 1: 3+4=7\n"
+
+
+class Noting(GenerationCallback):
+    """Keeps what it is told, and measures how often."""
+
+    def __init__(self):
+        self.told, self.losses = [], []
+
+    def on_scored(self, generation):
+        self.told.append(generation)
+        return {"noted/scored": len(self.told)}
+
+    def on_loss(self, logps, inputs, training):
+        self.losses.append((logps, dict(inputs), training))
+        return {"noted/losses": len(self.losses)}
+
+
+def noted(made):
+    """The trainer's generation batch as its callbacks are told of it, and what the measures make of it."""
+    noting = Noting()
+    made.add_callback(noting)
+    made.add_callback(TrainingMeasures())
+    batch(made)
+    (told,) = noting.told
+    logged = {name: value for name, (value, *_) in made._metrics["train"].items()}
+    return told, {name: value for name, value in logged.items() if name.startswith("measures/")}
+
+
+def test_a_step_logs_what_the_functions_say_of_its_groups(tmp_path, url):
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=0.1)
+    made.add_callback(TrainingMeasures())
+    made.train()
+    logged = {name: value for name, value in made.state.log_history[0].items() if name.startswith("measures/")}
+    expected = {f"measures/pass_at_{k}": pass_at_k(4, 1, k) for k in (1, 2, 4)}
+    expected |= {f"measures/best_of_{k}": best_of_n(WEIGHED, k) for k in (1, 2, 4)}
+    expected |= {"measures/zero_rewards": 0.5, "measures/loops": 0.0, "measures/diversity": 1 - self_bleu(TEXTS)}
+    expected |= {"measures/novelty/mean": 1.0, "measures/novelty/median": 1.0}
+    expected |= {f"measures/novelty/above_{limit}": 0.0 for limit in (2, 10, 100)}
+    assert logged == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_a_reference_model_there_is_no_novelty(tmp_path, url):
+    made = trainer(tmp_path, url, texts=[*TEXTS[:3], ROUND], data=dataset(PLAIN))
+    made.add_callback(TrainingMeasures())
+    made.train()
+    logged = made.state.log_history[0]
+    assert logged["measures/loops"] == 0.25
+    assert not [name for name in logged if "novelty" in name]
+
+
+def test_an_evaluation_logs_its_own(tmp_path, url):
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=0.1, per_device_eval_batch_size=4)
+    made.eval_dataset = dataset(PLAIN)
+    made.add_callback(TrainingMeasures())
+    found = made.evaluate()
+    assert found["eval_measures/pass_at_4"] == 1.0
+    assert found["eval_measures/novelty/median"] == pytest.approx(1.0)
+
+
+def test_the_novelty_of_a_policy_that_moved_is_to_the_one_it_was(tmp_path, url):
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=1e-9, max_steps=3, learning_rate=20.0)
+    made.add_callback(TrainingMeasures())
+    made.train()
+    first, *_, last = [one for one in made.state.log_history if "measures/novelty/mean" in one]
+    assert first["measures/novelty/mean"] == pytest.approx(1.0)
+    assert abs(last["measures/novelty/mean"] - 1.0) > 0.01
+
+
+def test_novelty_is_to_the_reference_as_it_is_and_not_as_a_method_bounds_it(tmp_path, url):
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), method="grounded", reward=None, beta=0.1)
+    noting = Noting()
+    made.add_callback(noting)
+    made.current_gradient_accumulation_steps = 1
+    inputs = batch(made)
+    inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"] - 50.0
+    made._compute_loss(made.model, inputs)
+    ((logps, seen, training),) = noting.losses
+    assert (logps - seen["ref_per_token_logps"]).min() > 40
+    assert training
+    assert logps.grad_fn is None
+
+
+def test_refined_responses_are_off_policy(tmp_path, url):
+    factual = [{**criterion, "kind": "factual"} for criterion in PLAIN]
+    made = trainer(tmp_path, url, data=dataset(factual), method="rgr", entropy_coef=0.0)
+    made.model.config.max_position_embeddings = 2048
+    made.rollout_func = Prompts(WRONG, SLIP, WRONG, WRONG, later=(RIGHT,))
+    told, found = noted(made)
+    assert told.completions[3] == RIGHT
+    assert found["measures/off_policy"] == 0.25 == made._metrics["train"]["rgr/refined"][0]
+
+
+@pytest.mark.parametrize(("ratio", "share"), [("plain", 0.5), ("corrected", 0.5), ("scaffolded", None)])
+def test_responses_to_a_scaffold_are_off_policy_where_the_plain_prompt_is_trained_on(tmp_path, url, ratio, share):
+    options = {"pattern": "binary", "full": 2, "decay": "constant", "ratio": ratio}
+    made = trainer(
+        tmp_path,
+        url,
+        data=dataset(PLAIN),
+        method="ruscarl",
+        method_options=options,
+        max_steps=10,
+        max_completion_length=16,
+    )
+    made.rollout_func = Prompts(RIGHT, WRONG)
+    _, found = noted(made)
+    assert found.get("measures/off_policy") == share
+
+
+def test_what_is_rewarded_is_what_the_method_makes_advantages_of(tmp_path, url):
+    options = {"gates": False, "variance_filter": False}
+    data = dataset(PLAIN, reference_answer=[RIGHT, RIGHT])
+    made = trainer(tmp_path, url, texts=TEXTS, data=data, method="dro", num_generations=4, method_options=options)
+    told, found = noted(made)
+    assert told.rewards == pytest.approx(
+        [reward for start in (0, 4) for reward in made.method.rewards(made._local[start : start + 4])]
+    )
+    assert found["measures/best_of_4"] == pytest.approx((max(told.rewards[:4]) + max(told.rewards[4:])) / 2)
+    assert list(told.completions[:4]) == TEXTS
+
+
+def test_a_callback_is_told_each_functions_rewards_and_what_is_missing(tmp_path, url):
+    def sometimes(prompts, **_):
+        return [None if row % 4 == 1 else 0.5 for row in range(len(prompts))]
+
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[sometimes])
+    told, found = noted(made)
+    assert told.functions["sometimes"] == [0.5, None, 0.5, 0.5] * 2
+    assert told.functions["RubricReward"] == [1.0, None, 0.0, 0.0] * 2
+    assert told.rewards == [1.5, None, 0.5, 0.5] * 2
+    assert (told.group_size, told.first, told.elsewhere, told.training) == (4, 0, None, True)
+    assert found["measures/best_of_1"] == pytest.approx(2.5 / 3)
+
+
+def test_what_a_callback_measures_is_logged(tmp_path, url):
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), max_steps=2)
+    made.add_callback(Noting())
+    made.train()
+    assert [one["noted/scored"] for one in made.state.log_history[:2]] == [1.0, 2.0]
+    assert [one["noted/losses"] for one in made.state.log_history[:2]] == [1.0, 2.0]
+
+
+def test_a_trainer_that_would_tell_it_nothing_is_refused(tmp_path):
+    settings = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2)
+    with pytest.raises(ValueError, match="measures what a RubricGRPOTrainer tells it"):
+        GRPOTrainer(
+            policy(tmp_path / "policy"), lambda prompts, **_: [0.0] * len(prompts), settings,
+            train_dataset=dataset(), processing_class=tokenizer(), rollout_func=saying(*TEXTS),
+            callbacks=[TrainingMeasures()],
+        )  # fmt: skip

@@ -1,0 +1,173 @@
+"""`TrainingMeasures`: what the papers watch while they train, logged for each generation batch.
+
+Made of what the trainer has anyway: no response is sampled, judged or run through a model for it. The measures
+themselves are those of `trainer_client.measures`.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from accelerate.utils import gather_object
+
+from trainer_client.measures import best_of_n, loops, novelty, pass_at_k, self_bleu
+from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
+
+_ROUNDING = 1e-6
+"""Rewards are float32 when they reach the trainer; a threshold is what the user wrote."""
+
+ItemT = TypeVar("ItemT")
+
+
+class TrainingMeasures(GenerationCallback):
+    """Logs, under `measures/`, and each only where there is something to take it of:
+
+    - `zero_rewards`: the share of rewarded responses whose reward is 0 or less.
+    - `off_policy`: the share of responses generated from another prompt than the one they are trained on: those that
+      `rgr` refined, or for which `ruscarl` showed criteria.
+    - `pass_at_K`, `best_of_K`: the chance that one of K samples is right, and the expected best reward of K, averaged
+      over the groups with at least K rewarded responses.
+    - `diversity`: 1 less Self-BLEU, averaged over the first few groups.
+    - `loops`: the share of responses that go round in circles.
+    - `novelty/mean`, `novelty/median`, `novelty/above_2`, `…_10`, `…_100`: how much more probable responses are to
+      the policy than to the reference model, by mean log-likelihood: the ratios' mean and median, and the shares
+      above 2, 10 and 100. Only with `beta` above 0, where TRL computes the reference's log-probabilities, and of the
+      responses that the loss is taken over.
+
+    Args:
+        ks: the K, each at least 1; those above a group's size are left out.
+        correct: the reward function, by the name under which TRL logs it, whose reward says which responses are
+            right; the reward that is trained on unless given.
+        threshold: a response is right from this reward on.
+        diversity_groups: how many groups `diversity` looks at, whose texts all ranks are sent; 0 leaves it out.
+        loops: whether to look for them.
+        novelty: whether to measure it.
+
+    Raises:
+        ValueError: a number is out of range, the trainer is no `RubricGRPOTrainer`, or it has no such reward function.
+    """
+
+    def __init__(
+        self,
+        *,
+        ks: Sequence[int] = (1, 2, 4, 8),
+        correct: str | None = None,
+        threshold: float = 1.0,
+        diversity_groups: int = 4,
+        loops: bool = True,
+        novelty: bool = True,
+    ) -> None:
+        if any(k < 1 for k in ks) or diversity_groups < 0 or not math.isfinite(threshold):
+            raise ValueError(
+                f"ks is {tuple(ks)}, diversity_groups {diversity_groups} and threshold {threshold}; ks are at least "
+                "1, diversity_groups is not negative, and threshold is finite"
+            )
+        self._ks, self._correct, self._threshold = tuple(ks), correct, threshold
+        self._diversity_groups, self._loops, self._novelty = diversity_groups, loops, novelty
+        self._left: dict[bool, int] = {}
+        self._seen: defaultdict[bool, list[tuple[float, float]]] = defaultdict(list)
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse trainers that would never call it."""
+        if not isinstance(args, RubricGRPOConfig):
+            raise ValueError("TrainingMeasures measures what a RubricGRPOTrainer tells it; other trainers tell nothing")
+
+    def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
+        """Measure a generation batch, and begin to wait for its losses."""
+        self._left[generation.training], self._seen[generation.training] = len(generation.completions), []
+        told: list[_Share] = gather_object([self._share(generation)])
+        rows = sum(share.rows for share in told)
+        measured: dict[str, float | None] = _of_rewards(generation, self._right(generation), self._ks)
+        if generation.elsewhere is not None:
+            measured["off_policy"] = sum(share.elsewhere for share in told) / rows
+        if self._loops:
+            measured["loops"] = sum(share.looping for share in told) / rows
+        texts = [text for share in told for text in share.texts]
+        measured["diversity"] = _mean(
+            [1.0 - self_bleu(group) for group in _groups(texts, generation.group_size) if len(group) > 1]
+        )
+        return {f"measures/{name}": value for name, value in measured.items() if value is not None}
+
+    def on_loss(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor], training: bool) -> Mapping[str, float]:
+        """Add a micro-batch's likelihoods, and measure novelty once the whole generation batch was seen."""
+        reference = inputs.get("ref_per_token_logps")
+        if not self._novelty or reference is None or self._left.get(training, 0) <= 0:
+            return {}
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        means = [_masked_mean(values, mask) for values in (logps, reference)]
+        pairs = [(new, old) for new, old in torch.stack(means, dim=1).tolist() if math.isfinite(new + old)]
+        self._seen[training] += pairs
+        self._left[training] -= len(mask)
+        if self._left[training] > 0:
+            return {}
+        told: list[tuple[float, float]] = gather_object(self._seen[training])
+        if not told:
+            return {}
+        found = novelty([new for new, _ in told], [old for _, old in told])
+        shares = {f"above_{limit:g}": count / len(told) for limit, count in found.counts.items()}
+        named = {"mean": found.mean, "median": found.median, **shares}
+        return {f"measures/novelty/{name}": value for name, value in named.items()}
+
+    def _share(self, generation: ScoredGeneration) -> "_Share":
+        texts = [_text(completion) for completion in generation.completions]
+        shown = max(0, self._diversity_groups * generation.group_size - generation.first)
+        looping = sum(map(bool, map(loops, texts))) if self._loops else 0
+        return _Share(len(texts), sum(generation.elsewhere or ()), looping, texts[:shown])
+
+    def _right(self, generation: ScoredGeneration) -> list[bool | None]:
+        if self._correct is None:
+            rewards = generation.rewards
+        elif self._correct in generation.functions:
+            rewards = generation.functions[self._correct]
+        else:
+            raise ValueError(
+                f"correct is {self._correct!r}, and the reward functions are {', '.join(generation.functions)}"
+            )
+        return [None if reward is None else reward >= self._threshold - _ROUNDING for reward in rewards]
+
+
+class _Share(NamedTuple):
+    """What one rank tells the others: how many responses it has, of what kinds, and the texts that are compared."""
+
+    rows: int
+    elsewhere: int
+    looping: int
+    texts: list[str]
+
+
+def _of_rewards(
+    generation: ScoredGeneration, right: Sequence[bool | None], ks: Sequence[int]
+) -> dict[str, float | None]:
+    """Measure what rewards tell, which are the same on all ranks."""
+    known = [reward for reward in generation.rewards if reward is not None]
+    measured: dict[str, float | None] = {"zero_rewards": _mean([float(reward <= 0.0) for reward in known])}
+    size = generation.group_size
+    verdicts = [[one for one in group if one is not None] for group in _groups(right, size)]
+    for k in ks:
+        measured[f"pass_at_{k}"] = _mean([pass_at_k(len(own), sum(own), k) for own in verdicts if len(own) >= k])
+        best = [best_of_n(group, k) for group in _groups(generation.rewards, size)]
+        measured[f"best_of_{k}"] = _mean([value for value in best if value is not None])
+    return measured
+
+
+def _groups(items: Sequence[ItemT], size: int) -> Iterator[Sequence[ItemT]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """B means over the tokens of a B x T mask; NaN where there is none."""
+    return torch.where(mask.bool(), values.detach().float(), 0.0).sum(dim=1) / mask.sum(dim=1)
+
+
+def _text(completion: Any) -> str:
+    if isinstance(completion, str):
+        return completion
+    said = (message.get("content") for message in completion if message.get("role") == "assistant")
+    return "\n\n".join(content for content in said if isinstance(content, str))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
