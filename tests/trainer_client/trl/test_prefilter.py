@@ -114,7 +114,10 @@ def test_responses_are_sampled_where_none_are_given(run):
 
 def test_prompts_of_messages_go_through_the_models_chat_template(tmp_path, run):
     words = tokenizer()
-    words.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+    words.chat_template = (
+        "{% for message in messages %}[{{ message.role }}]{{ message.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
     words.save_pretrained(tmp_path / "policy")
     _, (messages, text), _ = run(
         [row(prompt=[{"role": "user", "content": "1+1=?"}]), row(prompt="[user]1+1=?[assistant]")], "--top", "1"
