@@ -13,7 +13,7 @@ VLLM_MODEL := qwen2.5-coder-0.5b
 VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test check format serve bench bench-http bench-engine bench-ways agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-engine bench-ways agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,10 +57,13 @@ serve: $(STAMP) ## serve the API on http://127.0.0.1:8000
 	@$(BIN)/adjudge models pull $(MODEL)
 	@$(BIN)/adjudge serve --engine llamacpp://$(MODEL)
 
-bench: bench-http bench-engine ## every benchmark; tables on the terminal, JSON in .cache/bench
+bench: bench-http bench-client bench-engine ## every benchmark; tables on the terminal, JSON in .cache/bench
 
 bench-http: $(STAMP) ## what everything around the model costs
 	@$(BIN)/python -m benchmarks.http_overhead
+
+bench-client: $(STAMP) ## what a training step costs the client, but for waiting
+	@$(BIN)/python -m benchmarks.client_step
 
 bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, its server, vLLM, its server
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
