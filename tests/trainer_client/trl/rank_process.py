@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, trainer, weights
-from trainer_client.trl import TrainingMeasures
+from trainer_client.trl import GenerationCallback, TrainingMeasures
+
+
+class First(GenerationCallback):
+    """Logs the place of the rank's first response."""
+
+    def on_scored(self, generation: Any) -> dict[str, float]:
+        return {"first": generation.first}
 
 
 def main(folder: Path, url: str, given: dict[str, Any]) -> None:
@@ -20,7 +27,8 @@ def main(folder: Path, url: str, given: dict[str, Any]) -> None:
     model = policy(folder / "policy", torch.float64)
     data = dataset(CRITERIA if given["method"] == "srar" else PLAIN)
     trained = trainer(folder, url, texts=texts, data=data, model=model, num_generations=8, **given)
-    trained.add_callback(TrainingMeasures(diversity_groups=2))
+    trained.add_callback(TrainingMeasures())
+    trained.add_callback(First())
     trained.train()
     said = {
         "weights": weights(trained.model),

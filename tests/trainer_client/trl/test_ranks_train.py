@@ -55,6 +55,7 @@ def test_two_ranks_move_the_policy_as_one_process_does(tmp_path, url, settings):
     assert (alone["weights"] - weights(policy(tmp_path / "policy", torch.float64))).abs().max() > 1e-3
     torch.testing.assert_close(first["weights"], alone["weights"], atol=1e-6, rtol=0)
     torch.testing.assert_close(second["weights"], first["weights"], atol=0, rtol=0)
+    assert [rank["log"][0]["first"] for rank in (alone, first, second)] == [0, 0, 4]
     measures = [name for name in alone["log"][0] if name.startswith("measures/")]
     assert {"measures/pass_at_8", "measures/diversity", "measures/loops"} <= set(measures)
     assert alone["log"][0]["measures/loops"] == 1 / 8

@@ -60,9 +60,9 @@ def test_a_reward_that_float32_rounds_down_still_reaches_the_threshold():
 
 
 def test_what_is_right_can_be_another_functions_word():
-    functions = {"RubricReward": [1.0] * 8, "right": [0.0, 0.0, 0.0, 1.0, None, None, 0.0, 1.0]}
+    functions = {"RubricReward": [1.0] * 8, "right": [0.0, 0.0, 1.0, 1.0, None, None, 0.0, 0.0]}
     found = measured(generation(functions=functions), correct="right")
-    assert found["pass_at_2"] == pytest.approx((pass_at_k(4, 1, 2) + pass_at_k(2, 1, 2)) / 2)
+    assert found["pass_at_2"] == pytest.approx((pass_at_k(4, 2, 2) + pass_at_k(2, 0, 2)) / 2)
     assert found["best_of_1"] == pytest.approx((best_of_n(REWARDS[:4], 1) + best_of_n(REWARDS[4:], 1)) / 2)
 
 
@@ -76,6 +76,11 @@ def test_diversity_looks_at_the_first_groups_only(groups, expected):
     found = measured(generation(), diversity_groups=groups)
     values = [1 - self_bleu(TEXTS[start : start + 4]) for start in expected]
     assert found.get("diversity") == (pytest.approx(sum(values) / len(values)) if values else None)
+
+
+def test_a_rank_sends_the_texts_that_it_has_of_the_first_groups():
+    assert measured(generation(first=2), diversity_groups=1)["diversity"] == pytest.approx(1 - self_bleu(TEXTS[:2]))
+    assert "diversity" not in measured(generation(first=4), diversity_groups=1)
 
 
 def test_a_group_of_one_has_no_diversity():
@@ -131,8 +136,8 @@ def expected_novelty(*batches):
 
 def test_novelty_is_of_a_whole_generation_batch_when_its_last_loss_is_taken():
     measures = TrainingMeasures()
-    batches = [likelihoods(4, 1), likelihoods(4, 2)]
-    for _ in range(2):  # once for each generation batch
+    for seed in (1, 3):  # once for each generation batch
+        batches = [likelihoods(4, seed), likelihoods(4, seed + 1)]
         measures.on_scored(generation())
         assert measures.on_loss(*batches[0], True) == {}
         assert measures.on_loss(*batches[1], True) == pytest.approx(expected_novelty(*batches), abs=1e-6)
