@@ -42,12 +42,13 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
 	@$(BIN)/pytest
 
-check: $(STAMP) ## format, lint, types, import floors and the quick tests
+check: $(STAMP) ## format, lint, types, import floors and the quick tests; TRL and benchmarks are left to make test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not install and not vllm and not trl"
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not install and not vllm and not trl" \
+		--ignore tests/trainer_client/trl --ignore tests/benchmarks
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .

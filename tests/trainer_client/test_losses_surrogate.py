@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from trainer_client.losses import clipped_surrogate
 
-RATIO = st.floats(0, 20)
-ADVANTAGE = st.floats(-5, 5)
-SHARE = st.floats(0, 1)
+RATIO = st.floats(0, 20, allow_subnormal=False)
+ADVANTAGE = st.floats(-5, 5, allow_subnormal=False)
+SHARE = st.floats(0, 1, allow_subnormal=False)
 
 
 def graded(numbers):
     return torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
 
 
-@given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2))
+@given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2, allow_subnormal=False))
 def test_the_clip_never_promises_more_than_the_ratio_and_nothing_beyond_its_edges(ratio, advantage, low, high):
     value = float(clipped_surrogate(ratio, advantage, low=low, high=high))
     assert value <= ratio * advantage
@@ -30,7 +30,7 @@ def test_the_clip_never_promises_more_than_the_ratio_and_nothing_beyond_its_edge
         assert value == ratio * advantage
 
 
-@given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2))
+@given(RATIO, ADVANTAGE, SHARE, st.floats(0, 2, allow_subnormal=False))
 def test_the_clip_stops_the_gradient_only_where_it_would_lead_further_away(ratio, advantage, low, high):
     beyond = ratio > 1 + high if advantage > 0 else ratio < 1 - low
     given_ratio = graded(ratio)
@@ -38,7 +38,7 @@ def test_the_clip_stops_the_gradient_only_where_it_would_lead_further_away(ratio
     assert given_ratio.grad == (0.0 if beyond else advantage)
 
 
-@given(RATIO, ADVANTAGE, st.floats(1.01, 10))
+@given(RATIO, ADVANTAGE, st.floats(1.01, 10, allow_subnormal=False))
 def test_the_dual_clip_bounds_what_a_bad_token_can_cost_and_leaves_good_ones_alone(ratio, advantage, dual):
     value, single = clipped_surrogate(ratio, advantage, dual=dual), clipped_surrogate(ratio, advantage)
     assert value >= single
@@ -59,7 +59,7 @@ def trls_surrogate(ratio, advantage, low, high, delta):
     return torch.min(torch.clamp(ratio, max=delta) * advantage, clipped * advantage)
 
 
-@given(SHARE, st.floats(0, 2), st.floats(0, 3), ADVANTAGE, st.data())
+@given(SHARE, st.floats(0, 2, allow_subnormal=False), st.floats(0, 3, allow_subnormal=False), ADVANTAGE, st.data())
 def test_the_dual_clip_is_trls_delta_wherever_c_is_not_below_the_upper_clip(low, high, above, advantage, data):
     dual = 1 + high + above
     assume(dual > 1)
