@@ -107,9 +107,12 @@ def test_responses_are_sampled_where_none_are_given(run):
     _, outcomes, _ = run([*rows[:2], row(), rows[2]], *options, "--seed", "1")
     _, again, _ = run([*rows[:2], row(), rows[2]], *options, "--seed", "1")
     _, other, _ = run([*rows[:2], row(), rows[2]], *options, "--seed", "2")
+    _, larger, _ = run([*rows[:2], row(), rows[2]], *options, "--seed", "1", "--group", "4")
     assert all(one["score"] > 0 for one in outcomes)
     assert again == outcomes
-    assert [other[place]["score"] == outcomes[place]["score"] for place in range(4)] == [False, False, True, False]
+    for changed in (other, larger):
+        same = [one["score"] == before["score"] for one, before in zip(changed, outcomes, strict=True)]
+        assert same == [False, False, True, False]
 
 
 def test_prompts_of_messages_go_through_the_models_chat_template(tmp_path, run):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
-from trainer_client.wire.rubrics import Criterion, CriterionKind
+from trainer_client.wire.criteria import Criterion, CriterionKind
 
 CriterionLike = Criterion | Mapping[str, Any]
 """A `Criterion`, or a mapping with its `kind` (default `point`), `weight` (default 1) and, for messages,

@@ -165,4 +165,4 @@ def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
     for phrase in sorted(spelled, key=lambda phrase: (-len(phrase), phrase)):
         by_letter.setdefault(phrase[0], []).append(r"\s+".join(map(re.escape, phrase[1:].split(" "))))
     found = (rf"{re.escape(letter)}(?<!\w.)(?:{'|'.join(ends)})(?!\w)" for letter, ends in by_letter.items())
-    return re.compile("|".join(found) or "(?!)", re.DOTALL)
+    return re.compile("|".join(found) or "(?!)")

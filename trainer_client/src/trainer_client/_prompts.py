@@ -6,7 +6,7 @@ In what words a model is told of them is not decided here.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainer_client.wire.rubrics import Criterion
+from trainer_client.wire.criteria import Criterion
 
 Shown = Criterion | Mapping[str, Any]
 """A `Criterion`, or a mapping with its `description`, `weight` (default 1) and `kind` (default `point`)."""

@@ -22,6 +22,7 @@ from trainer_client.wire.comparisons import (
     OrderVerdict,
     Pair,
 )
+from trainer_client.wire.criteria import Criterion, CriterionKind, content_digest
 from trainer_client.wire.groups import Group, RubricChoice
 from trainer_client.wire.judging import RATIONALE_TOKENS, JudgingOptions, Protocol, ReasoningPart
 from trainer_client.wire.messages import Message, Prompt, Response, ResponseLike, ToolCall, as_response
@@ -37,15 +38,12 @@ from trainer_client.wire.rewards import (
     RewardRequest,
 )
 from trainer_client.wire.rubrics import (
-    Criterion,
-    CriterionKind,
     Reference,
     RubricContent,
     RubricName,
     RubricPage,
     RubricSummary,
     RubricVersion,
-    content_digest,
     parse_reference,
 )
 from trainer_client.wire.verdicts import GroupVerdicts, ResponseVerdicts, VerdictAnswer, VerdictRequest

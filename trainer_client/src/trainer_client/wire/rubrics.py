@@ -1,48 +1,20 @@
-"""Rubrics on the wire: criteria, the rules a rubric must keep to be written, names and references.
+"""Rubrics on the wire: the rules a rubric must keep to be written, names, versions and references.
 
 Knows nothing of where rubrics are stored or how they are judged.
 """
 
-import hashlib
-import json
 import re
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, StringConstraints, field_validator
 
 from trainer_client.wire.base import Answer, Request
-from trainer_client.wire.verification import Verification
+from trainer_client.wire.criteria import Criterion, content_digest
 
-CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
-"""What a criterion is to the reward: `point` is a plain weighted one; `factual` and `process` are RGR-GRPO's;
-`suggest`, `pitfall`, `bonus` and `answer` are SRaR's. A satisfied `pitfall` means that the mistake was made."""
-
-CriterionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 _NAME = r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*"
 RubricName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=200)]
-
-
-Tag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
-
-
-class Criterion(Request):
-    """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights).
-
-    `scale` is the highest grade of the protocol `graded`, whose grades are 0..scale. `verification` says how it is
-    checked where the judge need not be asked; without one an `answer` is compared with the group's `ground_truth`,
-    if there is one, and all else is judged.
-    """
-
-    id: CriterionId
-    description: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
-    kind: CriterionKind = "point"
-    weight: float = 1.0
-    tags: tuple[Tag, ...] = ()
-    scale: int = Field(default=4, ge=1, le=100)
-    verification: Verification | None = None
 
 
 class RubricContent(Request):
@@ -130,24 +102,3 @@ def parse_reference(text: str) -> Reference:
         version = match["version"]
         return Reference(match["name"], int(version) if version else None, None)
     raise ValueError(f"{text!r} is no rubric reference; write name, name@3 or sha256:<64 hex digits>")
-
-
-def content_digest(criteria: Sequence[Criterion]) -> str:
-    """Hash criteria to `sha256:<hex>`: order, ids, wording, kinds, weights, tags and all else count.
-
-    `scale`, `verification` and the `step` of a verification enter only where they are set, so that rubrics without
-    them keep the digests they had before there were any.
-    """
-    content = [_content(c) for c in criteria]
-    canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _content(criterion: Criterion) -> dict[str, Any]:
-    later: dict[str, Any] = {f: True for f, default in _LATER_FIELDS.items() if getattr(criterion, f) == default}
-    if getattr(criterion.verification, "step", None) is None:
-        later.setdefault("verification", {"step"})
-    return criterion.model_dump(mode="json", exclude=later)
-
-
-_LATER_FIELDS = {field: Criterion.model_fields[field].default for field in ("scale", "verification")}

@@ -1,14 +1,10 @@
-"""What judging needs from outside itself, each as a small Protocol, and the plain values that cross.
+"""What judging asks of a model: batches of constrained questions, and what comes back."""
 
-Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.cache`, the rubric store in a
-package of its own that this one must not import. `services` plugs them together.
-"""
-
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainer_client.wire import FailureKind, RubricContent, RubricPage, RubricVersion
+from trainer_client.wire import FailureKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,56 +190,3 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Release the model; calls in flight fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A verdict as it is kept under its call digest: no run, no criterion id, no response.
-
-    The fields mean what they mean in `trainer_client.wire.Verdict`.
-    """
-
-    score: float
-    probability: float | None = None
-    menu_mass: float | None = None
-    step: int | None = None
-    grade: float | None = None
-    rationale: str | None = None
-
-
-class VerdictCache(Protocol):
-    """Findings by call digest. The first one stored under a digest stands. Failures are never stored.
-
-    A cache that cannot be reached knows nothing and keeps nothing: a request is judged all the same.
-    """
-
-    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
-        """The findings known for these digests."""
-
-    async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
-        """Store findings, leaving those already there untouched."""
-
-    async def ready(self) -> bool:
-        """Whether it can be reached."""
-
-    async def close(self) -> None:
-        """Release connections."""
-
-
-class RubricSource(Protocol):
-    """Where named rubrics come from."""
-
-    async def find(self, project_id: str, reference: str) -> RubricVersion | None:
-        """The version that `name`, `name@3` or `sha256:…` stands for; None if there is none."""
-
-    async def closest(self, project_id: str, reference: str) -> str | None:
-        """The existing reference that looks most like this one, for an error message."""
-
-    async def publish(self, project_id: str, name: str, content: RubricContent) -> tuple[RubricVersion, bool]:
-        """Add a version, or return the one that has this content already; True if it was added."""
-
-    async def list(self, project_id: str, *, prefix: str, after: str | None, limit: int) -> RubricPage:
-        """Rubrics by name, newest version of each, `limit` a page; `ValueError` where `after` is no cursor of ours."""
-
-    async def ready(self) -> bool:
-        """Whether the store can be read."""

@@ -1,0 +1,44 @@
+"""What judging needs from outside itself, each as a small Protocol, and the plain values that cross.
+
+Adapters live elsewhere: engines in `judge_server.engines`, caches in `judge_server.cache`, the rubric store in a
+package of its own that this one must not import. `services` plugs them together.
+"""
+
+from judge_server.ports.engine import (
+    AnswerForm,
+    Batch,
+    Call,
+    CallFailed,
+    Capabilities,
+    Choice,
+    Engine,
+    EngineIdentity,
+    Menu,
+    Option,
+    Reasoning,
+    Reply,
+    Sample,
+    Written,
+)
+from judge_server.ports.rubrics import RubricSource
+from judge_server.ports.verdicts import Finding, VerdictCache
+
+__all__ = [
+    "AnswerForm",
+    "Batch",
+    "Call",
+    "CallFailed",
+    "Capabilities",
+    "Choice",
+    "Engine",
+    "EngineIdentity",
+    "Finding",
+    "Menu",
+    "Option",
+    "Reasoning",
+    "Reply",
+    "RubricSource",
+    "Sample",
+    "VerdictCache",
+    "Written",
+]
