@@ -1,13 +1,15 @@
 """`python -m benchmarks.client_step`: what the client costs a training step, beside waiting for the judge.
 
 64 prompts with 8 responses of 1,000 tokens each, under 12 criteria whose verdicts name steps, as SRaR trains. What the
-judge answers is recorded once from a service with the scripted engine and then replayed from memory, so that no judge
-is in the figures. What HTTP costs is measured apart, with a server on a loopback port that sends the same bytes at
-once; the seconds of CPU that it takes are taken off.
+judge answers is recorded once from a service with the scripted engine and then replayed by a transport in memory, which
+waits for a while as for a judge; this while is taken off. The tokens of the steps are placed in it, and for comparison
+after it. What HTTP costs is measured apart, with a server on a loopback port that sends the same bytes at once; the
+seconds of CPU that it takes are taken off.
 """
 
 import argparse
 import asyncio
+import gc
 import pickle
 import statistics
 import time
@@ -37,10 +39,19 @@ Parts = Mapping[str, Callable[[], Any]]
 
 TOTAL = ("RubricReward", "HTTP on loopback", "steps read", "rollouts gathered", "advantages")
 """The parts of a step; the others are parts of these, or not of every step."""
+PLACED, CALL_ALONE = "tokens placed, during the wait", "RubricReward, if they are placed after it"
+BEFORE = "whole step, if they are placed after it"
+WAITING = ("RubricReward", CALL_ALONE)
+WAIT_S = 0.25
+"""How long the judge takes: more than all that is done meanwhile."""
+COLLECT_RARELY = (100_000, 20, 100)
+"""What `docs/training.md` advises for Python's collection of garbage."""
 
 
 class Trainer:
     """As much of TRL's trainer as the client sees of it."""
+
+    log_completions = False
 
     def __init__(self, step: Step) -> None:
         self.reward_funcs: list[Any] = []
@@ -73,7 +84,6 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
     rewards = call()
     assert reward.last is not None
     rows = reward.last.rows
-    offsets = reader._offsets
     rollouts = [Rollout(tokens=len(ids), reward=r) for ids, r in zip(step.completion_ids, rewards, strict=True)]
     read = reader.read(rollouts, [], [], step.completion_ids)
     ids = torch.zeros(step.rows, max(map(len, step.completion_ids)), dtype=torch.long)
@@ -89,6 +99,11 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
 
     grouped = read_all()
 
+    def call_alone() -> None:
+        reward.meanwhile = None
+        call()
+        reward.meanwhile = reader.place
+
     def advantages() -> None:
         batch = Batch.of(method, read, step.group_size)
         batch.tensor(slice(0, step.rows), ids)
@@ -99,18 +114,16 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         "- rows to groups": read_all,
         "- request to JSON": lambda: client.stream_rewards(_groups(grouped), None, "stepwise"),
         "- answer from JSON": lambda: list(RewardLines("").feed(replay.answer)),
-        "- metrics and table": lambda: (metrics(rows, [], 0.0, set()), table(rows)),
+        "- metrics": lambda: metrics(rows, [], 0.0, set()),
+        PLACED: lambda: list(reader.place([row.text for row in rows], step.completion_ids)),
         "steps read": lambda: reader.read(rollouts, [], [], step.completion_ids),
-        "- their tokens": lambda: [
-            offsets.step_tokens(own, row.text, [(s.number, s.start, s.end) for s in row.answer.steps])
-            for own, row in zip(step.completion_ids, rows, strict=True)
-            if row.answer is not None
-        ],
         "- their deltas": lambda: [
             method.deltas(Scored(row.answer, row.criteria)) for row in rows if row.answer and row.criteria
         ],
         "rollouts gathered": lambda: pickle.loads(pickle.dumps(read)),
         "advantages": advantages,
+        CALL_ALONE: call_alone,
+        "table of completions, where wanted": lambda: table(rows),
         "TrainingMeasures, where wanted": lambda: measures.on_scored(told),
     }
 
@@ -126,17 +139,23 @@ def _groups(rows: Rows) -> list[Group]:
 
 def measure(parts: Parts, http: Callable[[], float], repeats: int) -> dict[str, list[float]]:
     """Milliseconds of each part, `repeats` times, and of all parts of a step together."""
-    times: dict[str, list[float]] = {name: [] for name in ("whole step", *parts, "HTTP on loopback")}
+    times: dict[str, list[float]] = {name: [] for name in ("whole step", *parts, "HTTP on loopback", BEFORE)}
     for repeat in track(range(repeats + 1), "measuring", transient=True):
         one = {"HTTP on loopback": http()}
         for name, part in parts.items():
             started = time.perf_counter()
             part()
-            one[name] = 1000 * (time.perf_counter() - started)
+            taken = time.perf_counter() - started
+            one[name] = 1000 * (taken - WAIT_S if name in WAITING else taken)
         one["whole step"] = sum(one[name] for name in TOTAL)
+        one[BEFORE] = one["whole step"] - one["RubricReward"] + one[CALL_ALONE] + one[PLACED]
         for name, value in one.items() if repeat else ():  # the first time warms up
             times[name].append(value)
     return times
+
+
+def _ratio(times: Mapping[str, Sequence[float]]) -> float:
+    return statistics.median(now / before for now, before in zip(times["whole step"], times[BEFORE], strict=True))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -147,7 +166,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=1000, help="of each response")
     parser.add_argument("--criteria", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--collect-rarely", action="store_true", help=f"gc.set_threshold{COLLECT_RARELY}")
     given = parser.parse_args(arguments)
+    if given.collect_rarely:
+        gc.set_threshold(*COLLECT_RARELY)
     step = make_step(given.prompts, given.group, given.tokens, given.criteria)
     replay = Replay()
     with asyncio.Runner() as runner:
@@ -156,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             reward = RubricReward(client, deadline_s=600.0).with_defaults(**Srar().scoring)
             call = reward_call(runner, reward, step)
             call()
+        replay.wait_s = WAIT_S
         with instant_server(replay.answer) as server:
             caller = httpx2.AsyncClient()
 
@@ -184,8 +207,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [
             f"the request has {len(replay.request) / 1e6:.1f} MB, the answer {len(replay.answer) / 1e6:.1f} MB",
             f"whole step: {' + '.join(TOTAL)}",
+            f"RubricReward: less the {1000 * WAIT_S:.0f} ms that the judge is waited for",
+            f"whole step / if the tokens are placed after the wait: {_ratio(times):.2f}, median of the repeats",
             "gathered: pickled and read, as it is for other ranks",
-            "the longest times, and so the means, hold Python's collection of the whole process's garbage",
+            "the longest times, and so the means, hold Python's collection of the whole process's garbage"
+            + (", rare here" if given.collect_rarely else ""),
         ],
     )
 

@@ -1,5 +1,6 @@
 """A judge that is not there: its answer recorded once, then replayed from memory, or over HTTP at once."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -21,10 +22,12 @@ class Replay(httpx2.AsyncBaseTransport):
     Attributes:
         request: the first one's body.
         answer: what the service said to it.
+        wait_s: how long the judge takes.
     """
 
     def __init__(self) -> None:
         self.request = self.answer = b""
+        self.wait_s = 0.0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answer a request."""
@@ -36,6 +39,7 @@ class Replay(httpx2.AsyncBaseTransport):
             if response.status_code != 200:
                 raise RuntimeError(f"HTTP {response.status_code}: {content[:300]!r}")
             self.answer = content
+        await asyncio.sleep(self.wait_s)
         return httpx2.Response(200, headers={"Content-Type": _NDJSON}, stream=_Pieces(self.answer))
 
 

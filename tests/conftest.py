@@ -1,6 +1,7 @@
 """What every test may use: a real PostgreSQL and a real Redis. No test depends on how fast the machine is."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,7 +11,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they
 pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.redis"]
 
 settings.register_profile("adjudge", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)  # of make check; make test tries 100
 settings.load_profile("adjudge")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where `trl` is left out, do not even import modules that are marked so as a whole: torch alone takes seconds."""
+    if "not trl" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.trl\n" in collection_path.read_text(encoding="utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

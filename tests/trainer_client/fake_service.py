@@ -218,6 +218,12 @@ def running_service() -> Iterator[FakeService]:
         def do_POST(self) -> None:
             self.do_GET()
 
+        def do_PUT(self) -> None:
+            self.do_GET()
+
+        def do_DELETE(self) -> None:
+            self.do_GET()
+
         def log_message(self, *_: Any) -> None:
             pass
 

@@ -1,10 +1,19 @@
 import inspect
+from contextlib import suppress
 from typing import get_type_hints
 
 import pytest
 
 from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, Reply
-from trainer_client import AsyncClient, AsyncRewardStream, Client, LengthPenalty, OverlongPenalty, RewardStream
+from trainer_client import (
+    AdjudgeError,
+    AsyncClient,
+    AsyncRewardStream,
+    Client,
+    LengthPenalty,
+    OverlongPenalty,
+    RewardStream,
+)
 from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
 from trainer_client.wire import ComparisonOptions, JudgingOptions, RewardOptions
 
@@ -86,6 +95,7 @@ def test_penalties_may_be_models(service, connect):
         ("rewards", [GROUP], "model", "mode"),
         ("stream_rewards", [GROUP], "format_wait", "format_weight"),
         ("verdicts", [GROUP], "rational", "rationale"),
+        ("verdicts", [GROUP], "prioriti", "priority"),
         ("verdicts", [GROUP], "deadline", "deadline_s"),
         ("compare", [PAIR], "questions", "question"),
         ("compare", [PAIR], "think_token", "think_tokens"),
@@ -115,7 +125,18 @@ def test_an_option_of_another_call_is_refused(connect, service, method, option):
 )
 def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models):
     fields = {name for model in models for name in model.model_fields} - {"mode"}
-    assert set(get_type_hints(keywords)) == fields
+    assert set(get_type_hints(keywords)) == fields | {"priority", "allow_retired"}
+
+
+@pytest.mark.parametrize(("method", "items"), [("rewards", [GROUP]), ("verdicts", [GROUP]), ("compare", [PAIR])])
+def test_a_priority_stands_in_the_request_itself_and_only_where_it_is_given(connect, service, method, items):
+    service.script(Reply(body=REWARDS), Reply(body=REWARDS))
+    for priority in ("bulk", None):
+        with suppress(AdjudgeError):
+            getattr(connect(service.url), method)(items, "r", priority=priority)
+    bulk, usual = [asked.json for asked in service.asked]
+    assert bulk["priority"] == "bulk"
+    assert usual == {name: value for name, value in bulk.items() if name != "priority"}
 
 
 @pytest.mark.parametrize("option", get_type_hints(RewardKeywords))

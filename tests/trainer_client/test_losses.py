@@ -13,6 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from trainer_client.losses import clipped_surrogate, k3, sequence_ratio, shaped_probability
 
+pytestmark = pytest.mark.trl
+
 CASES = json.loads((Path(__file__).parent / "vectors" / "losses.json").read_text())["cases"]
 LOGP = st.floats(-50, 0)
 LOGPS = hnp.arrays(np.float64, hnp.array_shapes(min_dims=1, max_dims=2, max_side=6), elements=LOGP)

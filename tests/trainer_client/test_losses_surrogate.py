@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from trainer_client.losses import clipped_surrogate
 
+pytestmark = pytest.mark.trl
+
 RATIO = st.floats(0, 20, allow_subnormal=False)
 ADVANTAGE = st.floats(-5, 5, allow_subnormal=False)
 SHARE = st.floats(0, 1, allow_subnormal=False)

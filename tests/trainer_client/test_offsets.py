@@ -10,6 +10,8 @@ from tests.trainer_client import small_tokenizers as small
 from tests.trainer_client.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
 from trainer_client.offsets import TokenOffsets
 
+pytestmark = pytest.mark.trl
+
 LETTERS = "ab 7.,'\t\n#Stepé漢🙂\u0301"
 
 

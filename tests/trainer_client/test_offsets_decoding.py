@@ -7,6 +7,8 @@ from tests.trainer_client import small_tokenizers as small
 from tests.trainer_client.small_tokenizers import bytes_of, decode, encode, ids_of, said_by, sampled
 from trainer_client.offsets import TokenOffsets
 
+pytestmark = pytest.mark.trl
+
 
 def longest_decoded(tokenizer, ids):
     """How many tokens are decoded at a time, at most, while a text is followed."""

@@ -9,6 +9,8 @@ from tests.trainer_client.small_tokenizers import bytes_of, decode, encode, ids_
 from trainer_client.offsets import TokenOffsets
 from trainer_client.steps import split_steps, token_spans
 
+pytestmark = pytest.mark.trl
+
 TEXT = "We add.\n### Step 1: 3 and 4\n### Step 2: don't 🙂\n"
 
 
@@ -38,7 +40,9 @@ def test_any_cutting_into_steps_agrees_with_token_spans(case, data):
     text, offsets = TokenOffsets(tokenizer).text_and_offsets(ids)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     steps = [(number % 3, start, end) for number, (start, end) in enumerate(pairwise(cuts), 1)]
-    assert TokenOffsets(tokenizer).step_tokens(ids, text, steps) == token_spans(offsets.tolist(), steps)
+    expected = token_spans(offsets.tolist(), steps)
+    assert TokenOffsets(tokenizer).step_tokens(ids, text, steps) == expected
+    assert TokenOffsets(tokenizer).place(ids, text).steps(steps) == expected
 
 
 @given(sampled(), st.integers(0, 3), st.integers(0, 3))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from trainer_client.advantages import group_advantages, normalise_steps, stepwise_advantages
 from trainer_client.losses import clipped_surrogate
 
+pytestmark = pytest.mark.trl
+
 WORDS = 4
 NUMBER = st.floats(-2, 2, allow_subnormal=False)
 SEED = st.integers(0, 2**32)

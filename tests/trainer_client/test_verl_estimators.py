@@ -12,6 +12,8 @@ from tests.trainer_client.verl_batches import ALL, batches, laid_out, members
 from trainer_client.advantages import group_advantages
 from trainer_client.verl.estimators import ESTIMATORS, StepTokens, TooManyUnscored, carrying
 
+pytestmark = pytest.mark.trl
+
 PURE = {
     "adjudge_group": lambda rewards, **options: group_advantages(rewards, **options),
     "adjudge_leave_one_out": lambda rewards, **options: group_advantages(rewards, baseline="leave_one_out", **options),

@@ -9,6 +9,8 @@ from tests.trainer_client.verl_batches import ALL, batches, laid_out, members
 from trainer_client.advantages import stepwise_advantages
 from trainer_client.verl.estimators import ESTIMATORS, StepTokens, carrying
 
+pytestmark = pytest.mark.trl
+
 
 @st.composite
 def stepped_batches(draw):

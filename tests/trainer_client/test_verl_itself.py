@@ -22,6 +22,8 @@ from tests.trainer_client.verl_recorded import (
 from trainer_client.advantages import group_advantages
 from trainer_client.verl.estimators import ESTIMATORS, StepTokens, carrying
 
+pytestmark = pytest.mark.trl
+
 verl = pytest.importorskip("verl")
 
 CORE = "verl.trainer.ppo.core_algos"

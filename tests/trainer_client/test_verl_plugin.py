@@ -26,6 +26,8 @@ from trainer_client.offsets import TokenOffsets
 from trainer_client.steps import split_steps
 from trainer_client.verl.estimators import ESTIMATORS, carrying
 
+pytestmark = pytest.mark.trl
+
 CORE, TRAINERS = "verl.trainer.ppo.core_algos", "verl.trainer.ppo.v1"
 TEXTS = [
     "### Step 1: We add 3.\n### Step 2: Then 日本語.",

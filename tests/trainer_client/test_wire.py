@@ -189,13 +189,20 @@ def test_equal_content_has_equal_digests_and_any_change_another() -> None:
         assert RubricContent.model_validate({"criteria": [CRITERION | change]}).digest != digest
 
 
-def test_references_are_a_name_a_pinned_name_or_a_digest() -> None:
-    assert parse_reference("team/math/q") == ("team/math/q", None, None)
-    assert parse_reference("math@12") == ("math", 12, None)
-    assert parse_reference("sha256:" + "0" * 64) == (None, None, "sha256:" + "0" * 64)
+def test_references_are_a_name_a_pinned_name_an_alias_or_a_digest() -> None:
+    assert parse_reference("team/math/q") == ("team/math/q", None, None, None)
+    assert parse_reference("math@12") == ("math", 12, None, None)
+    assert parse_reference("math@production") == ("math", None, None, "production")
+    assert parse_reference("math@latest") == parse_reference("math")
+    assert parse_reference("sha256:" + "0" * 64) == (None, None, "sha256:" + "0" * 64, None)
 
 
-@pytest.mark.parametrize("text", ["", "a//b", "a/../b", "/a", "a/", "A", "a@0", "a@x", "sha256:12", "a b"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "a//b", "a/../b", "/a", "a/", "A", "a@0", "a@X", "a@1@2", "a@x/y", "a@" + "x" * 65, "sha256:12", "a b"]
+    + ["a" * 201, "a" * 10_000],
+)
 def test_anything_else_is_no_reference_and_is_told_the_forms(text: str) -> None:
-    with pytest.raises(ValueError, match="name, name@3 or sha256"):
+    with pytest.raises(ValueError, match="name, name@3, name@alias or sha256") as refused:
         parse_reference(text)
+    assert len(str(refused.value)) < 400

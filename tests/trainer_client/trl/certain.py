@@ -5,9 +5,10 @@ import torch
 from tests.trainer_client.trl.training import policy, tokenizer
 
 
-def certainties(tmp_path, prompt, reasonings, reference):
+def certainties(tmp_path, prompt, reasonings, reference, words=None):
     """p of each token of the reference: a row for each reasoning."""
-    words, model = tokenizer(), policy(tmp_path / "policy").eval()
+    words = words or tokenizer()
+    model = policy(tmp_path / "policy", words=words).eval()
     rows, answer = [], words(reference)["input_ids"]
     for reasoning in reasonings:
         before = words(prompt)["input_ids"] + words(reasoning)["input_ids"]

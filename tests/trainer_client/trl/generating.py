@@ -1,4 +1,6 @@
-"""What a policy generates from: rollouts that remember it, and a vLLM server that does."""
+"""What a policy generates from: rollouts that remember it, or that answer it alike on all ranks; and vLLM's server."""
+
+import zlib
 
 from trl.generation.vllm_generation import VLLMGeneration
 
@@ -23,22 +25,50 @@ class Prompts:
         }
 
 
+class Reciting:
+    """A rollout function, and the rule it follows: what is said is recorded for each prompt, on however many ranks.
+
+    A response's text is chosen by its prompt and its place among those of all ranks; a refined one's by its prompt
+    alone, since how many are generated beside it depends on the ranks.
+    """
+
+    def __init__(self, *texts):
+        self.texts = texts
+
+    def text(self, prompt, place):
+        place = 0 if "<previous_answer>" in prompt else place
+        return self.texts[(zlib.crc32(prompt.encode()) + place) % len(self.texts)]
+
+    def __call__(self, prompts, trainer):
+        words, first = trainer.processing_class, trainer.accelerator.process_index * len(prompts)
+        texts = [self.text(prompt, first + row) for row, prompt in enumerate(prompts)]
+        ids = [[*words(text)["input_ids"], words.eos_token_id] for text in texts]
+        return {
+            "prompt_ids": [words(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": ids,
+            "logprobs": [[0.0] * len(row) for row in ids],
+        }
+
+
 class Server:
     """A vLLM server's client that remembers the prompts, and answers each with `n` responses."""
 
     def __init__(self, words):
-        self.words, self.asked, self.said = words, [], [RIGHT]
+        self.words, self.asked, self.said, self.reciting = words, [], [RIGHT], None
 
     def generate(self, prompts, n, **_):
-        self.asked.append((n, [self.words.decode(ids) for ids in prompts]))
-        text = self.said.pop(0) if len(self.said) > 1 else self.said[0]
-        said = [*self.words(text)["input_ids"], self.words.eos_token_id]
-        count = n * len(prompts)
+        asked = [self.words.decode(ids) for ids in prompts]
+        self.asked.append((n, asked))
+        if self.reciting is None:
+            texts = [self.said.pop(0) if len(self.said) > 1 else self.said[0]] * (n * len(prompts))
+        else:
+            texts = [self.reciting.text(asked[place // n], place) for place in range(n * len(prompts))]
+        said = [[*self.words(text)["input_ids"], self.words.eos_token_id] for text in texts]
         return {
             "prompt_ids": prompts,
-            "completion_ids": [said] * count,
-            "logprobs": [[[0.0]] * len(said)] * count,
-            "logprob_token_ids": [[[token] for token in said]] * count,
+            "completion_ids": said,
+            "logprobs": [[[0.0]] * len(row) for row in said],
+            "logprob_token_ids": [[[token] for token in row] for row in said],
         }
 
 

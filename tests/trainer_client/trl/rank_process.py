@@ -1,6 +1,7 @@
-"""One rank of a training in float64, as a process: `python -m … FOLDER URL SETTINGS`.
+"""One rank of several trainings in float64, one after the other, as a process: `python -m … FOLDER URL TRAININGS`.
 
-The settings are JSON. Writes the parameters it ends with, and what it logged, to a file of its rank.
+The trainings are JSON, settings by name; `server` has TRL generate as with a vLLM server. Writes the parameters that
+each ends with, and what it logged, to a file of its rank in a folder of its name.
 """
 
 import json
@@ -11,8 +12,19 @@ from typing import Any
 
 import torch
 
+from tests.trainer_client.trl.generating import Reciting, with_server
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, trainer, weights
 from trainer_client.trl import GenerationCallback, TrainingMeasures
+
+TEXTS = [RIGHT, RIGHT, SLIP, RIGHT, WRONG, SLIP, f"{RIGHT}\n{RIGHT}"[:60], ""]
+FACTUAL = [{**criterion, "kind": "factual" if criterion["id"] == "answer" else "process"} for criterion in PLAIN]
+REFERENCE = "Final answer: 14"
+REASONED = [f"It is 3+4={n}, doubled.\n{REFERENCE}" for n in range(5)] + [
+    "Who knows?\nFinal answer: 15",
+    REFERENCE,
+    "no",
+]
+ANSWER = [{"id": "final", "description": "Final.", "verification": {"method": "contains", "all_of": ["Final"]}}]
 
 
 class First(GenerationCallback):
@@ -22,11 +34,32 @@ class First(GenerationCallback):
         return {"first": generation.first}
 
 
-def main(folder: Path, url: str, given: dict[str, Any]) -> None:
-    texts = [RIGHT, RIGHT, SLIP, RIGHT, WRONG, SLIP, f"{RIGHT}\n{RIGHT}"[:60], ""]
+def scene(method: str) -> dict[str, Any]:
+    """What a method trains on: its data, and what the policy says."""
+    match method:
+        case "srar":
+            return {"texts": TEXTS, "data": dataset(CRITERIA)}
+        case "rgr":
+            texts = [SLIP, WRONG, SLIP, "14", WRONG, "no", RIGHT, WRONG]  # of the first prompt, the last one is right
+            return {"reciting": texts, "data": dataset(FACTUAL)}
+        case "dro":
+            return {"reciting": REASONED, "data": dataset(ANSWER, reference_answer=[REFERENCE, "14"])}
+        case "ruscarl":
+            return {"reciting": [RIGHT, SLIP, WRONG, "14", RIGHT], "data": dataset(PLAIN)}
+        case _:
+            return {"texts": TEXTS, "data": dataset(PLAIN)}
+
+
+def train(folder: Path, url: str, given: dict[str, Any]) -> None:
+    server, own = given.pop("server", False), scene(given["method"])
+    reciting = Reciting(*own.pop("reciting", ()))
     model = policy(folder / "policy", torch.float64)
-    data = dataset(CRITERIA if given["method"] == "srar" else PLAIN)
-    trained = trainer(folder, url, texts=texts, data=data, model=model, num_generations=8, **given)
+    trained = trainer(folder, url, model=model, num_generations=8, **own, **given)
+    model.config.max_position_embeddings = 2048  # room for refinements and scaffolds, which it never sees
+    if reciting.texts:
+        trained.rollout_func = reciting
+    if server:
+        with_server(trained).reciting = reciting
     trained.add_callback(TrainingMeasures())
     trained.add_callback(First())
     trained.train()
@@ -36,6 +69,11 @@ def main(folder: Path, url: str, given: dict[str, Any]) -> None:
         "device": str(trained.accelerator.state),
     }
     torch.save(said, folder / f"rank{os.environ.get('RANK', '0')}-of-{os.environ.get('WORLD_SIZE', '1')}.pt")
+
+
+def main(folder: Path, url: str, trainings: dict[str, dict[str, Any]]) -> None:
+    for name, given in trainings.items():
+        train(folder / name, url, given)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer_client.trl._batch import Batch
-from trainer_client.trl.methods import Grounded, Rollout, Rubric, Srar
+from trainer_client.trl.methods import METHODS, Grounded, Rollout, Rubric, Srar
 
 IDS = torch.zeros(4, 5, dtype=torch.long)
 
@@ -42,6 +42,15 @@ def test_a_group_that_tells_nothing_is_not_kept():
     assert batch.kept == [False, False, True, True]
     assert batch.metrics["groups/uninformative"] == 0.5
     assert batch.metrics["rubric/left_out"] == 0.5
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_group_of_one_says_nothing_of_its_response(method):
+    alone = Rollout(tokens=3, reward=0.7, deltas={1: 0.4}, spans={1: (0, 2)}, certainty=(0.4, 0.6), scores=(1.0,))
+    made = method()
+    batch = Batch.of(made, [alone], 1, made.start())
+    assert batch.means == [0.0]
+    assert batch.rewards != [None]
 
 
 def test_a_group_without_any_reward_is_counted():

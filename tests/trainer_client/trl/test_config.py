@@ -63,6 +63,7 @@ def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
     [
         ({"scale_rewards": "batch"}, "scale_rewards is 'batch'"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"method": "rgr", "num_generations": 1}, "at least 2 generations"),
         ({"method": "srar", "delta": 1.2}, r"delta is 1.2, and the upper clip .* is 1.28"),
     ],
 )

@@ -10,8 +10,10 @@ from tests.trainer_client.trl.generating import Prompts, batch
 from tests.trainer_client.trl.training import dataset, policy, tokenizer, trainer
 from trainer_client.advantages import group_advantages
 from trainer_client.dro import RollingThreshold, reasoning_reflection_reward
+from trainer_client.errors import InvalidRequest
 from trainer_client.trl import RubricReward
 from trainer_client.trl._certainty import reference_probabilities
+from trainer_client.trl._reflection import Reflection
 from trainer_client.trl.methods import Dro, Rollout
 
 pytestmark = pytest.mark.trl
@@ -114,11 +116,29 @@ def test_r3_needs_no_judge(tmp_path, url):
     assert made._metrics["train"]["dro/accepted"] == [1.0]
 
 
-def test_a_number_is_a_reference_answer_as_it_is_written(tmp_path, url):
-    made = reflecting(tmp_path, url, references=(0, 7), reward=lambda prompts, **_: [0.0] * len(prompts))
+@pytest.mark.parametrize("numbers", [(0, 7), (0.0, 14.0)])
+def test_a_number_is_a_reference_answer_as_it_is_written_by_hand(tmp_path, url, numbers):
+    made = reflecting(tmp_path, url, references=numbers, reward=lambda prompts, **_: [0.0] * len(prompts))
     batch(made)
     expected = certainties(tmp_path, made.train_dataset["prompt"][0], REASONING, "0")
     assert [rollout.certainty for rollout in made._local[:4]] == [pytest.approx(row, rel=1e-4) for row in expected]
+
+
+def test_a_reference_answer_that_is_neither_text_nor_a_number_is_refused_with_its_row(tmp_path, url):
+    made = reflecting(tmp_path, url, references=(["14"], ["7"]), reward=lambda prompts, **_: [0.0] * len(prompts))
+    with pytest.raises(InvalidRequest, match="row 0: reference_answer is of type list; it must be text or a number"):
+        batch(made)
+
+
+def test_a_reference_answer_keeps_its_own_tokens_where_the_last_of_the_reasoning_would_join_them(tmp_path):
+    words, prompt, reasonings = tokenizer(("1", "1")), "(0+3)*2=?\n", ["It is 1", "who knows?"]
+    reference, said = words("14")["input_ids"], [words(text)["input_ids"] for text in reasonings]
+    assert words("It is 114")["input_ids"] != said[0] + reference
+    model, reflection = policy(tmp_path / "policy", words=words).eval(), Reflection(words)
+    assert reflection.reference_tokens(" 14 ") == reference
+    found = reflection.after(model, words(prompt)["input_ids"], said, reference)
+    expected = certainties(tmp_path, prompt, reasonings, "14", words)
+    assert [one.certainty for one in found] == [pytest.approx(row, rel=1e-4) for row in expected]
 
 
 @pytest.mark.parametrize("nothing", ["", "   ", None])
@@ -175,6 +195,13 @@ def test_a_window_without_groups_leaves_the_threshold_as_it_was():
     method = Dro(every=1)
     memory = RollingThreshold(every=1, threshold=0.3)
     assert method.after(memory, [rollouts([])]).threshold == 0.3
+    assert method.metrics([rollouts([])], memory) == {
+        **dict.fromkeys(
+            (f"dro/{name}" for name in ("accepted", "coverage", "consistency", "undecided", "variance")), 0
+        ),
+        "dro/unscored": 1.0,
+        "dro/threshold": 0.3,
+    }
 
 
 def test_groups_below_the_threshold_are_rejected_for_their_variance():

@@ -13,11 +13,35 @@ from tests.trainer_client.trl.training import policy, weights
 
 pytestmark = pytest.mark.trl
 
+TRAININGS = {
+    "srar": {"method": "srar"},
+    "grounded": {"method": "grounded", "beta": 0.1},
+    "rubric": {"method": "rubric", "loss_type": "dr_grpo", "scale_rewards": "none"},
+    "rgr": {"method": "rgr"},
+    "rgr with a server": {"method": "rgr"},
+    "dro": {"method": "dro", "method_options": {"every": 1, "p_min": 0.0, "p_max": 1.0}},
+    "ruscarl": {"method": "ruscarl", "method_options": {"decay": "constant"}},
+    "ruscarl corrected": {"method": "ruscarl", "method_options": {"decay": "constant", "ratio": "corrected"}},
+    "ruscarl with a server": {"method": "ruscarl", "method_options": {"decay": "constant", "ratio": "scaffolded"}},
+}
+LOGGED = {
+    "srar": {"rewards/RubricReward/mean", "rubric/left_out", "groups/unscored", "steps/scored"},
+    "grounded": {"measures/pass_at_8", "measures/diversity", "measures/loops", "measures/novelty/median"},
+    "rgr": {"rgr/refined", "rgr/refine", "rgr/satisfied", "rgr/too_long", "rgr/shaped_weight", "measures/off_policy"},
+    "dro": {"dro/reward", "dro/accepted", "dro/threshold"},
+    "ruscarl": {"scaffold/prompts", "scaffold/progress", "scaffold/too_long"},
+}
 
-def run(folder, url, ranks, **settings):
-    """Train with this many processes; the parameters and the log of each."""
-    settings = {"per_device_train_batch_size": 8 // ranks, **settings}
-    command = [sys.executable, "-m", "tests.trainer_client.trl.rank_process", str(folder), url, json.dumps(settings)]
+
+def start(folder, url, ranks, **settings):
+    """Train with this many processes, all trainings in turn."""
+    trainings = {
+        name: {"per_device_train_batch_size": 8 // ranks, **given, **settings} for name, given in TRAININGS.items()
+    }
+    for name in trainings:
+        policy(folder / name / "policy")
+        trainings[name]["server"] = ranks > 1 and name.endswith("server")
+    command = [sys.executable, "-m", "tests.trainer_client.trl.rank_process", str(folder), url, json.dumps(trainings)]
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port()), "WORLD_SIZE": str(ranks)}
     processes = []
     for rank in range(ranks):
@@ -28,37 +52,49 @@ def run(folder, url, ranks, **settings):
         )
     try:
         for process in processes:
-            said, _ = process.communicate(timeout=240)
+            said, _ = process.communicate(timeout=600)
             assert process.returncode == 0, said[-3000:]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    return [torch.load(folder / f"rank{rank}-of-{ranks}.pt") for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"method": "srar"},
-        {"method": "grounded", "beta": 0.1},
-        {"method": "rubric", "loss_type": "dr_grpo", "scale_rewards": "none"},
-    ],
-    ids=lambda settings: settings["method"],
-)
-def test_two_ranks_move_the_policy_as_one_process_does(tmp_path, url, settings):
-    policy(tmp_path / "policy")
-    (alone,) = run(tmp_path, url, 1, max_steps=2, **settings)
-    first, second = run(tmp_path, url, 2, max_steps=2, **settings)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, url):
+    """A folder in which each training was run by one process, and by two."""
+    folder = tmp_path_factory.mktemp("trained")
+    start(folder, url, 1, max_steps=2)
+    start(folder, url, 2, max_steps=2)
+    return folder
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_two_ranks_move_the_policy_as_one_process_does(trained, name):
+    alone, first, second = (torch.load(trained / name / f"rank{n}.pt") for n in ("0-of-1", "0-of-2", "1-of-2"))
     assert "Num processes: 2" in first["device"]
     assert alone["weights"].dtype == torch.float64
-    assert (alone["weights"] - weights(policy(tmp_path / "policy", torch.float64))).abs().max() > 1e-3
+    assert (alone["weights"] - weights(policy(trained / name / "policy", torch.float64))).abs().max() > 1e-3
     torch.testing.assert_close(first["weights"], alone["weights"], atol=1e-6, rtol=0)
     torch.testing.assert_close(second["weights"], first["weights"], atol=0, rtol=0)
     assert [rank["log"][0]["first"] for rank in (alone, first, second)] == [0, 0, 4]
-    measures = [name for name in alone["log"][0] if name.startswith("measures/")]
-    assert {"measures/pass_at_8", "measures/diversity", "measures/loops"} <= set(measures)
-    assert alone["log"][0]["measures/loops"] == 1 / 8
-    assert ("measures/novelty/median" in measures) == ("beta" in settings)
-    for name in ("rewards/RubricReward/mean", "rubric/left_out", "groups/unscored", *measures):
-        assert first["log"][1][name] == pytest.approx(alone["log"][1][name]), name
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_two_ranks_log_of_a_batch_what_one_process_does(trained, name):
+    alone, first = (torch.load(trained / name / f"rank0-of-{ranks}.pt")["log"][:2] for ranks in (1, 2))
+    families = ("rewards/", "rubric/left", "groups/", "steps/", "rgr/", "dro/", "scaffold/", "measures/")
+    for mine, theirs in zip(alone, first, strict=True):
+        wanted = {key: value for key, value in mine.items() if key.startswith(families)}
+        assert {key: value for key, value in theirs.items() if key.startswith(families)} == pytest.approx(wanted)
+    assert LOGGED.get(TRAININGS[name]["method"], set()) <= alone[0].keys() | alone[1].keys()
+
+
+def test_what_is_compared_happened(trained):
+    """One group was refined and another not, scaffolds were shown, and DRO's filter took one group of two."""
+    logs = {name: torch.load(trained / name / "rank0-of-1.pt")["log"] for name in TRAININGS}
+    assert [one["rgr/refined"] for one in logs["rgr"][:2]] == [1 / 8, 0.0]
+    assert logs["srar"][0]["measures/loops"] == 1 / 8
+    assert logs["ruscarl"][0]["scaffold/prompts"] == 0.75
+    assert [one["dro/accepted"] for one in logs["dro"][:2]] == [1.0, 0.0]
+    assert logs["dro"][1]["dro/variance"] == 1.0

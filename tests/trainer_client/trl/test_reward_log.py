@@ -78,6 +78,13 @@ async def test_the_table_has_a_text_for_each_row_that_says_what_the_judge_said()
     }
 
 
+async def test_a_trainer_that_shows_no_table_is_given_none():
+    trainer = Trainer(log_completions=False)
+    await rewarding(giving(response(1.0)))(["a"], ["1"], **trainer.logs)
+    assert trainer.extra == {}
+    assert trainer.metrics["rubric/unscored"] == [0.0]
+
+
 async def test_a_long_rubric_is_cut_in_the_table():
     _, extra, _ = await logged(giving(response(1.0, *(verdict(f"c{n}") for n in range(30)))), 1)
     assert extra["rubric"][0].startswith("30 of 30: c0 ✓")

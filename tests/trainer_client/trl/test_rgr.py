@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.trainer_client.trl.generating import Prompts, batch, with_server
+from tests.trainer_client.trl.judges import Judge, groups, response, rewarding, stream, summary, verdict
 from tests.trainer_client.trl.training import BARE, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, tokenizer, trainer
 from trainer_client.losses import shaped_probability
 from trainer_client.refine import INSTRUCTION
@@ -96,6 +97,19 @@ def test_a_group_without_any_reward_stays_on_policy_and_is_counted(tmp_path, uns
     assert not inputs["refined"].any()
     assert made._metrics["train"]["rgr/unrewarded"] == [1.0]
     assert inputs["completion_mask"].sum() == 0
+
+
+def test_a_group_of_which_nothing_is_known_to_fail_stays_on_policy_and_is_counted(tmp_path):
+    def answer(body):
+        said = response(0.5, verdict("sum", 1.0), verdict("product", None), verdict("answer", 1.0))
+        return stream(*groups(body, lambda _: said), summary())
+
+    made = refining(tmp_path, "", WRONG, reward=rewarding(Judge(answer), on_failure="skip"))
+    inputs = batch(made)
+    assert not inputs["refined"].any()
+    assert len(made.rollout_func.asked) == 1
+    assert made._metrics["train"]["rgr/undecided"] == [1.0]
+    assert inputs["completion_mask"].sum() > 0
 
 
 def test_assessment_looks_at_rewards_before_the_length_penalty(tmp_path, url):

@@ -87,7 +87,8 @@ def test_rows_without_a_rubric_keep_their_prompt(tmp_path, url):
     data = dataset(PLAIN).remove_columns("rubric")
     made = scaffolding(tmp_path, url, data=data, reward=RubricReward(url, mode="outcome"))
     batch(made)
-    assert made.rollout_func.asked[0][0] == data["prompt"][0]
+    assert made.rollout_func.asked[0] == [prompt for prompt in data["prompt"] for _ in range(4)]
+    assert made._metrics["train"]["scaffold/prompts"] == [0.0]
 
 
 def test_the_scaffold_goes_as_training_goes_on(tmp_path, url):

@@ -40,10 +40,10 @@ CRITERIA = [
 PLAIN = [{key: value for key, value in c.items() if key != "kind"} for c in CRITERIA if c["id"] != "slip"]
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+def tokenizer(*merged: tuple[str, str]) -> PreTrainedTokenizerFast:
+    """One token a byte, and one for each of these pairs of letters."""
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in merged)]
+    made = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, list(merged)))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
@@ -55,9 +55,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def policy(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+def policy(
+    folder: Path, dtype: torch.dtype = torch.float32, words: PreTrainedTokenizerFast | None = None
+) -> LlamaForCausalLM:
     """A model of some ten thousand parameters, always the same, from a folder as a reference model is loaded."""
-    words = tokenizer()
+    words = words or tokenizer()
     if not (folder / "config.json").exists():
         set_seed(7)
         config = LlamaConfig(

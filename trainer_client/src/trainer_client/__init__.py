@@ -11,6 +11,7 @@ from trainer_client.async_client import AsyncClient
 from trainer_client.client import Client
 from trainer_client.errors import (
     AdjudgeError,
+    AliasMoved,
     ConnectionFailed,
     InvalidRequest,
     JudgingFailed,
@@ -18,6 +19,7 @@ from trainer_client.errors import (
     NotReady,
     Overloaded,
     RubricRefused,
+    RubricRetired,
     ServerError,
     TimedOut,
     UnknownRubric,
@@ -28,6 +30,7 @@ __version__ = version("adjudge-client")
 
 __all__ = [
     "AdjudgeError",
+    "AliasMoved",
     "AsyncClient",
     "AsyncRewardStream",
     "Client",
@@ -47,6 +50,7 @@ __all__ = [
     "RewardStream",
     "RubricContent",
     "RubricRefused",
+    "RubricRetired",
     "ServerError",
     "TimedOut",
     "UnknownRubric",

@@ -9,17 +9,22 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel
 
-from trainer_client.wire import LengthPenalty, OverlongPenalty, Protocol, ReasoningPart
+from trainer_client.wire import LengthPenalty, OverlongPenalty, Priority, Protocol, ReasoningPart
+
+OF_THE_REQUEST = frozenset({"priority", "allow_retired"})
+"""Options that stand in the request itself and in none of its parts."""
 
 
 class ComparisonKeywords(TypedDict, total=False):
-    """How the judge is asked, wherever it is asked: `wire.ComparisonOptions`."""
+    """How the judge is asked, wherever it is asked: `wire.ComparisonOptions`, how soon, and by what."""
 
     rationale: bool
     think_tokens: int
     reasoning: ReasoningPart
     grounding_characters: int | None
     template: str | None
+    priority: Priority | None
+    allow_retired: bool | None
 
 
 class JudgingKeywords(ComparisonKeywords, total=False):
@@ -44,8 +49,8 @@ class RewardKeywords(JudgingKeywords, total=False):
 
 def sort_options(
     method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], named: Iterable[str]
-) -> dict[str, dict[str, Any]]:
-    """Give the options of each part of a request: those that are fields of its model.
+) -> dict[str, Any]:
+    """Give the options of each part of a request, those that are fields of its model, and those of the request itself.
 
     A part without options is left out, and so is an option that is None: an older service need not know either.
     `named` are the parameters that `method` has beside the options.
@@ -54,11 +59,15 @@ def sort_options(
         TypeError: an option belongs to no part.
     """
     part_of = {field: part for part, model in parts.items() for field in model.model_fields}
-    chosen: dict[str, dict[str, Any]] = {}
+    chosen: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in part_of:
-            [closest] = get_close_matches(name, [*part_of, *named], n=1, cutoff=0.0)
+        if name not in part_of and name not in OF_THE_REQUEST:
+            [closest] = get_close_matches(name, [*part_of, *sorted(OF_THE_REQUEST), *named], n=1, cutoff=0.0)
             raise TypeError(f"{method}() takes no {name!r}; the closest that it takes is {closest!r}")
-        if value is not None:
+        if value is None:
+            continue
+        if name in OF_THE_REQUEST:
+            chosen[name] = value
+        else:
             chosen.setdefault(part_of[name], {})[name] = value
     return chosen

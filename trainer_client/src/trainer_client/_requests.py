@@ -8,11 +8,10 @@ from importlib.metadata import version
 from typing import Any, Generic
 
 import httpx2
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from trainer_client._answers import AnswerT
-from trainer_client._criteria import CriterionLike
 from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords, sort_options
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
@@ -28,12 +27,8 @@ from trainer_client.wire import (
     RewardOptions,
     RewardRequest,
     RubricContent,
-    RubricName,
-    RubricPage,
-    RubricVersion,
     VerdictAnswer,
     VerdictRequest,
-    parse_reference,
 )
 from trainer_client.wire.problems import field_errors
 
@@ -47,7 +42,6 @@ ANSWER_MARGIN_S = 15.0
 _CONNECT_TIMEOUT_S = 10.0
 _ERRORS_SHOWN = 10
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_RUBRIC_NAME: TypeAdapter[str] = TypeAdapter(RubricName)
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class Call(Generic[AnswerT]):
     """A request ready to be sent, and the message that answers it.
 
     `at_least_s` is how long its answer must be waited for, where that is more than the client's own timeout.
-    `accept` is the media type asked for, where it is not JSON.
+    `accept` is the media type asked for, where it is not JSON; `conditions` are headers that say when it is to be done.
     """
 
     method: str
@@ -65,6 +59,7 @@ class Call(Generic[AnswerT]):
     params: Mapping[str, str] = field(default_factory=dict)
     at_least_s: float = 0.0
     accept: str | None = None
+    conditions: Mapping[str, str] = field(default_factory=dict)
 
     def streamed(self, media_type: str) -> "Call[AnswerT]":
         """Ask for the answer as a stream of this media type."""
@@ -99,7 +94,7 @@ def send_options(call: Call[AnswerT], timeout_s: float) -> dict[str, Any]:
         "url": call.path,
         "params": call.params,
         "content": call.body,
-        "headers": {name: value for name, value in headers.items() if value},
+        "headers": {name: value for name, value in headers.items() if value} | dict(call.conditions),
         "timeout": httpx2.Timeout(patience, connect=min(patience, _CONNECT_TIMEOUT_S)),
     }
 
@@ -169,40 +164,6 @@ def compare_call(
     return _judging_call("/v1/comparisons", ComparisonRequest, ComparisonAnswer, {"run": run, **chosen, **given})
 
 
-def publish_call(name: str, criteria: Sequence[CriterionLike]) -> Call[RubricVersion]:
-    """Make `POST /v1/rubrics/{name}/versions`.
-
-    Raises:
-        InvalidRequest: the name is no rubric name, or the criteria make no rubric.
-    """
-    try:
-        path = f"/v1/rubrics/{_RUBRIC_NAME.validate_python(name)}/versions"
-        body = _json(RubricContent.model_validate({"criteria": criteria}))
-    except ValidationError as error:
-        raise _invalid(error) from error
-    return Call("POST", path, RubricVersion, body)
-
-
-def rubric_call(reference: str) -> Call[RubricVersion]:
-    """Make `GET /v1/rubrics/{reference}`.
-
-    Raises:
-        InvalidRequest: the reference is none.
-    """
-    try:
-        parse_reference(reference)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from error
-    return Call("GET", f"/v1/rubrics/{reference}", RubricVersion)
-
-
-def rubrics_call(prefix: str, after: str | None) -> Call[RubricPage]:
-    """Make `GET /v1/rubrics`, the page after a cursor."""
-    given = {"prefix": prefix, "after": after}
-    params = {key: value for key, value in given.items() if value}
-    return Call("GET", "/v1/rubrics", RubricPage, params=params)
-
-
 def _judging_call(
     path: str,
     message: type[RewardRequest] | type[VerdictRequest] | type[ComparisonRequest],
@@ -212,11 +173,11 @@ def _judging_call(
     try:
         request = message.model_validate(fields)
     except ValidationError as error:
-        raise _invalid(error) from error
-    return Call("POST", path, answer, _json(request), at_least_s=request.deadline_s + ANSWER_MARGIN_S)
+        raise invalid(error) from error
+    return Call("POST", path, answer, as_json(request), at_least_s=request.deadline_s + ANSWER_MARGIN_S)
 
 
-def _json(request: BaseModel) -> bytes:
+def as_json(request: BaseModel) -> bytes:
     """Write only what was given, so that an older service is not told of fields it does not know.
 
     Half a surrogate pair becomes U+FFFD, since JSON cannot carry it; both are one code point, so spans stay right.
@@ -228,7 +189,8 @@ def _json(request: BaseModel) -> bytes:
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(given, ensure_ascii=False)).encode()
 
 
-def _invalid(error: ValidationError) -> InvalidRequest:
+def invalid(error: ValidationError) -> InvalidRequest:
+    """The error for a request that breaks the wire contract; names the first fields that do."""
     errors = field_errors(error.errors(include_url=False, include_input=False))
     described = "; ".join(f"{wrong.field}: {wrong.message}".removeprefix(": ") for wrong in errors[:_ERRORS_SHOWN])
     if len(errors) > _ERRORS_SHOWN:

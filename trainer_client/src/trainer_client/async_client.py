@@ -1,21 +1,18 @@
 """The client that a trainer calls Adjudge with, for code in an event loop; `Client` is its twin and its
 reference."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
-from trainer_client._connection import AsyncConnection
-from trainer_client._criteria import CriterionLike
+from trainer_client._async_rubric_methods import AsyncRubricMethods
+from trainer_client._ledger_methods import AsyncLedgerMethods
 from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
 from trainer_client._requests import (
     GroupLike,
     PairLike,
     RubricLike,
     compare_call,
-    publish_call,
     rewards_call,
-    rubric_call,
-    rubrics_call,
     verdicts_call,
 )
 from trainer_client._streams import NDJSON, AsyncRewardStream, RewardLines
@@ -24,13 +21,11 @@ from trainer_client.wire import (
     FailurePolicy,
     RewardAnswer,
     RewardMode,
-    RubricSummary,
-    RubricVersion,
     VerdictAnswer,
 )
 
 
-class AsyncClient(AsyncConnection):
+class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods):
     """A connection to one Adjudge service, to be shared by the tasks of one event loop and closed when done.
 
     Args and errors are those of `Client`, but that `transport` and `sleep` are async.
@@ -114,22 +109,3 @@ class AsyncClient(AsyncConnection):
         return await self._send(
             compare_call(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
         )
-
-    async def publish_rubric(self, name: str, criteria: Sequence[CriterionLike]) -> RubricVersion:
-        """Publish criteria as the next version of a rubric; see `Client.publish_rubric`."""
-        return await self._send(publish_call(name, criteria))
-
-    async def rubric(self, reference: str) -> RubricVersion:
-        """Fetch a rubric by reference; see `Client.rubric`."""
-        return await self._send(rubric_call(reference))
-
-    async def rubrics(self, prefix: str = "") -> AsyncIterator[RubricSummary]:
-        """Go through the rubrics whose names begin with a prefix; see `Client.rubrics`."""
-        after: str | None = None
-        while True:
-            page = await self._send(rubrics_call(prefix, after))
-            for summary in page.rubrics:
-                yield summary
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor

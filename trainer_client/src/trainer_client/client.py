@@ -1,35 +1,30 @@
 """The client that a trainer calls Adjudge with, for code without an event loop; `AsyncClient` is its twin."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Unpack
 
-from trainer_client._connection import Connection
-from trainer_client._criteria import CriterionLike
+from trainer_client._ledger_methods import LedgerMethods
 from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
 from trainer_client._requests import (
     GroupLike,
     PairLike,
     RubricLike,
     compare_call,
-    publish_call,
     rewards_call,
-    rubric_call,
-    rubrics_call,
     verdicts_call,
 )
+from trainer_client._rubric_methods import RubricMethods
 from trainer_client._streams import NDJSON, RewardLines, RewardStream
 from trainer_client.wire import (
     ComparisonAnswer,
     FailurePolicy,
     RewardAnswer,
     RewardMode,
-    RubricSummary,
-    RubricVersion,
     VerdictAnswer,
 )
 
 
-class Client(Connection):
+class Client(RubricMethods, LedgerMethods):
     """A connection to one Adjudge service, to be shared by threads and closed when done.
 
     Args:
@@ -89,6 +84,8 @@ class Client(Connection):
                 them.
             grounding_characters: show at most this much of a grounding, ended at a sentence.
             template: the name of a set of prompt templates that the service has.
+            allow_retired: take rubrics that are taken out of use, rather than refuse them.
+            priority: `online` unless given, or `bulk` for what may wait while others' training steps are judged.
             format_weight: lambda of the `stepwise` base reward.
             gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`.
             length_penalty: a `LengthPenalty` or its fields; needs every response's `tokens`.
@@ -103,6 +100,7 @@ class Client(Connection):
         Raises:
             InvalidRequest: the request breaks the contract; nothing was sent if the error has no status.
             RubricRefused: the rubric cannot feed the mode.
+            RubricRetired: the rubric is taken out of use.
             UnknownRubric: there is no such rubric.
             JudgingFailed: the judge failed and `on_failure` is `error`.
             AdjudgeError: the service could not be reached or did not answer as it should; see its subclasses.
@@ -171,7 +169,7 @@ class Client(Connection):
     ) -> VerdictAnswer:
         """Judge groups of responses by a rubric, without making a reward; any rubric will do.
 
-        Arguments, options (those up to `template`) and errors are those of `rewards`. The protocol is `binary`
+        Arguments, options (those up to `priority`) and errors are those of `rewards`. The protocol is `binary`
         unless given.
 
         Returns:
@@ -198,43 +196,10 @@ class Client(Connection):
             deadline_s: as for `rewards`.
             step: as for `rewards`.
 
-        The options `rationale`, `think_tokens`, `reasoning`, `grounding_characters` and `template` and the errors
-        are those of `rewards`.
+        The options `rationale`, `think_tokens`, `reasoning`, `grounding_characters`, `template`, `allow_retired` and
+        `priority` and the errors are those of `rewards`.
 
         Returns:
             Comparisons in the order of the pairs, and how often `a` won. A score is None where the judge failed.
         """
         return self._send(compare_call(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step))
-
-    def publish_rubric(self, name: str, criteria: Sequence[CriterionLike]) -> RubricVersion:
-        """Publish criteria as the next version of a rubric; identical content gives the version that has it.
-
-        Raises:
-            InvalidRequest: the name or the criteria break the contract.
-            AdjudgeError: as for `rewards`.
-        """
-        return self._send(publish_call(name, criteria))
-
-    def rubric(self, reference: str) -> RubricVersion:
-        """Fetch a rubric by `name` (its newest version), `name@3` or `sha256:…`.
-
-        Raises:
-            InvalidRequest: the reference is none of these.
-            UnknownRubric: there is no such rubric.
-            AdjudgeError: as for `rewards`.
-        """
-        return self._send(rubric_call(reference))
-
-    def rubrics(self, prefix: str = "") -> Iterator[RubricSummary]:
-        """Go through the rubrics whose names begin with a prefix, by name, fetching a page at a time.
-
-        Raises:
-            AdjudgeError: as for `rewards`.
-        """
-        after: str | None = None
-        while True:
-            page = self._send(rubrics_call(prefix, after))
-            yield from page.rubrics
-            if page.next_cursor is None:
-                return
-            after = page.next_cursor

@@ -48,6 +48,14 @@ class RubricRefused(InvalidRequest):
     """The rubric cannot feed the mode or protocol that was asked for."""
 
 
+class RubricRetired(InvalidRequest):
+    """The rubric is retired; the message says what to use instead, and how to use it all the same."""
+
+
+class AliasMoved(AdjudgeError):
+    """Somebody else moved the alias; `problem.current_version` is the version it stands for, None for none."""
+
+
 class NotFound(AdjudgeError):
     """The service knows nothing at this address; `base_url` may be wrong."""
 
@@ -83,6 +91,9 @@ class TimedOut(AdjudgeError):
 FOR_PROBLEM: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:invalid-request": InvalidRequest,
     "urn:adjudge:unsuitable-rubric": RubricRefused,
+    "urn:adjudge:retired-rubric": RubricRetired,
+    "urn:adjudge:alias-moved": AliasMoved,
+    "urn:adjudge:precondition-required": InvalidRequest,
     "urn:adjudge:method-not-allowed": InvalidRequest,
     "urn:adjudge:too-large": InvalidRequest,
     "urn:adjudge:unknown-rubric": UnknownRubric,

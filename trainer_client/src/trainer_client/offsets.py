@@ -6,7 +6,7 @@ tokens. Makes no step and no advantage; `steps.token_spans` states whose a token
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,40 @@ from trainer_client.steps import token_spans
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["TokenOffsets"]
+__all__ = ["Placed", "TokenOffsets"]
 
 Array = npt.NDArray[np.int64]
+
+
+class Placed(NamedTuple):
+    """Which tokens of a response have text, and where each of them begins.
+
+    Attributes:
+        tokens: their M places among the response's tokens, ascending.
+        starts: M code points of the judged text; below 0 for a token that begins before it.
+    """
+
+    tokens: Array
+    starts: Array
+
+    def steps(self, steps: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
+        """Give the tokens of every step that has some, from the steps that `TokenOffsets.step_tokens` takes.
+
+        Raises:
+            ValueError: two steps overlap.
+        """
+        return self.spans_of(_ordered(steps))
+
+    def spans_of(self, ordered: Sequence[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
+        """Give the tokens of steps that are (start, end, number) and in order."""
+        edges = np.array([(start, end) for start, end, _ in ordered], np.int64).reshape(-1, 2)
+        ranges = np.searchsorted(self.starts, edges).tolist()
+        spans: dict[int, tuple[int, int]] = {}
+        for (first, last), (_, _, number) in zip(ranges, ordered, strict=True):
+            if first < last:
+                begin, end = int(self.tokens[first]), int(self.tokens[last - 1]) + 1
+                spans[number] = (spans[number][0] if number in spans else begin, end)
+        return spans
 
 
 class TokenOffsets:
@@ -74,25 +105,32 @@ class TokenOffsets:
         Raises:
             ValueError: two steps overlap, or an id is negative.
         """
-        ordered = sorted((start, end, number) for number, start, end in steps if number != 0)
-        token_spans((), [(number, start, end) for start, end, number in ordered])  # refuses steps that overlap
+        ordered = _ordered(steps)
         if not ordered:
             return {}
+        placed = self.place(ids, text)
+        return None if placed is None else placed.spans_of(ordered)
+
+    def place(self, ids: Sequence[int], text: str) -> Placed | None:
+        """Find where the tokens of a response begin in the judged text, before its steps are known.
+
+        Args:
+            ids, text: as `step_tokens` takes them.
+
+        Returns:
+            None where the judged text does not occur in what the ids say, or more than once.
+
+        Raises:
+            ValueError: an id is negative.
+        """
         shift, offsets = 0, self._joined(_numbers(ids), text)
         if offsets is None:
             whole, offsets = self.text_and_offsets(ids)
             shift = whole.find(text)
             if shift < 0 or whole.find(text, shift + 1) >= 0:
                 return None
-        heard = np.flatnonzero(offsets[:, 1])
-        edges = np.array([(start, end) for start, end, _ in ordered]) + shift
-        ranges = np.searchsorted(offsets[heard, 0], edges).tolist()
-        spans: dict[int, tuple[int, int]] = {}
-        for (first, last), (_, _, number) in zip(ranges, ordered, strict=True):
-            if first < last:
-                begin, end = int(heard[first]), int(heard[last - 1]) + 1
-                spans[number] = (spans[number][0] if number in spans else begin, end)
-        return spans
+        tokens = np.flatnonzero(offsets[:, 1])
+        return Placed(tokens, offsets[tokens, 0] - shift)
 
     def _decode(self, ids: list[int]) -> str:
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -147,6 +185,13 @@ class TokenOffsets:
                 window, settled, place = settled, token + 1, place + agreed
                 context = before = self._decode(ids[window:settled])
         return spans if reached == len(text) else None
+
+
+def _ordered(steps: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Sort steps by where they start, and refuse some that overlap; step 0 is the whole response."""
+    ordered = sorted((start, end, number) for number, start, end in steps if number != 0)
+    token_spans((), [(number, start, end) for start, end, number in ordered])
+    return ordered
 
 
 def _numbers(ids: Sequence[int]) -> Array:

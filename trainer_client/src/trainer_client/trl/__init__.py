@@ -1,13 +1,18 @@
 """Adjudge in TRL: a reward function for its trainers, and a GRPO trainer with the papers' methods.
 
-Needs the extra `trl`: `pip install "adjudge-client[trl]"`.
+Needs the extra `trl`: `pip install "adjudge-client[trl]"`. TRL itself, which takes seconds to import, is imported when
+something is asked for that needs it; `RubricReward` does not.
 """
 
-from trainer_client.trl.config import RubricGRPOConfig
-from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
-from trainer_client.trl.reward import RubricReward, RubricRewardWarning, TooManyUnscored
-from trainer_client.trl.trainer import RubricGRPOTrainer
-from trainer_client.trl.training_measures import TrainingMeasures
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer_client.trl.config import RubricGRPOConfig
+    from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
+    from trainer_client.trl.reward import RubricReward, RubricRewardWarning, TooManyUnscored
+    from trainer_client.trl.trainer import RubricGRPOTrainer
+    from trainer_client.trl.training_measures import TrainingMeasures
 
 __all__ = [
     "GenerationCallback",
@@ -19,3 +24,24 @@ __all__ = [
     "TooManyUnscored",
     "TrainingMeasures",
 ]
+
+_HOMES = {
+    "GenerationCallback": "generation_callback",
+    "RubricGRPOConfig": "config",
+    "RubricGRPOTrainer": "trainer",
+    "RubricReward": "reward",
+    "RubricRewardWarning": "reward",
+    "ScoredGeneration": "generation_callback",
+    "TooManyUnscored": "reward",
+    "TrainingMeasures": "training_measures",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -67,6 +67,11 @@ class Caller:
         masks = getattr(self._trainer, "masks_missing_rewards", False)
         return not masks and len(self._functions) > 1
 
+    @property
+    def shows_completions(self) -> bool:
+        """Whether it ever shows its table of completions; so it is taken where it does not say."""
+        return getattr(self._trainer, "log_completions", True) is not False
+
     def prefix(self, function: object) -> str:
         """Give the beginning of the names that a function logs under: its own where the trainer has several alike."""
         alike = [other for other in self._functions if isinstance(other, type(function))]

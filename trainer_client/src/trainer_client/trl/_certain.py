@@ -8,6 +8,7 @@ from typing import Any
 from trl.trainer.utils import create_model_from_path, get_config_model_id
 
 from trainer_client.dro import rouge_l_f1
+from trainer_client.errors import InvalidRequest
 from trainer_client.reasoning import split_reasoning
 from trainer_client.trl._reflection import Reflection, reference_text
 from trainer_client.trl.methods import Rollout
@@ -34,9 +35,13 @@ class CertaintyReader:
         prompt_ids: Sequence[Sequence[int]],
         completion_ids: Sequence[Sequence[int]],
     ) -> list[Rollout]:
-        """Read N rollouts: their certainties, and ROUGE-L of their answers."""
+        """Read N rollouts: their certainties, and ROUGE-L of their answers.
+
+        Raises:
+            InvalidRequest: a reference answer is neither text nor a number; names the row.
+        """
         read = self._with_scores(rollouts)
-        references = [reference_text(row.get("reference_answer")) for row in inputs]
+        references = [_reference(place, row) for place, row in enumerate(inputs)]
         alike = groupby(range(len(read)), key=lambda row: (tuple(prompt_ids[row]), references[row]))
         for (prompt, reference), rows in alike:
             answer = self._reflection.reference_tokens(reference)
@@ -77,3 +82,10 @@ class CertaintyReader:
             model = create_model_from_path(get_config_model_id(trainer.model.config), **loading)
             self._model = trainer.accelerator.prepare_model(model.eval(), evaluation_mode=True)
         return self._model
+
+
+def _reference(place: int, row: Mapping[str, Any]) -> str:
+    try:
+        return reference_text(row.get("reference_answer"))
+    except ValueError as error:
+        raise InvalidRequest(f"row {place}: {error}") from error

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 
 from trainer_client.trl._refining import COMPLETIONS, Generated, refine_last
 from trainer_client.trl._scaffolding import asked, log_probabilities_after, moment_of
@@ -121,9 +122,10 @@ class Generation:
         told = [one if self.fits(one) else plain for one, plain in zip(wanted, prompts, strict=True)]
         generated = self.generate_each(told)
         shown = [one != plain for one, plain in zip(told, prompts, strict=True)]
+        too_long = [one != other for one, other in zip(told, wanted, strict=True)]
         metrics = {
-            "scaffold/prompts": _share(shown),
-            "scaffold/too_long": _share([one != other for one, other in zip(told, wanted, strict=True)]),
+            "scaffold/prompts": _share_of_all(shown),
+            "scaffold/too_long": _share_of_all(too_long),
             "scaffold/progress": moment.progress,
         }
         if method.ratio == "scaffolded":
@@ -136,5 +138,7 @@ class Generation:
         return asyncio.run_coroutine_threadsafe(call, self._trainer.async_loop).result()
 
 
-def _share(which: Sequence[bool]) -> float:
-    return sum(which) / len(which)
+def _share_of_all(which: Sequence[bool]) -> float:
+    """Give the share of the responses of all ranks."""
+    everyone: list[bool] = gather_object(list(which))
+    return sum(everyone) / len(everyone)

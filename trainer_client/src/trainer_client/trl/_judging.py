@@ -29,6 +29,7 @@ from trainer_client.wire import (
     FailurePolicy,
     Group,
     GroupRewards,
+    ReasoningPart,
     Response,
     ResponseReward,
     RewardMode,
@@ -58,6 +59,11 @@ class Ask:
     deadline_s: float
     step: int | None
     options: RewardKeywords
+
+    @property
+    def reasoning(self) -> ReasoningPart:
+        """What of a response's thinking is judged."""
+        return self.options.get("reasoning", "strip")
 
 
 @dataclass(slots=True)

@@ -1,13 +1,16 @@
 """What of a response besides its reward a method's advantages need, read on the rank that holds it."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from trainer_client.offsets import TokenOffsets
+from trainer_client.offsets import Placed, TokenOffsets
 from trainer_client.trl._certain import CertaintyReader
 from trainer_client.trl.methods import Method, Rollout, Scored
+
+_ROWS_OF_A_PIECE = 8
+"""How many responses are placed at a time while the judge is waited for: below a millisecond's work."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +42,25 @@ class StepReader:
     """Adds each rollout's deltas and the tokens of its steps, from what the judge said of it.
 
     A rollout without an answer keeps none. Where the judged text cannot be found in what the tokens say, the deltas
-    count in the group's statistics and reach no token, which is logged.
+    count in the group's statistics and reach no token, which is logged. Where tokens lie in their texts is found
+    while the judge is waited for.
     """
 
     def __init__(self, trainer: Any) -> None:
         self._method: Method = trainer.method
         self._reward = trainer.rubric_reward
         self._offsets = TokenOffsets(trainer._tokenizer)
+        self._placed: list[Placed | None] = []
+        self._reward.meanwhile = self.place
+
+    def place(self, texts: Sequence[str], completion_ids: Sequence[Sequence[int]]) -> Iterator[None]:
+        """Find where the tokens of N responses begin in their judged texts, some responses at a time."""
+        yield  # the request goes first
+        self._placed = []
+        for text, ids in zip(texts, completion_ids, strict=True):
+            self._placed.append(self._offsets.place(ids, text))
+            if len(self._placed) % _ROWS_OF_A_PIECE == 0:
+                yield
 
     def read(
         self,
@@ -54,15 +69,15 @@ class StepReader:
         prompt_ids: Sequence[Sequence[int]],
         completion_ids: Sequence[Sequence[int]],
     ) -> list[Rollout]:
-        """Read the steps of N rollouts."""
+        """Read the steps of the N rollouts that were judged last."""
         lost = 0
         read = []
-        for rollout, row, ids in zip(rollouts, self._reward.last.rows, completion_ids, strict=True):
+        for rollout, row, placed in zip(rollouts, self._reward.last.rows, self._placed, strict=True):
             if row.answer is None or row.criteria is None:
                 read.append(rollout)
                 continue
             steps = [(step.number, step.start, step.end) for step in row.answer.steps]
-            spans = self._offsets.step_tokens(ids, row.text, steps)
+            spans = {} if not steps else None if placed is None else placed.steps(steps)
             lost += spans is None
             deltas = self._method.deltas(Scored(row.answer, row.criteria))
             read.append(replace(rollout, deltas=deltas, spans=spans or {}))

@@ -6,6 +6,7 @@ A response is parted by its own tokens, never by tokenising it again. Samples no
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from trainer_client._columns import as_text
 from trainer_client.offsets import TokenOffsets
 from trainer_client.reasoning import SplitRule, find_answer, split_reasoning
 from trainer_client.trl._certainty import reference_probabilities
@@ -32,7 +33,11 @@ class Reflection:
         self._offsets = TokenOffsets(tokenizer)
 
     def reference_tokens(self, reference: object) -> list[int]:
-        """Give the T tokens of a reference answer, tokenised alone; none where it is None or blank."""
+        """Give the T tokens of a reference answer, tokenised alone; none where it is None or blank.
+
+        Raises:
+            ValueError: it is neither text nor a number.
+        """
         text = reference_text(reference)
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         return ids
@@ -67,5 +72,9 @@ class Reflection:
 
 
 def reference_text(reference: object) -> str:
-    """Give a reference answer as text, without the space around it; empty where there is none."""
-    return "" if reference is None else str(reference).strip()
+    """Give a reference answer as the judge reads it, without the space around it; empty where there is none.
+
+    Raises:
+        ValueError: it is neither text nor a number.
+    """
+    return (as_text("reference_answer", reference) or "").strip()

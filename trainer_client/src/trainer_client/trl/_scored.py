@@ -33,7 +33,7 @@ class ScoredRow:
     @property
     def text(self) -> str:
         """What the spans of the answer's steps count in."""
-        return self.response.text if isinstance(self.response.text, str) else judged(self.response, self.reasoning).text
+        return text_of(self.response, self.reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,11 @@ class ScoredBatch:
     """What one call saw, in the order of its rows."""
 
     rows: Sequence[ScoredRow]
+
+
+def text_of(response: Response, reasoning: ReasoningPart) -> str:
+    """Give what the steps' spans of an answer to a response count in."""
+    return response.text if isinstance(response.text, str) else judged(response, reasoning).text
 
 
 def judged_reward(answer: ResponseReward | None) -> float | None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,19 @@ _LAST_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a reward is the weighted sum of: the rubric's, and other functions' with what TRL calls them with."""
+    """What a reward is the weighted sum of, and what is done beside it.
+
+    Attributes:
+        weights: of the rubric's reward and of each other function's.
+        others: these functions.
+        arguments: what TRL calls them with.
+        work: what else is done while the judge is waited for, piece by piece.
+    """
 
     weights: Sequence[float]
     others: Sequence[RewardFunction]
     arguments: Mapping[str, Any]
+    work: Iterable[None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class Local:
 async def score(
     client: AsyncClient, rows: Rows, ask: Ask, parts: Parts, pins: Pins, cache: RubricCache | None, grace_s: float
 ) -> Local:
-    """Judge all rows and call the other functions meanwhile.
+    """Judge all rows, call the other functions meanwhile, and do the work that there is.
 
     Args:
         cache: where criteria are looked up that rows were judged by, if they are needed.
@@ -77,8 +85,10 @@ async def score(
         waited = loop.time() - began
         return judged
 
-    judged, *others = await _all(
-        judging(), *(call_other(function, parts.arguments, len(rows.responses)) for function in parts.others)
+    judged, _, *others = await _all(
+        judging(),
+        _piece_by_piece(parts.work),
+        *(call_other(function, parts.arguments, len(rows.responses)) for function in parts.others),
     )
     scored = _rows(rows, ask, judged, others, parts.weights, cache)
     local = Local(scored, judged.usage, judged.last_error, waited)
@@ -100,6 +110,12 @@ def tally_of(local: Local | None, error: Exception | None, rows: int, pins: Mapp
     if local is None:
         return Tally(rows, fatal=(type(error).__name__, str(error)), pins=pins)
     return Tally(rows, local.unscored, local.kinds, local.last_error, pins=pins)
+
+
+async def _piece_by_piece(work: Iterable[None]) -> None:
+    """Do work on the event loop, everything else that is ready going before each piece."""
+    for _ in work:
+        await asyncio.sleep(0)
 
 
 async def _all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -143,6 +159,6 @@ def _rows(
                 criteria=cache.get(judged.digests[row]) if inline is None and cache is not None else inline,
                 failures=failures_of(answer, judged.kinds[row]),
                 response=rows.responses[row],
-                reasoning=ask.options.get("reasoning", "strip"),
+                reasoning=ask.reasoning,
             )
     return [row for row in scored if row is not None]

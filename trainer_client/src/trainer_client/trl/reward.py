@@ -4,24 +4,25 @@ Where a judge fails there is no reward, and training goes on without that respon
 many, or the user made a mistake, training stops, on all of them at once. Nothing here requires torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from trainer_client import AsyncClient, Client
 from trainer_client._columns import read_rubric
 from trainer_client._options import RewardKeywords
-from trainer_client._requests import RubricLike, rewards_call
+from trainer_client._requests import RubricLike
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._caller import MISSING_COUNTS_AS_ZERO, UNSEEN, Caller, RubricRewardWarning, warn
 from trainer_client.trl._judging import Ask
 from trainer_client.trl._loop_client import LoopClient
 from trainer_client.trl._others import RewardFunction, check_functions
 from trainer_client.trl._pins import Pins
+from trainer_client.trl._probe import check_options
 from trainer_client.trl._ranks import RankFailed, TooManyUnscored, Turn, stop_if_needed
 from trainer_client.trl._reward_log import metrics, table
 from trainer_client.trl._rows import read_rows
 from trainer_client.trl._rubric_cache import RubricCache
-from trainer_client.trl._scored import ScoredBatch, ScoredRow
+from trainer_client.trl._scored import ScoredBatch, ScoredRow, text_of
 from trainer_client.trl._scoring import Local, Parts, score, tally_of
 from trainer_client.wire import NEEDS_NO_RUBRIC, Criterion, FailurePolicy, RewardMode
 
@@ -34,8 +35,6 @@ __all__ = [
     "ScoredRow",
     "TooManyUnscored",
 ]
-
-_PROBE = {"id": "probe", "prompt": "", "responses": [{"text": "", "tokens": 0, "stopped": True}], "ground_truth": "0"}
 
 
 class RubricReward:
@@ -68,6 +67,7 @@ class RubricReward:
         last: what the latest call saw, row by row.
         needs_criteria: have `last` hold the criteria of rubrics that are given by reference too.
         judged_part: gives what of a completion is judged; all of it unless set.
+        meanwhile: work on the judged texts and their tokens, piece by piece, while the judge is waited for.
 
     Raises:
         InvalidRequest: an option or an inline rubric breaks the contract.
@@ -77,6 +77,7 @@ class RubricReward:
 
     needs_criteria: bool = False
     judged_part: Callable[[Any], Any] | None = None
+    meanwhile: Callable[[Sequence[str], Sequence[Sequence[int]]], Iterable[None]] | None = None
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class RubricReward:
             prefix = caller.prefix(self)
             for name, value in metrics(local.rows, local.usage, local.wait_s, self._followed, prefix).items():
                 log_metric(name, value)
-        if log_extra is not None:
+        if log_extra is not None and caller.shows_completions:
             log_extra(caller.prefix(self), table(local.rows))
         return [row.reward for row in local.rows]
 
@@ -211,11 +212,11 @@ class RubricReward:
             self._warn_once(MISSING_COUNTS_AS_ZERO)
         caller.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
         columns = dict(arguments)
-        completions = columns.pop("completions")
+        completions, ids = columns.pop("completions"), columns.pop("completion_ids")
         rows = read_rows(
             columns.pop("prompts"),
             completions if self.judged_part is None else [self.judged_part(one) for one in completions],
-            columns.pop("completion_ids"),
+            ids,
             columns,
             rubric=self._rubric,
             needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
@@ -225,7 +226,10 @@ class RubricReward:
         if rows.unseen:
             self._warn_once(UNSEEN)
         ask = Ask(self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._options)
-        parts = Parts(self._weights, self._others, arguments)
+        work: Iterable[None] = ()
+        if self.meanwhile is not None and ids is not None:
+            work = self.meanwhile([text_of(one, ask.reasoning) for one in rows.responses], ids)
+        parts = Parts(self._weights, self._others, arguments, work)
         cache = self._cache if self.needs_criteria else None
         return await score(self._client.here(), rows, ask, parts, self._pins, cache, self._grace_s)
 
@@ -235,18 +239,7 @@ class RubricReward:
             warn(message)
 
     def _check(self) -> None:
-        """Refuse options as the service would, before training has begun."""
-        rewards_call(
-            "RubricReward",
-            None,
-            [_PROBE],
-            self._rubric or "probe",
-            self.mode,
-            self._options,
-            on_failure=self.on_failure,
-            deadline_s=self._deadline_s,
-            step=None,
-        )
+        check_options(self._rubric, self.mode, self._options, on_failure=self.on_failure, deadline_s=self._deadline_s)
 
     @property
     def _remedy(self) -> str:

@@ -24,9 +24,18 @@ from trainer_client.wire.comparisons import (
 )
 from trainer_client.wire.criteria import Criterion, CriterionKind, content_digest
 from trainer_client.wire.groups import Group, RubricChoice
-from trainer_client.wire.judging import RATIONALE_TOKENS, JudgingOptions, Protocol, ReasoningPart
+from trainer_client.wire.judging import RATIONALE_TOKENS, JudgingOptions, Priority, Protocol, ReasoningPart
+from trainer_client.wire.lineage import Lineage
 from trainer_client.wire.messages import Message, Prompt, Response, ResponseLike, ToolCall, as_response
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
+from trainer_client.wire.references import (
+    AliasName,
+    NewRubricName,
+    Reference,
+    RubricName,
+    RubricTag,
+    parse_reference,
+)
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
     PROTOCOLS_FOR,
@@ -37,14 +46,32 @@ from trainer_client.wire.rewards import (
     RewardOptions,
     RewardRequest,
 )
+from trainer_client.wire.rubric_changes import (
+    AliasMove,
+    RetirementRequest,
+    RubricAlias,
+    RubricAliases,
+    RubricTags,
+    TagSet,
+)
+from trainer_client.wire.rubric_diffs import (
+    DiffSide,
+    FieldChange,
+    Move,
+    PlacedCriterion,
+    Reweighting,
+    Rewording,
+    RubricDiff,
+)
 from trainer_client.wire.rubrics import (
-    Reference,
+    Retirement,
     RubricContent,
-    RubricName,
+    RubricHistory,
     RubricPage,
+    RubricPublication,
     RubricSummary,
     RubricVersion,
-    parse_reference,
+    VersionSummary,
 )
 from trainer_client.wire.verdicts import GroupVerdicts, ResponseVerdicts, VerdictAnswer, VerdictRequest
 from trainer_client.wire.verification import Verification, VerificationMethod
@@ -53,15 +80,19 @@ __all__ = [
     "NEEDS_NO_RUBRIC",
     "PROTOCOLS_FOR",
     "RATIONALE_TOKENS",
+    "AliasMove",
+    "AliasName",
     "Comparison",
     "ComparisonAnswer",
     "ComparisonOptions",
     "ComparisonRequest",
     "Criterion",
     "CriterionKind",
+    "DiffSide",
     "Failure",
     "FailureKind",
     "FailurePolicy",
+    "FieldChange",
     "FieldError",
     "Group",
     "GroupRewards",
@@ -69,11 +100,16 @@ __all__ = [
     "Judge",
     "JudgingOptions",
     "LengthPenalty",
+    "Lineage",
     "Message",
+    "Move",
+    "NewRubricName",
     "OrderVerdict",
     "OverlongPenalty",
     "Pair",
     "PinnedRubric",
+    "PlacedCriterion",
+    "Priority",
     "Problem",
     "ProblemType",
     "Prompt",
@@ -84,19 +120,31 @@ __all__ = [
     "ResponseLike",
     "ResponseReward",
     "ResponseVerdicts",
+    "Retirement",
+    "RetirementRequest",
     "RewardAnswer",
     "RewardLine",
     "RewardMode",
     "RewardOptions",
     "RewardRequest",
     "RewardSummary",
+    "Reweighting",
+    "Rewording",
+    "RubricAlias",
+    "RubricAliases",
     "RubricChoice",
     "RubricContent",
+    "RubricDiff",
+    "RubricHistory",
     "RubricName",
     "RubricPage",
+    "RubricPublication",
     "RubricSummary",
+    "RubricTag",
+    "RubricTags",
     "RubricVersion",
     "StepReward",
+    "TagSet",
     "ToolCall",
     "Usage",
     "Verdict",
@@ -104,6 +152,7 @@ __all__ = [
     "VerdictRequest",
     "Verification",
     "VerificationMethod",
+    "VersionSummary",
     "as_response",
     "content_digest",
     "parse_reference",

@@ -108,13 +108,15 @@ class Judge(Answer):
 class Usage(Answer):
     """What the request cost. Tokens are the judge's, times are wall seconds summed over responses.
 
-    `judge_calls` counts calls that the judge came to, tries again included, and not those that the deadline cut off.
-    `cached` and `failed` count distinct verdicts, `checks` those that a program decided.
+    `judge_calls` counts calls that were made for this request and that the judge came to, tries again included, and
+    not those that the deadline cut off. `cached` and `failed` count distinct verdicts, `joined` those that another
+    request's calls brought, which that request is charged for, and `checks` those that a program decided.
     """
 
     judge_calls: int = 0
     checks: int = 0
     cached: int = 0
+    joined: int = 0
     failed: int = 0
     prompt_tokens_computed: int = 0
     prompt_tokens_reused: int = 0

@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 from trainer_client.wire.answers import Failure, Judge, PinnedRubric, Usage
 from trainer_client.wire.base import Answer, Request
 from trainer_client.wire.groups import GroupId, RubricChoice, RunName
-from trainer_client.wire.judging import ReasoningPart, TemplateName
+from trainer_client.wire.judging import Priority, ReasoningPart, TemplateName
 from trainer_client.wire.messages import Prompt, ResponseLike
 
 
@@ -39,9 +39,11 @@ class ComparisonRequest(Request):
     run: RunName | None = None
     step: int | None = Field(default=None, ge=0)
     rubric: RubricChoice | None = None
+    allow_retired: bool = False
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)] | None = None
     judging: ComparisonOptions = ComparisonOptions()
     deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    priority: Priority = "online"
     pairs: tuple[Pair, ...] = Field(min_length=1, max_length=4096)
 
 

@@ -21,6 +21,10 @@ CriterionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.
 
 Tag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 
+_Element = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)]
+_Elements = Annotated[tuple[_Element, ...], Field(max_length=64)]
+_Guide = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
+
 
 class Criterion(Request):
     """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights).
@@ -28,6 +32,12 @@ class Criterion(Request):
     `scale` is the highest grade of the protocol `graded`, whose grades are 0..scale. `verification` says how it is
     checked where the judge need not be asked; without one an `answer` is compared with the group's `ground_truth`,
     if there is one, and all else is judged.
+
+    The last six are Rubric-Grounded's, what a judge is told beside the description: a short `name`; the
+    `required_elements` a full score needs; a `scoring_guide` for partial scores; `expected_keywords` and
+    `expected_concepts`; and in `verification_method`, in words, how to check it (a program that checks is
+    `verification`). A judge reads them once per call, so they are kept short: a name has at most 200 characters, a
+    list 64 entries of 2,000 characters each, the two texts 20,000 characters like a description.
     """
 
     id: CriterionId
@@ -37,13 +47,19 @@ class Criterion(Request):
     tags: tuple[Tag, ...] = ()
     scale: int = Field(default=4, ge=1, le=100)
     verification: Verification | None = None
+    name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)] | None = None
+    required_elements: _Elements = ()
+    scoring_guide: _Guide | None = None
+    expected_keywords: _Elements = ()
+    expected_concepts: _Elements = ()
+    verification_method: _Guide | None = None
 
 
 def content_digest(criteria: Sequence[Criterion]) -> str:
     """Hash criteria to `sha256:<hex>`: order, ids, wording, kinds, weights, tags and all else count.
 
-    `scale`, `verification` and the `step` of a verification enter only where they are set, so that rubrics without
-    them keep the digests they had before there were any.
+    What criteria learned later (`scale`, `verification` and its `step`, `name` and all after it) enters only where it
+    is set, so that rubrics without it keep the digests they had before there was any.
     """
     content = [_content(c) for c in criteria]
     canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -57,4 +73,14 @@ def _content(criterion: Criterion) -> dict[str, Any]:
     return criterion.model_dump(mode="json", exclude=later)
 
 
-_LATER_FIELDS = {field: Criterion.model_fields[field].default for field in ("scale", "verification")}
+GUIDANCE = (
+    "name",
+    "required_elements",
+    "scoring_guide",
+    "expected_keywords",
+    "expected_concepts",
+    "verification_method",
+)
+"""The fields that tell a judge more than the description does."""
+
+_LATER_FIELDS = {field: Criterion.model_fields[field].default for field in ("scale", "verification", *GUIDANCE)}

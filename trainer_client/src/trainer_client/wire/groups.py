@@ -8,7 +8,7 @@ from trainer_client.wire.base import Request
 from trainer_client.wire.messages import Prompt, ResponseLike
 from trainer_client.wire.rubrics import RubricContent
 
-RubricRef = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+RubricRef = Annotated[str, StringConstraints(min_length=1, max_length=265)]
 RubricChoice = Annotated[
     Annotated[RubricRef, Tag("(reference)")] | Annotated[RubricContent, Tag("(inline)")],
     Discriminator(lambda value: "(reference)" if isinstance(value, str) else "(inline)"),

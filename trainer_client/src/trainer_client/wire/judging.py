@@ -8,6 +8,9 @@ from trainer_client.wire.base import Request
 
 Protocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
 ReasoningPart = Literal["strip", "keep", "only"]
+Priority = Literal["online", "bulk"]
+"""`online`: somebody waits for it, such as a training step. `bulk`: it may wait for those."""
+
 TemplateName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 CriteriaPerCall = Annotated[

@@ -9,6 +9,9 @@ ProblemType = Literal[
     "urn:adjudge:invalid-request",
     "urn:adjudge:unknown-rubric",
     "urn:adjudge:unsuitable-rubric",
+    "urn:adjudge:retired-rubric",
+    "urn:adjudge:alias-moved",
+    "urn:adjudge:precondition-required",
     "urn:adjudge:not-found",
     "urn:adjudge:method-not-allowed",
     "urn:adjudge:too-large",
@@ -27,7 +30,10 @@ class FieldError(Answer):
 
 
 class Problem(Answer):
-    """An RFC 9457 problem: `type` is stable, `detail` says what to do, `retryable` whether the same may work later."""
+    """An RFC 9457 problem: `type` is stable, `detail` says what to do, `retryable` whether the same may work later.
+
+    `current_version` is what an alias stands for that somebody else moved.
+    """
 
     type: str
     title: str
@@ -36,6 +42,7 @@ class Problem(Answer):
     request_id: str
     retryable: bool
     errors: tuple[FieldError, ...] = ()
+    current_version: int | None = None
 
 
 def field_errors(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldError, ...]:

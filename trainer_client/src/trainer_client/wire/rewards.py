@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from trainer_client.wire.base import Request
 from trainer_client.wire.groups import Group, RubricChoice, RunName
-from trainer_client.wire.judging import JudgingOptions, Protocol
+from trainer_client.wire.judging import JudgingOptions, Priority, Protocol
 from trainer_client.wire.messages import as_response
 
 RewardMode = Literal[
@@ -92,15 +92,17 @@ class RewardOptions(Request):
 
 
 class RewardRequest(Request):
-    """Judge groups of responses by rubrics and reward them."""
+    """Judge groups of responses by rubrics and reward them. Retired ones are refused but with `allow_retired`."""
 
     run: RunName | None = None
     step: int | None = Field(default=None, ge=0)
     rubric: RubricChoice | None = None
+    allow_retired: bool = False
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
     on_failure: FailurePolicy = "null"
     deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    priority: Priority = "online"
     groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
 
     @property

@@ -1,20 +1,20 @@
-"""Rubrics on the wire: the rules a rubric must keep to be written, names, versions and references.
+"""Rubrics on the wire: the rules a rubric must keep to be written, what is published, versions and lists.
 
 Knows nothing of where rubrics are stored or how they are judged.
 """
 
-import re
 from collections import Counter
 from datetime import datetime
-from typing import Annotated, NamedTuple
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, JsonValue, field_validator
 
 from trainer_client.wire.base import Answer, Request
 from trainer_client.wire.criteria import Criterion, content_digest
+from trainer_client.wire.json_object import JsonObject
+from trainer_client.wire.lineage import Lineage
+from trainer_client.wire.references import RubricTag
 
-_NAME = r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*"
-RubricName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=200)]
+MAX_TAGS = 64
 
 
 class RubricContent(Request):
@@ -46,14 +46,44 @@ class RubricContent(Request):
         return content_digest(self.criteria)
 
 
+class RubricPublication(RubricContent):
+    """What is published: criteria, and what is kept beside them. Only the criteria enter the digest.
+
+    Attributes:
+        metadata: a JSON object of the publisher's own, kept with the version; at most 64 KiB.
+        tags: added to the name's tags, by which rubrics are found.
+        lineage: who or what made this version.
+        parent: the version of the same name that this one was made from; the newest unless given.
+    """
+
+    metadata: JsonObject | None = None
+    tags: tuple[RubricTag, ...] = Field(default=(), max_length=MAX_TAGS)
+    lineage: Lineage | None = None
+    parent: int | None = Field(default=None, ge=1)
+
+
+class Retirement(Answer):
+    """When a version was taken out of use, and why."""
+
+    at: datetime
+    reason: str
+
+
 class RubricVersion(Answer):
-    """One immutable version of a named rubric."""
+    """One immutable version of a named rubric. Only its retirement may come and go.
+
+    `parent` is the version of the same name it was made from, null for the first.
+    """
 
     name: str
     version: int
     digest: str
     criteria: tuple[Criterion, ...]
     created_at: datetime
+    parent: int | None = None
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    lineage: Lineage | None = None
+    retirement: Retirement | None = None
 
     @property
     def reference(self) -> str:
@@ -62,13 +92,20 @@ class RubricVersion(Answer):
 
 
 class RubricSummary(Answer):
-    """A named rubric in a list: its newest version, and how many criteria that has."""
+    """A named rubric in a list: the version its bare name stands for, and how many criteria that has.
+
+    That is the newest that is not retired. Where all are, it is the newest, and `retired` says so. `aliases` maps
+    the aliases of the name to the versions they stand for.
+    """
 
     name: str
     latest_version: int
     digest: str
     criteria_count: int
     created_at: datetime
+    tags: tuple[str, ...] = ()
+    aliases: dict[str, int] = Field(default_factory=dict)
+    retired: bool = False
 
 
 class RubricPage(Answer):
@@ -78,27 +115,24 @@ class RubricPage(Answer):
     next_cursor: str | None = None
 
 
-class Reference(NamedTuple):
-    """A parsed rubric reference: a digest, or a name with a version (None: the newest)."""
+class VersionSummary(Answer):
+    """A version in a rubric's history: all of it but its criteria, and the aliases that stand for it now."""
 
-    name: str | None
-    version: int | None
-    digest: str | None
+    version: int
+    digest: str
+    criteria_count: int
+    created_at: datetime
+    parent: int | None = None
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    lineage: Lineage | None = None
+    retirement: Retirement | None = None
+    aliases: tuple[str, ...] = ()
 
 
-_REFERENCE = re.compile(rf"(?P<name>{_NAME})(@(?P<version>[1-9][0-9]{{0,8}}))?")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+class RubricHistory(Answer):
+    """The versions of one rubric, the newest first; `next_cursor` fetches the older ones and is null on the last."""
 
-
-def parse_reference(text: str) -> Reference:
-    """Read `name`, `name@3` or `sha256:…`.
-
-    Raises:
-        ValueError: the text is none of these; the message shows the three forms.
-    """
-    if _DIGEST.fullmatch(text):
-        return Reference(None, None, text)
-    if match := _REFERENCE.fullmatch(text):
-        version = match["version"]
-        return Reference(match["name"], int(version) if version else None, None)
-    raise ValueError(f"{text!r} is no rubric reference; write name, name@3 or sha256:<64 hex digits>")
+    name: str
+    tags: tuple[str, ...] = ()
+    versions: tuple[VersionSummary, ...]
+    next_cursor: str | None = None

@@ -5,7 +5,7 @@ from pydantic import Field, model_validator
 from trainer_client.wire.answers import Judge, PinnedRubric, Usage, Verdict
 from trainer_client.wire.base import Answer, Request
 from trainer_client.wire.groups import Group, RubricChoice, RunName
-from trainer_client.wire.judging import JudgingOptions, Protocol
+from trainer_client.wire.judging import JudgingOptions, Priority, Protocol
 
 
 class VerdictRequest(Request):
@@ -14,8 +14,10 @@ class VerdictRequest(Request):
     run: RunName | None = None
     step: int | None = Field(default=None, ge=0)
     rubric: RubricChoice | None = None
+    allow_retired: bool = False
     judging: JudgingOptions = JudgingOptions()
     deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    priority: Priority = "online"
     groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
 
     @property

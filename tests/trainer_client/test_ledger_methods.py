@@ -1,0 +1,120 @@
+"""A run rewarded again, and its verdicts read, by both clients."""
+
+from typing import ClassVar
+
+import pytest
+
+from tests.trainer_client.fake_service import Reply, problem, stream
+from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, RubricRefused, ServerError
+
+
+class TestRecompute:
+    START: ClassVar = {"start": {"run": "r", "requests": 1, "verdicts": 2}}
+    GROUP: ClassVar = {
+        "group": {
+            "request_id": "req-1",
+            "step": 3,
+            "id": "q\u2028 17",
+            "rubric": None,
+            "responses": [{"position": 0, "reward": 0.5, "status": "scored"}],
+        }
+    }
+    SUMMARY: ClassVar = {
+        "summary": {
+            "run": "r",
+            "mode": "points",
+            "on_failure": "skip",
+            "requests": 1,
+            "responses": 1,
+            "verdicts": 2,
+            "missing": 0,
+            "scored": 1,
+            "partial": 0,
+            "unscored": 0,
+            "mean_reward": 0.5,
+        }
+    }
+
+    def test_the_request_goes_out_as_the_contract_has_it(self, service, connect):
+        service.script(stream(self.START, self.SUMMARY))
+        rules = {"mode": "points", "on_failure": "skip", "weights": {"c1": 2}, "first_step": 1, "length_penalty": {}}
+        list(connect(service.url, "r").recompute(budgets={"pitfall": -2}, protocol=None, **rules))
+        [asked] = service.asked
+        assert (asked.method, asked.target, asked.headers["Accept"]) == (
+            "POST",
+            "/v1/rewards/recompute",
+            "application/x-ndjson",
+        )
+        assert asked.json == {
+            "run": "r",
+            "first_step": 1,
+            "reward": {"mode": "points", "length_penalty": {}},
+            "on_failure": "skip",
+            "weights": {"c1": 2.0},
+            "budgets": {"pitfall": -2.0},
+        }
+
+    def test_another_run_than_the_clients_may_be_named(self, service, connect):
+        service.script(stream(self.SUMMARY))
+        list(connect(service.url, "r").recompute("other"))
+        assert service.asked[0].json["run"] == "other"
+
+    @pytest.mark.parametrize("piece", [None, 1, 7])
+    def test_lines_come_typed_however_they_are_cut(self, service, connect, piece):
+        service.script(stream(self.START, self.GROUP, self.SUMMARY, piece=piece))
+        start, group, summary = connect(service.url).recompute("r")
+        assert start.start.verdicts == 2
+        assert (group.group.id, group.group.responses[0].reward) == ("q\u2028 17", 0.5)
+        assert summary.summary.mean_reward == 0.5
+
+    def test_rules_that_break_the_contract_are_refused_before_they_are_sent(self, service, connect):
+        with pytest.raises(InvalidRequest, match="first_step"):
+            list(connect(service.url).recompute("r", first_step=3, last_step=2))
+        assert service.asked == []
+
+    def test_a_problem_is_its_error_at_once_or_in_a_line(self, service, connect):
+        service.script(problem("unsuitable-rubric", 422))
+        with pytest.raises(RubricRefused):
+            list(connect(service.url).recompute("r"))
+        service.script(stream(self.START, {"problem": problem("judging-failed", 502).body}))
+        with pytest.raises(JudgingFailed):
+            list(connect(service.url).recompute("r"))
+
+    def test_an_answer_without_its_end_is_an_error(self, service, connect):
+        service.script(stream(self.START, self.GROUP))
+        with pytest.raises(ConnectionFailed, match="cut off before its summary"):
+            list(connect(service.url).recompute("r"))
+
+    def test_a_line_of_something_else_is_an_error(self, service, connect):
+        service.script(stream(b"<html>\n"))
+        with pytest.raises(ServerError, match="no RecomputeLine"):
+            list(connect(service.url).recompute("r"))
+
+
+class TestRecorded:
+    VERDICT: ClassVar = {
+        "run": "r",
+        "step": 3,
+        "group": "q17",
+        "response": 0,
+        "rubric": None,
+        "verdict": {"criterion": "c1", "status": "ok", "score": 1.0},
+        "request_id": "req-1",
+        "at": "2026-01-01T00:00:00Z",
+    }
+
+    def test_pages_are_followed_to_the_last(self, service, connect):
+        first = {"verdicts": [self.VERDICT, self.VERDICT], "next_cursor": "next"}
+        service.script(Reply(body=first), Reply(body={"verdicts": [self.VERDICT], "next_cursor": None}))
+        found = list(connect(service.url, "r").recorded(step=3, status="ok", criterion=None, texts=True))
+        assert [each.verdict.score for each in found] == [1.0] * 3
+        asked = [one.target for one in service.asked]
+        assert asked == [
+            "/v1/verdicts?run=r&limit=500&step=3&status=ok&texts=true",
+            "/v1/verdicts?run=r&limit=500&step=3&status=ok&texts=true&after=next",
+        ]
+
+    def test_without_a_run_those_without_a_name_are_read(self, service, connect):
+        service.script(Reply(body={"verdicts": [], "next_cursor": None}))
+        assert list(connect(service.url).recorded()) == []
+        assert service.asked[0].target == "/v1/verdicts?run=&limit=500"

@@ -1,0 +1,180 @@
+"""What clients ask of the ledger: a run's rewards under other rules, and the verdicts it was judged with."""
+
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from typing import Any, TypedDict, Unpack
+
+import httpx2
+from pydantic import ValidationError
+
+from trainer_client._answers import error_for, error_for_problem, typed_errors
+from trainer_client._connection import AsyncConnection, Connection
+from trainer_client._requests import Call, as_json, invalid, send_options
+from trainer_client.errors import ConnectionFailed, ServerError
+from trainer_client.wire import FailurePolicy, LengthPenalty, OverlongPenalty, Protocol, RewardMode
+from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
+from trainer_client.wire.recompute import RecomputeLine, RecomputeRequest, StepBudgets
+
+_REWARD = ("mode", "format_weight", "gate_fraction", "length_penalty", "overlong_penalty", "truncation_factor")
+
+
+class RecomputeKeywords(TypedDict, total=False):
+    """How a run is rewarded again: the fields of `wire.recompute.RecomputeRequest`, and of its `reward`."""
+
+    first_step: int | None
+    last_step: int | None
+    protocol: Protocol | None
+    mode: RewardMode
+    format_weight: float
+    gate_fraction: float
+    length_penalty: LengthPenalty | Mapping[str, Any] | None
+    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
+    truncation_factor: float | None
+    on_failure: FailurePolicy
+    weights: Mapping[str, float]
+    budgets: StepBudgets | Mapping[str, float]
+
+
+class LedgerMethods(Connection):
+    """What `Client` asks of the ledger."""
+
+    def recompute(self, run: str | None = None, **rules: Unpack[RecomputeKeywords]) -> Iterator[RecomputeLine]:
+        """Reward a run again under other rules, from the verdicts that the service has kept; no judge is asked.
+
+        Args:
+            run: the run; the client's own unless given.
+
+        Rules, each with the service's own default:
+            first_step, last_step: the part of the run.
+            protocol: take only what was judged in this protocol.
+            mode, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, on_failure: as for
+                `rewards`.
+            weights: by criterion id, instead of the rubric's.
+            budgets: `suggest`, `pitfall` and `bonus` of the steps.
+
+        Returns:
+            Lines as they come: one `start`, the `group`s in the order they were judged, and last a `summary`. What was
+            judged twice comes twice.
+
+        Raises:
+            InvalidRequest: at once, the rules break the contract; while going through the lines, the run's verdicts
+                cannot feed the mode.
+            AdjudgeError: while going through the lines, as for `rewards`. It is not tried again.
+        """
+        return self._recomputed(recompute_call(run or self.run, rules))
+
+    def recorded(self, run: str | None = None, **filters: Any) -> Iterator[RecordedVerdict]:
+        """Go through the verdicts of a run, oldest first, fetching a page at a time.
+
+        Args:
+            run: the run; the client's own unless given.
+            filters: `step`, `rubric`, `criterion`, `status` (`ok` or `failed`), and `texts=True` to have what was
+                judged with it.
+
+        Raises:
+            AdjudgeError: as for `rewards`.
+        """
+        after: str | None = None
+        while True:
+            page = self._send(recorded_call(run or self.run, filters, after))
+            yield from page.verdicts
+            if page.next_cursor is None:
+                return
+            after = page.next_cursor
+
+    def _recomputed(self, call: Call[RecomputeLine]) -> Generator[RecomputeLine, None, None]:
+        lines = _Lines(self.base_url)
+        with typed_errors(self.base_url), self._http.stream(**send_options(call, self.settings.timeout_s)) as response:
+            if not response.is_success:
+                response.read()
+                raise error_for(response)
+            for piece in response.iter_bytes():
+                yield from lines.feed(piece)
+            lines.end(response)
+
+
+class AsyncLedgerMethods(AsyncConnection):
+    """What `AsyncClient` asks of the ledger; see `LedgerMethods`."""
+
+    def recompute(
+        self, run: str | None = None, **rules: Unpack[RecomputeKeywords]
+    ) -> AsyncGenerator[RecomputeLine, None]:
+        """Reward a run again under other rules; see `Client.recompute`."""
+        return self._recomputed(recompute_call(run or self.run, rules))
+
+    async def recorded(self, run: str | None = None, **filters: Any) -> AsyncGenerator[RecordedVerdict, None]:
+        """Go through the verdicts of a run; see `Client.recorded`."""
+        after: str | None = None
+        while True:
+            page = await self._send(recorded_call(run or self.run, filters, after))
+            for verdict in page.verdicts:
+                yield verdict
+            if page.next_cursor is None:
+                return
+            after = page.next_cursor
+
+    async def _recomputed(self, call: Call[RecomputeLine]) -> AsyncGenerator[RecomputeLine, None]:
+        lines = _Lines(self.base_url)
+        with typed_errors(self.base_url):
+            async with self._http.stream(**send_options(call, self.settings.timeout_s)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_for(response)
+                async for piece in response.aiter_bytes():
+                    for line in lines.feed(piece):
+                        yield line
+                lines.end(response)
+
+
+def recompute_call(run: str | None, rules: RecomputeKeywords) -> Call[RecomputeLine]:
+    """Make `POST /v1/rewards/recompute`.
+
+    Raises:
+        InvalidRequest: it breaks the wire contract.
+    """
+    given = {name: value for name, value in rules.items() if value is not None}
+    reward = {name: given.pop(name) for name in _REWARD if name in given}
+    try:
+        request = RecomputeRequest.model_validate({"run": run, "reward": reward, **given})
+    except ValidationError as error:
+        raise invalid(error) from error
+    return Call("POST", "/v1/rewards/recompute", RecomputeLine, as_json(request), accept="application/x-ndjson")
+
+
+def recorded_call(run: str | None, filters: Mapping[str, Any], after: str | None) -> Call[RecordedPage]:
+    """Make `GET /v1/verdicts`, the page after a cursor."""
+    given = {"run": run or "", "limit": 500, **filters, "after": after}
+    params = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items() if v is not None}
+    return Call("GET", "/v1/verdicts", RecordedPage, params=params)
+
+
+class _Lines:
+    """The lines of one answer, read from bytes as they come; only a line feed ends one."""
+
+    def __init__(self, base_url: str) -> None:
+        self._base_url = base_url
+        self._half = b""
+        self._done = False
+
+    def feed(self, piece: bytes) -> Iterable[RecomputeLine]:
+        """Give the lines that end in this piece; raises the error that a line tells of."""
+        *whole, self._half = (self._half + piece).split(b"\n")
+        for written in whole:
+            try:
+                line = RecomputeLine.model_validate_json(written)
+            except ValidationError as error:
+                raise ServerError(
+                    f"a line of the answer of {self._base_url} is no RecomputeLine", status=200
+                ) from error
+            if line.problem is not None:
+                raise error_for_problem(line.problem, line.problem.status)
+            self._done = line.summary is not None
+            yield line
+
+    def end(self, response: httpx2.Response) -> None:
+        """Say that the answer is over; raises `ConnectionFailed` where its summary is missing."""
+        if not self._done:
+            raise ConnectionFailed(
+                f"the answer of {self._base_url} was cut off before its summary; ask again",
+                request_id=response.headers.get("X-Request-Id"),
+                retryable=True,
+            )

@@ -1,0 +1,56 @@
+"""What the ledger gives out: verdicts as they were used, page by page, and how recording stands."""
+
+from datetime import datetime
+from typing import Literal
+
+from trainer_client.wire.answers import Verdict
+from trainer_client.wire.base import Answer
+from trainer_client.wire.messages import Prompt
+
+
+class RecordedVerdict(Answer):
+    """A verdict as one request used it.
+
+    `response` is the place of the response in its group as that request sent it, from 0. `rubric` is the digest of the
+    rubric's content, null where there was none. `prompt`, `text` and `grounding` are what was judged, where texts were
+    asked for and are kept.
+    """
+
+    run: str | None
+    step: int | None
+    group: str
+    response: int
+    rubric: str | None
+    verdict: Verdict
+    request_id: str
+    judge: str | None = None
+    fingerprint: str | None = None
+    at: datetime
+    prompt: Prompt | None = None
+    text: Prompt | None = None
+    grounding: str | None = None
+
+
+class RecordedPage(Answer):
+    """A page of the ledger, oldest first; `next_cursor` fetches the following page and is null on the last."""
+
+    verdicts: tuple[RecordedVerdict, ...]
+    next_cursor: str | None = None
+
+
+class LedgerState(Answer):
+    """How the ledger of this process stands.
+
+    `recorded` counts verdicts handed to it since the process started, those found in the spool at its start included;
+    `written` those that the database has; `waiting` those still on their way; `lost` those given up because memory or
+    the spool was full, or the database refused them. `spool_bytes` is what waits on disk. `problem` says why the
+    database cannot be written, null while it can.
+    """
+
+    keeps: Literal["all", "verdicts", "nothing"]
+    recorded: int = 0
+    written: int = 0
+    waiting: int = 0
+    lost: int = 0
+    spool_bytes: int = 0
+    problem: str | None = None

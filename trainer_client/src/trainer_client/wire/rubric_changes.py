@@ -1,0 +1,51 @@
+"""What may be changed about a rubric without a new version: its aliases, its tags, and whether it is in use."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.references import RubricTag
+from trainer_client.wire.rubrics import MAX_TAGS
+
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)]
+
+
+class AliasMove(Request):
+    """Have an alias stand for this version from now on."""
+
+    version: int = Field(ge=1, lt=10**9)
+
+
+class RubricAlias(Answer):
+    """An alias of a rubric, and the version it stands for."""
+
+    name: str
+    alias: str
+    version: int
+
+
+class RubricAliases(Answer):
+    """Every alias of a rubric, by alias."""
+
+    name: str
+    aliases: dict[str, int]
+
+
+class TagSet(Request):
+    """The tags a rubric is to have, in place of those it has."""
+
+    tags: tuple[RubricTag, ...] = Field(max_length=MAX_TAGS)
+
+
+class RubricTags(Answer):
+    """The tags of a rubric, sorted."""
+
+    name: str
+    tags: tuple[str, ...]
+
+
+class RetirementRequest(Request):
+    """Take a version out of use."""
+
+    reason: Reason
