@@ -9,13 +9,23 @@ _COLUMNS = """
         CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END)
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
     LEFT JOIN pg_collation co ON co.oid = a.attcollation
-    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+        AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY c.relname COLLATE "C", a.attnum"""
 _CONSTRAINTS = """
     SELECT format('%s CONSTRAINT %s %s', conrelid::regclass, conname, pg_get_constraintdef(oid))
     FROM pg_constraint WHERE connamespace = 'public'::regnamespace AND contype IN ('p', 'u', 'f', 'c')
+        AND NOT (SELECT relispartition FROM pg_class WHERE oid = conrelid)
     ORDER BY conrelid::regclass::text COLLATE "C", conname COLLATE "C" """
-_INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexname COLLATE \"C\""
+_INDEXES = """
+    SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'
+        AND NOT (SELECT relispartition FROM pg_class WHERE oid = format('%I', tablename)::regclass)
+    ORDER BY indexname COLLATE "C" """
+_PARTITIONS = """
+    SELECT format('%s PARTITION BY %s: %s', partrelid::regclass, pg_get_partkeydef(partrelid),
+        string_agg(pg_get_expr(c.relpartbound, c.oid), ', ' ORDER BY c.oid))
+    FROM pg_partitioned_table JOIN pg_inherits ON inhparent = partrelid JOIN pg_class c ON c.oid = inhrelid
+    WHERE NOT EXISTS (SELECT FROM pg_index WHERE indexrelid = partrelid) GROUP BY partrelid ORDER BY 1"""
 
 
 def sync_url(url: str) -> str:
@@ -35,6 +45,6 @@ def dump_schema(url: str) -> str:
 
 def _lines(connection: Connection) -> list[str]:
     postgres = connection.dialect.name == "postgresql"
-    queries = (_COLUMNS, _CONSTRAINTS, _INDEXES) if postgres else (_SQLITE,)
+    queries = (_COLUMNS, _CONSTRAINTS, _INDEXES, _PARTITIONS) if postgres else (_SQLITE,)
     dumped = [row[0] for query in queries for row in connection.execute(text(query))]
     return [line.rstrip() for item in dumped for line in item.replace("\t", "    ").splitlines()]

@@ -18,12 +18,26 @@ async def test_concurrent_publishers_get_consecutive_versions(store: RubricStore
     assert [version.digest for version, _ in outcomes] == [content.digest for content in contents]
     found = [await store.find("p1", version.reference) for version, _ in outcomes]
     assert found == [version for version, _ in outcomes]
+    assert all(version.parent == (version.version - 1 or None) for version, _ in outcomes)
+
+
+async def test_concurrent_publishers_of_new_contents_and_old_leave_no_gap(store: RubricStore) -> None:
+    contents = [rubric(f"Criterion {i // 2}.") for i in range(PUBLISHERS)]
+    outcomes = await asyncio.gather(
+        *(store.publish("p1", "a", content, tags=[f"t{i % 8}"]) for i, content in enumerate(contents))
+    )
+    assert sorted(version.version for version, added in outcomes if added) == list(range(1, PUBLISHERS // 2 + 1))
+    by_digest = {version.digest: version for version, added in outcomes if added}
+    assert all(by_digest[version.digest] == version for version, _ in outcomes)
+    history = await store.history("p1", "a", limit=500)
+    assert history is not None
+    assert (len(history.versions), len(history.tags)) == (PUBLISHERS // 2, 8)
 
 
 async def test_concurrent_publishers_of_one_content_add_one_version(store: RubricStore) -> None:
     outcomes = await asyncio.gather(*(store.publish("p1", "a", rubric("x")) for _ in range(PUBLISHERS)))
     assert sum(added for _, added in outcomes) == 1
-    assert len({version for version, _ in outcomes}) == 1
+    assert all(version == outcomes[0][0] for version, _ in outcomes)
 
 
 async def test_publishers_on_two_hosts_take_turns(migrated_url: str) -> None:
@@ -31,6 +45,7 @@ async def test_publishers_on_two_hosts_take_turns(migrated_url: str) -> None:
     publications = [hosts[i % 2].publish("p1", "a", rubric(f"Criterion {i}.")) for i in range(16)]
     outcomes = await asyncio.gather(*publications)
     assert sorted(version.version for version, _ in outcomes) == list(range(1, 17))
+    assert [v.version for v, _ in outcomes if v.parent is None] == [1]
     for host in hosts:
         await host.close()
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubric_store import FormatError, read_rubric
-from rubric_store.formats import srar
 from tests.rubric_store.examples import texts
 
 RUBRIC = """<SUGGEST> Adds the two equations.
@@ -38,7 +37,7 @@ tagged = st.tuples(
 @given(st.lists(tagged, min_size=1, max_size=8), st.booleans())
 def test_any_tagged_line_is_read_in_order_and_in_full(lines: list[tuple[str, str]], upper: bool) -> None:
     text = "\n".join(f"<{tag.upper() if upper else tag}>{words}" for tag, words in lines)
-    criteria = srar.read(text).criteria
+    criteria = read_rubric(text, "srar").criteria
     assert [(c.kind, c.description) for c in criteria] == lines
 
 

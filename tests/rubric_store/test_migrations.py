@@ -1,5 +1,6 @@
 """The migrations bring either database forth and back, whoever runs them and however many do."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,9 +16,13 @@ from tests.rubric_store.schema_dump import sync_url
 def tables(url: str) -> set[str]:
     engine = create_engine(sync_url(url))
     try:
-        return set(inspect(engine).get_table_names())
+        return {name for name in inspect(engine).get_table_names() if not is_partition(name)}
     finally:
         engine.dispose()
+
+
+def is_partition(name: str) -> bool:
+    return re.fullmatch(r"ledger_uses_\d+", name) is not None
 
 
 def test_an_upgrade_ends_at_the_head(database_url: str) -> None:
@@ -44,6 +49,10 @@ def test_a_downgrade_to_base_takes_every_table_with_it(database_url: str) -> Non
     assert migrations.is_current(database_url)
 
 
+def is_ours(name: str | None, kind: str, _parents: object) -> bool:
+    return kind != "table" or not is_partition(name or "")
+
+
 def test_every_table_belongs_to_projects(database_url: str) -> None:
     migrations.upgrade(database_url)
     ours = tables(database_url) - {"alembic_version"}
@@ -54,10 +63,14 @@ def test_every_table_belongs_to_projects(database_url: str) -> None:
 def test_the_migrated_schema_is_the_one_the_queries_use(database_url: str) -> None:
     migrations.upgrade(database_url)
     engine = create_engine(sync_url(database_url))
+    elsewhere = {"ix_rubric_words_words"} if engine.dialect.name == "sqlite" else set()
     with engine.connect() as connection:
-        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+        context = MigrationContext.configure(connection, opts={"include_name": is_ours})
+        differences = compare_metadata(context, metadata)
     engine.dispose()
-    assert differences == []
+    # Alembic asks for an index of the other database too.
+    ours = [change for change in differences if not (change[0] == "add_index" and change[1].name in elsewhere)]
+    assert ours == []
 
 
 def test_hosts_that_upgrade_at_once_wait_for_each_other(database_url: str) -> None:

@@ -88,7 +88,7 @@ async def test_a_digest_stands_for_the_oldest_version_that_has_it(source: Rubric
 
 @pytest.mark.parametrize(
     "reference",
-    ["b", "a@2", "a@999999999", "sha256:" + "0" * 64, "", "A", "a@0", "a@latest", "no name", "a\x00"],
+    ["b", "a@2", "a@999999999", "sha256:" + "0" * 64, "", "A", "a@0", "a@production", "no name", "a\x00"],
 )
 async def test_an_unknown_or_unreadable_reference_stands_for_nothing(source: RubricSource, reference: str) -> None:
     await source.publish(PROJECT, "a", rubric("x"))
@@ -100,7 +100,7 @@ async def test_projects_do_not_see_each_other(source: RubricSource) -> None:
     assert await source.find("p2", "a") is None
     assert await source.find("p2", rubric("x").digest) is None
     assert await source.closest("p2", "a") is None
-    assert (await source.list("p2", prefix="", after=None, limit=10)).rubrics == ()
+    assert (await source.list("p2", prefix="", tag=None, text="", after=None, limit=10)).rubrics == ()
     version, added = await source.publish("p2", "a", rubric("y"))
     assert (version.version, added) == (1, True)
 
@@ -109,7 +109,7 @@ async def test_projects_do_not_see_each_other(source: RubricSource) -> None:
 async def test_a_name_that_no_reference_could_spell_is_refused(source: RubricSource, name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a rubric; use lower-case"):
         await source.publish(PROJECT, name, rubric("x"))
-    assert (await source.list(PROJECT, prefix="", after=None, limit=10)).rubrics == ()
+    assert (await source.list(PROJECT, prefix="", tag=None, text="", after=None, limit=10)).rubrics == ()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_a_name_that_no_reference_could_spell_is_refused(source: RubricSou
         ("math quadratics@1", "math/quadratics@1"),
         ("math/quadratics@7", "math/quadratics@2"),
         ("math/quadratic@7", "math/quadratics@2"),
-        ("math/quadratics@latest", "math/quadratics"),
+        ("math/quadratics@newest", "math/quadratics"),
         ("xath/quadratics", "math/quadratics"),
         ("math/quadratcs\x00", "math/quadratics"),
     ],
@@ -145,7 +145,7 @@ async def test_a_list_shows_the_newest_version_of_each_name_in_order(source: Rub
     for name in ("b", "a-b", "a/b", "a", "a.b", "a_b", "a0"):
         await source.publish(PROJECT, name, rubric("x"))
     newest, _ = await source.publish(PROJECT, "b", rubric("x", "y"))
-    page = await source.list(PROJECT, prefix="", after=None, limit=10)
+    page = await source.list(PROJECT, prefix="", tag=None, text="", after=None, limit=10)
     assert [s.name for s in page.rubrics] == ["a", "a-b", "a.b", "a/b", "a0", "a_b", "b"]
     last = page.rubrics[-1]
     assert (last.latest_version, last.digest, last.criteria_count) == (2, newest.digest, 2)
@@ -159,7 +159,7 @@ async def test_pages_hold_every_rubric_once(source: RubricSource) -> None:
         await source.publish(PROJECT, name, rubric("x"))
     listed, sizes, cursor = [], [], None
     while True:
-        page = await source.list(PROJECT, prefix="r", after=cursor, limit=3)
+        page = await source.list(PROJECT, prefix="r", tag=None, text="", after=cursor, limit=3)
         listed += [s.name for s in page.rubrics]
         sizes.append(len(page.rubrics))
         if (cursor := page.next_cursor) is None:
@@ -170,7 +170,7 @@ async def test_pages_hold_every_rubric_once(source: RubricSource) -> None:
 async def test_a_last_page_that_is_full_has_no_next(source: RubricSource) -> None:
     for name in ("a", "b"):
         await source.publish(PROJECT, name, rubric("x"))
-    assert (await source.list(PROJECT, prefix="", after=None, limit=2)).next_cursor is None
+    assert (await source.list(PROJECT, prefix="", tag=None, text="", after=None, limit=2)).next_cursor is None
 
 
 @pytest.mark.parametrize(
@@ -189,20 +189,20 @@ async def test_a_last_page_that_is_full_has_no_next(source: RubricSource) -> Non
 async def test_a_prefix_is_taken_literally(source: RubricSource, prefix: str, names: list[str]) -> None:
     for name in ("law", "math", "math/a", "math/b_c", "maths"):
         await source.publish(PROJECT, name, rubric("x"))
-    page = await source.list(PROJECT, prefix=prefix, after=None, limit=10)
+    page = await source.list(PROJECT, prefix=prefix, tag=None, text="", after=None, limit=10)
     assert [s.name for s in page.rubrics] == names
 
 
 @pytest.mark.parametrize("limit", [0, 501, -1])
 async def test_a_page_size_out_of_range_is_refused(source: RubricSource, limit: int) -> None:
     with pytest.raises(ValueError, match="1 to 500"):
-        await source.list(PROJECT, prefix="", after=None, limit=limit)
+        await source.list(PROJECT, prefix="", tag=None, text="", after=None, limit=limit)
 
 
 @pytest.mark.parametrize("cursor", ["", "math", "é", "AAAA", "===="])
 async def test_a_cursor_that_no_page_gave_out_is_refused(source: RubricSource, cursor: str) -> None:
     with pytest.raises(CursorError, match="next_cursor"):
-        await source.list(PROJECT, prefix="", after=cursor, limit=10)
+        await source.list(PROJECT, prefix="", tag=None, text="", after=cursor, limit=10)
 
 
 async def test_a_migrated_store_is_ready(source: RubricSource) -> None:

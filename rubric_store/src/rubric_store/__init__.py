@@ -7,7 +7,17 @@ and `read_rubric` turns a published text into criteria. Nothing here judges, ser
 from rubric_store import migrations
 from rubric_store.database import DatabaseURLError, open_engine
 from rubric_store.formats import FormatError, read_rubric
+from rubric_store.ledger import SQLLedger
 from rubric_store.paging import CursorError
 from rubric_store.store import RubricStore
 
-__all__ = ["CursorError", "DatabaseURLError", "FormatError", "RubricStore", "migrations", "open_engine", "read_rubric"]
+__all__ = [
+    "CursorError",
+    "DatabaseURLError",
+    "FormatError",
+    "RubricStore",
+    "SQLLedger",
+    "migrations",
+    "open_engine",
+    "read_rubric",
+]

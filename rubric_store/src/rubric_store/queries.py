@@ -1,30 +1,54 @@
-"""The statements of the store, each as a function from its parameters; nothing here connects or commits."""
+"""The statements about versions, each as a function from its parameters; nothing here connects or commits."""
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Insert, Select, Update, insert, select, update
+from sqlalchemy import Insert, Select, Update, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 
+from rubric_store.search import words_parameter
+from rubric_store.tables import rubric_aliases as aliases
 from rubric_store.tables import rubric_versions as versions
-from rubric_store.tables import rubrics
-from trainer_client.wire import Reference, RubricContent
+from rubric_store.tables import rubric_words, rubrics
+from trainer_client.wire import Reference, RubricVersion
 
-_AFTER_ANY_NAME = "\x7f"  # sorts after every character that a rubric's name may hold
+_ABOUT = (
+    versions.c.name,
+    versions.c.version,
+    versions.c.digest,
+    versions.c.created_at,
+    versions.c.parent,
+    versions.c.metadata,
+    versions.c.lineage,
+    versions.c.retired_at,
+    versions.c.retired_reason,
+)
 
 
 def version(project_id: str, reference: Reference) -> Select[Any]:
-    """The version a reference stands for: the newest of a name, that very one, or the oldest of a digest."""
-    found = select(
-        versions.c.name, versions.c.version, versions.c.digest, versions.c.criteria, versions.c.created_at
-    ).where(versions.c.project_id == project_id)
+    """The version a reference stands for: a name's current one, that very one, an alias's, or a digest's.
+
+    Of the versions that have a digest it is the oldest in use, or the oldest where none is in use.
+    """
+    found = select(*_ABOUT, versions.c.criteria).where(versions.c.project_id == project_id)
     if reference.digest is not None:
-        oldest = (versions.c.created_at, versions.c.name, versions.c.version)
+        oldest = (versions.c.retired_at.is_not(None), versions.c.created_at, versions.c.name, versions.c.version)
         return found.where(versions.c.digest == reference.digest).order_by(*oldest).limit(1)
     found = found.where(versions.c.name == reference.name)
     if reference.version is not None:
         return found.where(versions.c.version == reference.version)
-    return found.order_by(versions.c.version.desc()).limit(1)
+    if reference.alias is not None:
+        pointed = select(aliases.c.version).where(
+            aliases.c.project_id == project_id,
+            aliases.c.name == reference.name,
+            aliases.c.alias == reference.alias,
+        )
+        return found.where(versions.c.version == pointed.scalar_subquery())
+    current = select(rubrics.c.current_version).where(
+        rubrics.c.project_id == project_id, rubrics.c.name == reference.name
+    )
+    return found.where(versions.c.version == current.scalar_subquery())
 
 
 def version_with_digest(project_id: str, name: str, digest: str) -> Select[Any]:
@@ -32,11 +56,22 @@ def version_with_digest(project_id: str, name: str, digest: str) -> Select[Any]:
     return version(project_id, Reference(None, None, digest)).where(versions.c.name == name)
 
 
-def add_name(dialect: str, project_id: str, name: str) -> Insert:
-    """Add a name without versions, unless it is there."""
-    row = {"project_id": project_id, "name": name, "latest_version": 0}
+def history(project_id: str, name: str, *, before: int | None, limit: int) -> Select[Any]:
+    """The versions of a name without their criteria, newest first, from below a number on."""
+    listed = (
+        select(*_ABOUT, versions.c.criteria_count)
+        .where(versions.c.project_id == project_id, versions.c.name == name)
+        .order_by(versions.c.version.desc())
+        .limit(limit)
+    )
+    return listed if before is None else listed.where(versions.c.version < before)
+
+
+def add_name(dialect: str, project_id: str, name: str) -> ReturningInsert[tuple[str]]:
+    """Add a name without versions, unless it is there; gives the name if it was added."""
+    row = {"project_id": project_id, "name": name, "latest_version": 0, "current_version": 0}
     make = postgresql.insert if dialect == "postgresql" else sqlite.insert
-    return make(rubrics).values(row).on_conflict_do_nothing()
+    return make(rubrics).values(row).on_conflict_do_nothing().returning(rubrics.c.name)
 
 
 def lock_name(project_id: str, name: str) -> Select[Any]:
@@ -48,51 +83,47 @@ def lock_name(project_id: str, name: str) -> Select[Any]:
     )
 
 
-def add_version(project_id: str, name: str, number: int, content: RubricContent, at: datetime) -> Insert:
+def add_version(project_id: str, added: RubricVersion) -> Insert:
     """Add a version."""
     return insert(versions).values(
         project_id=project_id,
-        name=name,
-        version=number,
-        digest=content.digest,
-        criteria=[c.model_dump(mode="json") for c in content.criteria],
-        criteria_count=len(content.criteria),
-        created_at=at,
+        name=added.name,
+        version=added.version,
+        digest=added.digest,
+        criteria=[c.model_dump(mode="json") for c in added.criteria],
+        criteria_count=len(added.criteria),
+        created_at=added.created_at,
+        parent=added.parent,
+        metadata=added.metadata,
+        lineage=None if added.lineage is None else added.lineage.model_dump(mode="json", exclude_unset=True),
     )
 
 
 def set_latest(project_id: str, name: str, number: int) -> Update:
-    """Record the newest version number of a name."""
+    """Record the newest version number of a name, which its bare name stands for now."""
+    mine = (rubrics.c.project_id == project_id, rubrics.c.name == name)
+    return update(rubrics).where(*mine).values(latest_version=number, current_version=number)
+
+
+def set_words(dialect: str, project_id: str, name: str) -> Insert:
+    """Keep the words of a name; they are the parameter `words`."""
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    add = make(rubric_words).values(project_id=project_id, name=name, words=words_parameter(dialect))
+    return add.on_conflict_do_update(index_elements=["project_id", "name"], set_={"words": add.excluded.words})
+
+
+def retire(project_id: str, name: str, number: int, at: datetime | None, reason: str | None) -> Update:
+    """Take a version out of use, or with None and None back into it."""
+    this = (versions.c.project_id == project_id, versions.c.name == name, versions.c.version == number)
+    return update(versions).where(*this).values(retired_at=at, retired_reason=reason)
+
+
+def set_current(project_id: str, name: str) -> Update:
+    """Have a bare name stand for its newest version in use, or for its newest where none is in use."""
+    mine = (versions.c.project_id == project_id, versions.c.name == name)
+    in_use = select(func.max(versions.c.version)).where(*mine, versions.c.retired_at.is_(None)).scalar_subquery()
     return (
-        update(rubrics).where(rubrics.c.project_id == project_id, rubrics.c.name == name).values(latest_version=number)
-    )
-
-
-def page(project_id: str, *, prefix: str, after: str | None, limit: int) -> Select[Any]:
-    """Names in order with their newest versions. The prefix is a range, not LIKE: literal on both."""
-    latest = (versions.c.project_id == rubrics.c.project_id) & (versions.c.name == rubrics.c.name)
-    listed = (
-        select(
-            rubrics.c.name,
-            rubrics.c.latest_version,
-            versions.c.digest,
-            versions.c.criteria_count,
-            versions.c.created_at,
-        )
-        .join(versions, latest & (versions.c.version == rubrics.c.latest_version))
-        .where(rubrics.c.project_id == project_id)
-        .order_by(rubrics.c.name)
-        .limit(limit)
-    )
-    if prefix:
-        listed = listed.where(rubrics.c.name >= prefix, rubrics.c.name < prefix + _AFTER_ANY_NAME)
-    return listed if after is None else listed.where(rubrics.c.name > after)
-
-
-def neighbours(project_id: str, name: str, count: int) -> tuple[Select[Any], Select[Any]]:
-    """Names with their newest version numbers on either side of a name, itself among them; `count` a side."""
-    named = select(rubrics.c.name, rubrics.c.latest_version).where(rubrics.c.project_id == project_id).limit(count)
-    return (
-        named.where(rubrics.c.name >= name).order_by(rubrics.c.name),
-        named.where(rubrics.c.name < name).order_by(rubrics.c.name.desc()),
+        update(rubrics)
+        .where(rubrics.c.project_id == project_id, rubrics.c.name == name)
+        .values(current_version=func.coalesce(in_use, rubrics.c.latest_version))
     )

@@ -1,17 +1,21 @@
-"""HealthBench's format: `[{"criterion": "…", "points": 5, "tags": ["…"]}]`, points from -10 to 10.
+"""HealthBench's format: `[{"criterion": "…", "points": 5, "tags": ["…"]}]`, points from -10 to 10; RuscaRL's too.
 
 A whole published row is read as well: HealthBench keeps the list under `rubrics`, RuscaRL under
-`reward_model.rubrics`. All else in a row (prompts, answers) is not ours to know.
+`reward_model.rubrics`. All else in a row (prompts, answers) is not ours to know. Criteria are `c1`, `c2`…, each of kind
+`point`. A pitfall is written with negative points, since points are what the mistake costs.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from rubric_store.formats.errors import FormatError, first_problem
-from rubric_store.formats.json_text import parse_json
-from trainer_client.wire import Criterion, RubricContent
+from rubric_store.formats.documents import RubricDocument, find_list, read_items
+from rubric_store.formats.native import json_of, number
+from trainer_client.wire import Criterion
 from trainer_client.wire.base import Request
+
+PATHS = (("rubrics",), ("reward_model", "rubrics"))
+_EXPECTED = 'a list [{"criterion": "…", "points": 5, "tags": []}], alone or under "rubrics"'
 
 
 class _Item(Request):
@@ -20,46 +24,22 @@ class _Item(Request):
     tags: tuple[str, ...] = ()
 
 
-_ITEMS = TypeAdapter(tuple[_Item, ...])
+def from_value(value: object) -> RubricDocument:
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    path, items = find_list(value, PATHS, _EXPECTED)
+    called = {"description": "criterion", "weight": "points"}
+    return RubricDocument(content=read_items(items, path, _Item, _fields, called))
 
 
-def read(text: str) -> RubricContent:
-    """Read a rubric from JSON text: criteria `c1`, `c2`…, each of kind `point` with its points as weight.
-
-    Raises:
-        FormatError: naming the line or field.
-    """
-    return from_json(parse_json(text))
+def write(document: RubricDocument) -> str:
+    """The list as JSON text."""
+    return json_of([_written(criterion) for criterion in document.content.criteria])
 
 
-def from_json(value: object) -> RubricContent:
-    """Read a rubric from parsed JSON, a whole row or just its list; raises `FormatError` naming the field."""
-    place, items = _find_list(value)
-    try:
-        parsed = _ITEMS.validate_python(items)
-    except ValidationError as error:
-        raise first_problem(error, place) from None
-    criteria = [_criterion(i, item, place) for i, item in enumerate(parsed)]
-    try:
-        return RubricContent(criteria=tuple(criteria))
-    except ValidationError as error:
-        raise FormatError(place, first_problem(error, place).problem) from None
+def _fields(index: int, item: _Item) -> dict[str, Any]:
+    return {"id": f"c{index + 1}", "description": item.criterion, "weight": item.points, "tags": item.tags}
 
 
-def _find_list(value: object) -> tuple[str, list[object]]:
-    place = "rubrics"
-    if isinstance(value, dict) and "rubrics" not in value and isinstance(value.get("reward_model"), dict):
-        value, place = value["reward_model"], "reward_model.rubrics"
-    if isinstance(value, dict):
-        value = value.get("rubrics")
-    if not isinstance(value, list):
-        raise FormatError(place, 'expected a list [{"criterion": "…", "points": 5, "tags": []}]')
-    return place, value
-
-
-def _criterion(index: int, item: _Item, place: str) -> Criterion:
-    try:
-        return Criterion(id=f"c{index + 1}", description=item.criterion, weight=item.points, tags=item.tags)
-    except ValidationError as error:
-        problem = first_problem(error, "").problem
-        raise FormatError(f"{place}[{index}].criterion", problem) from None
+def _written(criterion: Criterion) -> dict[str, Any]:
+    points = -abs(criterion.weight) if criterion.kind == "pitfall" else criterion.weight
+    return {"criterion": criterion.description, "points": number(points), "tags": list(criterion.tags)}

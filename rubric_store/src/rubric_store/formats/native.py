@@ -1,22 +1,76 @@
-"""Our own format: `{"criteria": [{"id", "description", "kind", "weight", "tags"}]}`, as the API takes it."""
+"""Our own format: `{"criteria": [{"id", "description", "kind", "weight", …}]}`, and what stands beside.
+
+A file may give `name`, `tags`, `metadata` and `lineage` beside the criteria. The same shape is written as JSON and as
+YAML, and `rubric.schema.json` describes it. Nothing of a rubric is lost in it.
+"""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 from pydantic import ValidationError
 
-from rubric_store.formats.errors import FormatError, first_problem
-from rubric_store.formats.json_text import parse_json
-from trainer_client.wire import RubricContent
+from rubric_store.formats.documents import Heading, RubricDocument, read_items
+from rubric_store.formats.errors import BadValue, Path, of_validation
+from trainer_client.wire import Criterion
 
 
-def read(text: str) -> RubricContent:
-    """Read a rubric from JSON text; raises `FormatError` naming the line or field."""
-    return from_json(parse_json(text))
+@cache
+def json_schema() -> str:
+    """The published JSON Schema (draft 2020-12) of the format, as text."""
+    return (files("rubric_store.formats") / "rubric.schema.json").read_text(encoding="utf-8")
 
 
-def from_json(value: object) -> RubricContent:
-    """Read a rubric from parsed JSON; raises `FormatError` naming the field."""
+def from_value(value: object) -> RubricDocument:
+    """Read a rubric from parsed JSON or YAML; raises `BadValue` with everything that is wrong."""
     if not isinstance(value, dict):
-        raise FormatError("JSON", 'expected an object {"criteria": […]}')
+        raise BadValue([((), 'expected an object {"criteria": […]}')])
+    given = {str(key): inner for key, inner in value.items()}
+    found: list[tuple[Path, str]] = []
+    content = None
+    if "criteria" not in given:
+        found.append((("criteria",), 'expected an object {"criteria": […]}: the field is required'))
+    else:
+        try:
+            content = read_items(given.pop("criteria"), ("criteria",), Criterion, lambda _, criterion: criterion)
+        except BadValue as error:
+            found += error.found
     try:
-        return RubricContent.model_validate(value)
+        heading = Heading.model_validate(given)
     except ValidationError as error:
-        raise first_problem(error, "") from None
+        found += of_validation(error)
+    if found or content is None:
+        raise BadValue(found)
+    return RubricDocument(content=content, **heading.model_dump())
+
+
+def to_value(document: RubricDocument) -> dict[str, Any]:
+    """A document as plain values; what is as it would be anyway is left out."""
+    heading = document.model_dump(mode="json", exclude={"content"}, exclude_defaults=True)
+    return {**heading, "criteria": [_criterion(criterion) for criterion in document.content.criteria]}
+
+
+def write(document: RubricDocument) -> str:
+    """A document as JSON text."""
+    return json_of(to_value(document))
+
+
+def json_of(value: object) -> str:
+    """A value as indented JSON text."""
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def number(value: float) -> float | int:
+    """A number as people write it: 3, not 3.0."""
+    return int(value) if value.is_integer() and abs(value) < 1e15 and str(value)[:2] != "-0" else value
+
+
+def _criterion(criterion: Criterion) -> dict[str, Any]:
+    fields = criterion.model_dump(mode="json", exclude_defaults=True)
+    if criterion.verification is not None:
+        fields["verification"] = criterion.verification.model_dump(mode="json", exclude_defaults=True)
+        fields["verification"] = {"method": criterion.verification.method, **fields["verification"]}
+    if "weight" in fields:
+        fields["weight"] = number(criterion.weight)
+    return fields

@@ -1,6 +1,7 @@
 """SRaR's format: one criterion a line, behind its tag: `<SUGGEST>`, `<PITFALL>`, `<BONUS>` or `<ANSWER>`.
 
-Tags may be in any case, and blank lines mean nothing. Criteria are numbered by kind: s1, s2, p1, b1, a1.
+Tags may be in any case, and blank lines mean nothing. Criteria are numbered by kind: s1, s2, p1, b1, a1. Each weighs
+1; a satisfied pitfall is a mistake made.
 """
 
 import re
@@ -9,7 +10,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from rubric_store.formats.errors import FormatError, first_problem
+from rubric_store.formats.documents import MOST_CRITERIA, RubricDocument
+from rubric_store.formats.errors import FormatError, Problem, of_validation
 from trainer_client.wire import Criterion, CriterionKind, RubricContent
 
 _KINDS: Final[dict[str, CriterionKind]] = {
@@ -22,39 +24,54 @@ _LINE = re.compile(r"<(?P<tag>\w+)>(?P<text>.*)")
 _EXPECTED = "expected <SUGGEST>, <PITFALL>, <BONUS> or <ANSWER> and then what to check"
 
 
-def read(text: str) -> RubricContent:
-    """Read a rubric from tagged lines; every criterion weighs 1, and a satisfied pitfall is a mistake made.
+def read_lines(text: str) -> RubricDocument:
+    """Read a rubric from tagged lines; raises `FormatError` with every line that is wrong."""
+    seen: Counter[str] = Counter()
+    criteria: list[Criterion] = []
+    problems: list[Problem] = []
+    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    if not lines:
+        raise FormatError([Problem("", f"the rubric is empty; {_EXPECTED}", 1)])
+    if len(lines) > MOST_CRITERIA:
+        at, _ = lines[MOST_CRITERIA]
+        raise FormatError([Problem("criteria", f"a rubric has at most {MOST_CRITERIA}, and here begins one more", at)])
+    for at, line in lines:
+        match = _LINE.fullmatch(line)
+        kind = _KINDS.get(match["tag"].lower()) if match else None
+        if match is None or kind is None:
+            what = "no tag" if match is None else f"unknown tag <{match['tag'][:40]}>"
+            problems.append(Problem("", f"{what}; {_EXPECTED}", at))
+            continue
+        seen[kind] += 1
+        try:
+            criteria.append(Criterion(id=f"{kind[0]}{seen[kind]}", description=match["text"], kind=kind))
+        except ValidationError as error:
+            problems += [Problem("", f"after the tag: {message}", at) for _, message in of_validation(error)]
+    if problems:
+        raise FormatError(problems)
+    return RubricDocument(content=RubricContent(criteria=tuple(criteria)))
+
+
+def write(document: RubricDocument) -> str:
+    """The tagged lines.
 
     Raises:
-        FormatError: naming the line.
+        FormatError: a criterion is of a kind that has no tag, has several lines, or weighs nothing or less although
+            what it says is good.
     """
-    seen: Counter[str] = Counter()
-    criteria = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            kind, description = _split(number, line.strip())
-            seen[kind] += 1
-            criteria.append(_criterion(number, f"{kind[0]}{seen[kind]}", kind, description))
-    if not criteria:
-        raise FormatError("line 1", f"the rubric is empty; {_EXPECTED}")
-    try:
-        return RubricContent(criteria=tuple(criteria))
-    except ValidationError as error:
-        raise first_problem(error, "") from None
+    criteria = document.content.criteria
+    problems = [Problem(f"criterion {one.id}", problem) for one in criteria for problem in _unsayable(one)]
+    if problems:
+        raise FormatError(problems)
+    return "".join(f"<{one.kind.upper()}> {one.description}\n" for one in criteria)
 
 
-def _split(number: int, line: str) -> tuple[CriterionKind, str]:
-    match = _LINE.fullmatch(line)
-    if match is None:
-        raise FormatError(f"line {number}", f"no tag; {_EXPECTED}")
-    kind = _KINDS.get(match["tag"].lower())
-    if kind is None:
-        raise FormatError(f"line {number}", f"unknown tag <{match['tag'][:40]}>; {_EXPECTED}")
-    return kind, match["text"]
-
-
-def _criterion(number: int, id_: str, kind: CriterionKind, description: str) -> Criterion:
-    try:
-        return Criterion(id=id_, description=description, kind=kind)
-    except ValidationError as error:
-        raise FormatError(f"line {number}", f"after the tag: {first_problem(error, '').problem}") from None
+def _unsayable(criterion: Criterion) -> list[str]:
+    problems = []
+    if criterion.kind not in _KINDS:
+        problems.append(f"SRaR has no tag for the kind {criterion.kind!r}; it has suggest, pitfall, bonus and answer")
+    elif criterion.kind != "pitfall" and criterion.weight <= 0:
+        problems.append(f"SRaR's lines have no weights, and this one's is {criterion.weight:g}, not above 0")
+    if set("\n\r") & set(criterion.description):
+        problems.append("SRaR has one line for each, and this one has several; write it in one")
+    return problems

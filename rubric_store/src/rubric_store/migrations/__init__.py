@@ -23,14 +23,15 @@ class UnknownRevisionError(RuntimeError):
     """The database was migrated by a newer adjudge-store than this one."""
 
 
-def upgrade(url: str) -> None:
-    """Migrate to the newest revision; nothing happens where it is that already.
+def upgrade(url: str, revision: str = "head") -> None:
+    """Migrate to a revision, the newest unless given; nothing happens where it is that already.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
         UnknownRevisionError: the database is newer than this package.
+        alembic.util.CommandError: there is no such revision.
     """
-    _run(url, lambda config: command.upgrade(config, "head"))
+    _run(url, lambda config: command.upgrade(config, revision))
 
 
 def downgrade(url: str, revision: str) -> None:

@@ -1,0 +1,63 @@
+"""DRO's format: a list of yes/no questions, as JSON `["Does the response …?", …]` or one to a line.
+
+Lines may be numbered or bulleted. A row may hold the list under `questions`, `rubrics` or InFoBench's
+`decomposed_questions`. Questions are criteria `q1`, `q2`… of weight 1, satisfied where the answer is yes.
+"""
+
+import re
+from typing import Any
+
+from pydantic import RootModel
+
+from rubric_store.formats.documents import RubricDocument, find_list, read_items
+from rubric_store.formats.errors import BadValue, FormatError, Problem
+from rubric_store.formats.native import json_of
+
+PATHS = (("questions",), ("rubrics",), ("decomposed_questions",))
+_BULLET = re.compile(r"\s*(?:[-*•]|\(?[0-9]{1,3}[.)])\s+")
+_EXPECTED = 'a list of questions ["Does the response …?"], alone or under "questions"'
+
+
+class _Item(RootModel[str]):
+    pass
+
+
+def from_value(value: object) -> RubricDocument:
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    path, items = find_list(value, PATHS, _EXPECTED)
+    return RubricDocument(content=read_items(items, path, _Item, _fields))
+
+
+def read_lines(text: str) -> RubricDocument:
+    """Read a rubric from lines; raises `FormatError` with every line that is no question."""
+    lines = [(number, _BULLET.sub("", line).strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    wrong = [number for number, line in lines if not line.endswith("?")]
+    if wrong or not lines:
+        raise FormatError(
+            [Problem("", f"expected a question that ends in ?; or give {_EXPECTED}", n) for n in wrong or [1]]
+        )
+    try:
+        return from_value([line for _, line in lines])
+    except BadValue as error:
+        numbers = [lines[path[0]][0] if path and isinstance(path[0], int) else 1 for path, _ in error.found]
+        raise FormatError(
+            [Problem("", message, n) for n, (_, message) in zip(numbers, error.found, strict=True)]
+        ) from None
+
+
+def write(document: RubricDocument) -> str:
+    """The list as JSON text.
+
+    Raises:
+        FormatError: a criterion has a weight that is not positive, or is a pitfall: here a yes is always good.
+    """
+    criteria = document.content.criteria
+    wrong = [one for one in criteria if one.weight <= 0 or one.kind == "pitfall"]
+    if wrong:
+        message = "in DRO's lists a yes is always good; word it so that it is, as a criterion of positive weight"
+        raise FormatError([Problem(f"criterion {one.id}", message) for one in wrong])
+    return json_of([criterion.description for criterion in criteria])
+
+
+def _fields(index: int, item: _Item) -> dict[str, Any]:
+    return {"id": f"q{index + 1}", "description": item.root}

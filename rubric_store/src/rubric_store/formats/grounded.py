@@ -1,0 +1,83 @@
+"""Rubric-Grounded's format: criteria of nine fields, alone or in the paper's record.
+
+The nine are id, name, description, weight (at least 0), required_elements, scoring_guide, expected_keywords,
+expected_concepts and verification_method. Of a record, question, question_rationale, document_analysis and doc_hash
+are kept as metadata; the passage is what judges are shown as grounding, and stays where it is.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, ValidationError
+
+from rubric_store.formats.documents import RubricDocument, find_list, read_items
+from rubric_store.formats.errors import BadValue, FormatError, Problem, of_validation
+from rubric_store.formats.native import json_of, number
+from trainer_client.wire import Criterion
+from trainer_client.wire.base import Request
+from trainer_client.wire.criteria import GUIDANCE
+
+PATHS = (("criteria",),)
+RECORD = ("question", "question_rationale", "document_analysis", "doc_hash")
+"""What of a record is kept as metadata."""
+
+_EXPECTED = (
+    'a list of criteria {"id", "name", "description", "weight", "required_elements", …}, alone or under "criteria"'
+)
+
+
+class _Item(Request):
+    id: str
+    description: str
+    weight: Annotated[float, Field(strict=True, ge=0)]
+    name: str | None = None
+    required_elements: tuple[str, ...] = ()
+    scoring_guide: str | None = None
+    expected_keywords: tuple[str, ...] = ()
+    expected_concepts: tuple[str, ...] = ()
+    verification_method: str | None = None
+
+
+def from_value(value: object) -> RubricDocument:
+    """Read a rubric from parsed JSON, a whole record or just its criteria; raises `BadValue`."""
+    path, items = find_list(value, PATHS, _EXPECTED)
+    content = read_items(items, path, _Item, lambda _, item: {k: v for k, v in item.model_dump().items() if v != ""})
+    kept: dict[str, JsonValue] = {key: value[key] for key in RECORD if key in value} if isinstance(value, dict) else {}
+    try:
+        return RubricDocument(content=content, metadata=kept or None)
+    except ValidationError as error:
+        raise BadValue([(path[1:] or path, message) for path, message in of_validation(error)]) from None
+
+
+def write(document: RubricDocument) -> str:
+    """The record as JSON text, all nine fields of every criterion present.
+
+    Raises:
+        FormatError: a criterion has a negative weight, or is a pitfall: what is awarded here is never taken away.
+    """
+    criteria = document.content.criteria
+    problems = [Problem(f"criterion {one.id}", problem) for one in criteria for problem in _unsayable(one)]
+    if problems:
+        raise FormatError(problems)
+    kept = {key: value for key, value in (document.metadata or {}).items() if key in RECORD}
+    return json_of({**kept, "criteria": [_written(criterion) for criterion in criteria]})
+
+
+def _unsayable(criterion: Criterion) -> list[str]:
+    problems = []
+    if criterion.weight < 0:
+        problems.append(f"Rubric-Grounded has no negative weights, and this one's is {criterion.weight:g}")
+    if criterion.kind == "pitfall":
+        problems.append("Rubric-Grounded has no pitfalls; word it as what a good response does")
+    return problems
+
+
+def _written(criterion: Criterion) -> dict[str, Any]:
+    guidance = {field: getattr(criterion, field) for field in GUIDANCE}
+    shown = {field: list(value) if isinstance(value, tuple) else value or "" for field, value in guidance.items()}
+    return {
+        "id": criterion.id,
+        "weight": number(criterion.weight),
+        "name": shown.pop("name"),
+        "description": criterion.description,
+        **shown,
+    }

@@ -1,0 +1,73 @@
+"""Rubrics as Rewards' format: `[{"title": "…", "description": "Essential Criteria: …", "weight": 5}]`.
+
+A description may begin with its category: Essential, Important, Optional or Pitfall; a weight may be a number, or a
+category in words, which then weighs 1, 0.7, 0.3 or 0.9. A row may hold the list under `rubric`.
+
+Here the title is the criterion's name, and the category a tag. A pitfall of negative weight tells a mistake, and is of
+kind `pitfall`; one of positive weight tells that the mistake was avoided, and is of kind `point`.
+"""
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from rubric_store.formats.documents import RubricDocument, find_list, read_items
+from rubric_store.formats.errors import BadValue
+from rubric_store.formats.native import json_of, number
+from trainer_client.wire import Criterion
+from trainer_client.wire.base import Request
+
+PATHS = (("rubric",), ("rubrics",))
+CATEGORY_WEIGHTS: Final = {"essential": 1.0, "important": 0.7, "optional": 0.3, "pitfall": 0.9}
+PREFIX = re.compile(r"\s*(essential|important|optional|pitfall)\s+criteria\s*:", re.IGNORECASE)
+_EXPECTED = 'a list [{"title": "…", "description": "Essential Criteria: …", "weight": 5}], alone or under "rubric"'
+_Category = Literal["Essential", "Important", "Optional", "Pitfall"]
+
+
+class _Item(Request):
+    title: str = ""
+    description: str
+    weight: Annotated[Annotated[float, Field(strict=True)] | _Category, Field(union_mode="left_to_right")]
+
+
+def from_value(value: object) -> RubricDocument:
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    path, items = find_list(value, PATHS, _EXPECTED)
+    return RubricDocument(content=read_items(items, path, _Item, _fields, {"name": "title"}))
+
+
+def write(document: RubricDocument) -> str:
+    """The list as JSON text; a criterion's category is the first of its tags that is one."""
+    return json_of([_written(criterion) for criterion in document.content.criteria])
+
+
+def _fields(index: int, item: _Item) -> dict[str, Any]:
+    prefix = PREFIX.match(item.description)
+    category = prefix[1].lower() if prefix else ""
+    weight = item.weight
+    if isinstance(weight, str):
+        if category and weight.lower() != category:
+            message = f"{weight}, but its description begins with {category.title()} Criteria; keep one"
+            raise BadValue([(("weight",), message)])
+        category, weight = weight.lower(), CATEGORY_WEIGHTS[weight.lower()]
+    mistake = category == "pitfall" and weight < 0
+    return {
+        "id": f"c{index + 1}",
+        "name": item.title.strip() or None,
+        "description": item.description[prefix.end() :] if prefix else item.description,
+        "kind": "pitfall" if mistake else "point",
+        "weight": weight,
+        "tags": (category,) if category and not mistake else (),
+    }
+
+
+def _written(criterion: Criterion) -> dict[str, Any]:
+    mistake = criterion.kind == "pitfall"
+    category = "pitfall" if mistake else next((tag for tag in criterion.tags if tag in CATEGORY_WEIGHTS), "")
+    title = {"title": criterion.name} if criterion.name else {}
+    return {
+        **title,
+        "description": f"{category.title()} Criteria: {criterion.description}" if category else criterion.description,
+        "weight": number(-abs(criterion.weight) if mistake else criterion.weight),
+    }

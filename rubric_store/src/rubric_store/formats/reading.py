@@ -1,0 +1,108 @@
+"""Reads rubrics: in the format named, or in the one that the text shows where it shows one."""
+
+import re
+from collections.abc import Callable
+from typing import Final, Literal, cast, get_args
+
+from rubric_store.formats import dro, grounded, healthbench, native, rar, rgr, srar
+from rubric_store.formats.documents import RubricDocument
+from rubric_store.formats.errors import BadValue, FormatError, Parsed, Problem, located
+from rubric_store.formats.json_text import parse_json
+from rubric_store.formats.recognition import EXPECTED, RubricFormat, formats_of
+from rubric_store.formats.yaml_text import parse_yaml
+from trainer_client.wire import RubricContent
+
+LONGEST_TEXT: Final = 16_000_000
+"""Characters. The largest rubric that the store takes is some 10 million."""
+
+_YAML = re.compile(r"^(?:---|(?:criteria|name|tags|metadata|lineage)[ \t]*:)", re.MULTILINE)
+_OF_VALUES: Final[dict[RubricFormat, Callable[[object], RubricDocument]]] = {
+    "native": native.from_value,
+    "healthbench": healthbench.from_value,
+    "rar": rar.from_value,
+    "rgr": rgr.from_value,
+    "grounded": grounded.from_value,
+    "dro": dro.from_value,
+}
+
+
+def read_rubric(text: str, format: str | None = None) -> RubricContent:
+    """Read the criteria of a rubric; see `read_document`."""
+    return read_document(text, format).content
+
+
+def read_document(text: str, format: str | None = None) -> RubricDocument:
+    """Read a rubric, and what its file says beside the criteria.
+
+    Args:
+        text: the whole rubric.
+        format: one of `RubricFormat`; None recognises it.
+
+    Raises:
+        FormatError: the format is unknown, unrecognised or ambiguous, or the text breaks it; lists every problem with
+            its line, and what was expected.
+    """
+    text = text.removeprefix("\ufeff")
+    known = None if format is None else check_format(format)
+    if len(text) > LONGEST_TEXT:
+        raise FormatError([Problem("", f"it has {len(text)} characters; a rubric is at most {LONGEST_TEXT} long", 1)])
+    looks = _looks_like(text)
+    if known == "yaml" or (known is None and looks == "yaml"):
+        return _from_value("native", parse_yaml(text))
+    if looks != "json" and (known == "srar" or (known is None and looks == "srar")):
+        return srar.read_lines(text)
+    if looks != "json" and (known == "dro" or (known is None and looks == "dro")):
+        return dro.read_lines(text)
+    if known is None and looks is None:
+        raise FormatError([Problem("", f"no known format; {EXPECTED}", 1)])
+    parsed = parse_json(text)
+    return _from_value(known or _recognised(parsed), parsed)
+
+
+def check_format(format: str) -> RubricFormat:
+    """The format of this name; raises `FormatError` with those there are."""
+    for known in get_args(RubricFormat):
+        if format == known:
+            return cast(RubricFormat, known)
+    names = ", ".join(get_args(RubricFormat))
+    raise FormatError([Problem("format", f"{format[:40]!r} is unknown; use one of {names}")])
+
+
+def _recognised(parsed: Parsed) -> RubricFormat:
+    candidates = formats_of(parsed.value)
+    if len(candidates) == 1:
+        return candidates[0]
+    several = f"this could be {' or '.join(candidates)}; say which format it is" if candidates else ""
+    raise FormatError([*parsed.problems, Problem("", several or f"no known format; {EXPECTED}", 1)])
+
+
+def _from_value(format: RubricFormat, parsed: Parsed) -> RubricDocument:
+    read = _tagged_lines if format == "srar" else _OF_VALUES[format]
+    try:
+        document = read(parsed.value)
+    except BadValue as error:
+        raise FormatError([*parsed.problems, *located(error, parsed.line_of).problems]) from None
+    if parsed.problems:
+        raise FormatError(parsed.problems)
+    return document
+
+
+def _tagged_lines(row: object) -> RubricDocument:
+    lines = row.get("rubric") if isinstance(row, dict) else None
+    if not isinstance(lines, str):
+        raise BadValue([((), 'expected tagged lines, or a row that has them under "rubric"')])
+    try:
+        return srar.read_lines(lines)
+    except FormatError as error:
+        raise BadValue([(("rubric",), str(problem)) for problem in error.problems]) from None
+
+
+def _looks_like(text: str) -> Literal["json", "yaml", "srar", "dro"] | None:
+    if text.lstrip().startswith(("{", "[")):
+        return "json"
+    if _YAML.search(text):
+        return "yaml"
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    if any(line.startswith("<") for line in lines):
+        return "srar"
+    return "dro" if lines and all(line.endswith("?") for line in lines) else None

@@ -1,0 +1,55 @@
+"""Which format a parsed JSON value is in, judged by its fields' names and the words its descriptions begin with."""
+
+from typing import Literal
+
+from rubric_store.formats import grounded, rar, rgr
+from trainer_client.wire.criteria import GUIDANCE
+
+RubricFormat = Literal["native", "yaml", "healthbench", "rar", "srar", "rgr", "grounded", "dro"]
+EXPECTED = (
+    'expected {"criteria": […]} as JSON or YAML (native, yaml), [{"criterion": …, "points": …}] (healthbench), '
+    '[{"title": …, "description": …, "weight": …}] (rar), [{"description": "Factual Criteria: …", "weight": …}] (rgr), '
+    'a record with "question" and "criteria" (grounded), questions (dro), or lines such as '
+    "<SUGGEST> what to check (srar)"
+)
+
+
+def formats_of(value: object) -> list[RubricFormat]:
+    """The formats a value can be in: one if it is plain to see, several if it is not, none if it is in no known one."""
+    if isinstance(value, list):
+        return _of_items(value)
+    if not isinstance(value, dict):
+        return []
+    if "criteria" in value:
+        return ["grounded"] if value.keys() & {*grounded.RECORD, "passage"} else ["native"]
+    if value.keys() & {"questions", "decomposed_questions"}:
+        return ["dro"]
+    if isinstance(value.get("rubric"), str):
+        return ["srar"]
+    for key in ("rubrics", "rubric"):
+        if isinstance(value.get(key), list):
+            return _of_items(value[key])
+    return ["healthbench"] if value.keys() & {"rubrics", "reward_model"} else []
+
+
+def _of_items(items: list[object]) -> list[RubricFormat]:
+    if items and all(isinstance(item, str) for item in items):
+        return ["dro"]
+    objects = [item for item in items if isinstance(item, dict)]
+    fields = {field for item in objects for field in item}
+    if fields & {"criterion", "points"}:
+        return ["healthbench"]
+    if fields & {*GUIDANCE} and "id" in fields:
+        return ["grounded"]
+    if "title" in fields:
+        return ["rar"]
+    if "id" in fields or "description" not in fields:
+        return []
+    begins = [str(item.get("description")) for item in objects]
+    factual = any(rgr.PREFIX.match(text) for text in begins)
+    essential = any(rar.PREFIX.match(text) for text in begins) or any(
+        isinstance(item.get("weight"), str) for item in objects
+    )
+    if factual != essential:
+        return ["rgr"] if factual else ["rar"]
+    return ["rar", "rgr"]

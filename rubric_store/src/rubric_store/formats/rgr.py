@@ -1,0 +1,71 @@
+"""RGR-GRPO's format: `[{"description": "Factual Criteria: …", "weight": 3}]`, prefix Factual or Process, weight 1..5.
+
+Factual criteria are `f1`, `f2`…, process criteria `p1`, `p2`…. A row may hold the list under `rubric` or `rubrics`.
+"""
+
+import re
+from collections import Counter
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from rubric_store.formats.documents import RubricDocument, find_list, read_items
+from rubric_store.formats.errors import BadValue, FormatError, Problem
+from rubric_store.formats.native import json_of
+from trainer_client.wire import Criterion
+from trainer_client.wire.base import Request
+
+PATHS = (("rubric",), ("rubrics",))
+PREFIX = re.compile(r"\s*(factual|process)\s+criteria\s*:", re.IGNORECASE)
+LIGHTEST, HEAVIEST = 1, 5
+_EXPECTED = 'a list [{"description": "Factual Criteria: …", "weight": 3}], alone or under "rubric"'
+
+
+class _Item(Request):
+    description: str
+    weight: Annotated[int, Field(strict=True, ge=LIGHTEST, le=HEAVIEST)]
+
+
+def from_value(value: object) -> RubricDocument:
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    path, items = find_list(value, PATHS, _EXPECTED)
+    seen: Counter[str] = Counter()
+
+    def fields(index: int, item: _Item) -> dict[str, Any]:
+        prefix = PREFIX.match(item.description)
+        if prefix is None:
+            message = 'its category is missing; begin it with "Factual Criteria:" or "Process Criteria:"'
+            raise BadValue([(("description",), message)])
+        kind = prefix[1].lower()
+        seen[kind] += 1
+        rest = item.description[prefix.end() :]
+        return {"id": f"{kind[0]}{seen[kind]}", "kind": kind, "description": rest, "weight": item.weight}
+
+    return RubricDocument(content=read_items(items, path, _Item, fields))
+
+
+def write(document: RubricDocument) -> str:
+    """The list as JSON text.
+
+    Raises:
+        FormatError: a criterion is neither factual nor process, or has another weight than 1, 2, 3, 4 or 5.
+    """
+    criteria = document.content.criteria
+    problems = [Problem(f"criterion {one.id}", problem) for one in criteria for problem in _unsayable(one)]
+    if problems:
+        raise FormatError(problems)
+    return json_of(
+        [
+            {"description": f"{one.kind.title()} Criteria: {one.description}", "weight": int(one.weight)}
+            for one in criteria
+        ]
+    )
+
+
+def _unsayable(criterion: Criterion) -> list[str]:
+    problems = []
+    if criterion.kind not in ("factual", "process"):
+        problems.append(f"RGR knows factual and process criteria only, and this one is of kind {criterion.kind!r}")
+    if not (LIGHTEST <= criterion.weight <= HEAVIEST and criterion.weight.is_integer()):
+        problems.append(f"RGR's weights are whole numbers from 1 to 5, and this one's is {criterion.weight:g}")
+    return problems

@@ -1,0 +1,141 @@
+"""The ledger on SQLite or PostgreSQL: append-only rows, read page by page or run by run, and taken out by run.
+
+Every method blocks a thread and none the event loop: those that are coroutines work in a thread of their own accord,
+and `write` and `purge` are called from one. Knows rows; refuses to know what a verdict is worth.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, create_engine, event, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from rubric_store.database import POSTGRESQL, WRITES, prepare, read_url
+from rubric_store.ledger import purging, reading, writing
+from rubric_store.ledger.tables import requests
+from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, LedgerRows, Purged, RunPart, UseFilter, UseRead
+
+_CONNECT_S = 5
+_READY_WITHIN_S = 5.0
+_NOT_THE_ROWS = frozenset({"08", "40", "42", "53", "55", "57", "58"})
+"""Classes of PostgreSQL's error codes that speak of the connection, the server, its locks or its schema."""
+
+T = TypeVar("T")
+
+
+class SQLLedger:
+    """The ledger in the database at a URL, each project apart from the others.
+
+    Raises:
+        DatabaseURLError: the URL is none the store can use.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = read_url(url)
+        server = parsed.drivername == POSTGRESQL
+        self._engine = create_engine(
+            parsed if server else parsed.set(drivername="sqlite"),
+            pool_pre_ping=server,
+            connect_args={"connect_timeout": _CONNECT_S} if server else {},
+        )
+        prepare(self._engine)
+        event.listen(self._engine, "connect", _quieten if server else _give_room)
+        self._writer = self._engine.execution_options(**{WRITES: True})
+
+    def write(self, rows: LedgerRows) -> None:
+        """Write rows, all or none; those that are there already stay as they are.
+
+        Raises:
+            ConnectionError: the database cannot be written now; the same rows may be written later.
+            ValueError: the database refuses these rows.
+        """
+        try:
+            with self._writer.begin() as connection:
+                writing.write(connection, rows)
+        except Exception as error:
+            said, away = self._what_is_wrong(error)
+            raise (ConnectionError(said) if away else ValueError(said)) from error
+
+    async def uses(self, wanted: UseFilter) -> list[UseRead]:
+        """The uses of a run that are asked for, in order, with all their votes."""
+        return await self._read(lambda connection: reading.page(connection, wanted))
+
+    async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
+        """Texts by digest, as JSON; those that are not kept are absent."""
+        return await self._read(lambda connection: reading.texts_of(connection, project_id, digests))
+
+    async def judged_run(self, part: RunPart) -> JudgedRun:
+        """What of a part of a run there is to make rewards of."""
+        return await self._read(lambda connection: reading.judged_run(connection, part))
+
+    async def judged_responses(
+        self, part: RunPart, after: bytes | None, count: int
+    ) -> tuple[list[JudgedResponse], bytes | None]:
+        """Responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
+        return await self._read(lambda connection: reading.judged_responses(connection, part, after, count))
+
+    def purge(
+        self,
+        project_id: str,
+        *,
+        run: str | None = None,
+        before: datetime | None = None,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> Purged:
+        """Delete a run, or what is older than a moment, and then the verdicts and texts that nothing refers to.
+
+        Raises:
+            ValueError: neither is given, which would delete everything.
+        """
+        if run is None and before is None:
+            raise ValueError("say what to delete: a run, or what is older than a moment")
+        return purging.purge(self._writer, project_id, run, before, advance)
+
+    async def ready(self) -> bool:
+        """Whether the ledger can be read: the database answers within five seconds, and has the tables."""
+        try:
+            async with asyncio.timeout(_READY_WITHIN_S):
+                await self._read(lambda connection: connection.execute(select(requests.c.uses).limit(1)).all())
+        except OSError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.to_thread(self._engine.dispose)
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        def within() -> T:
+            try:
+                with self._engine.connect() as connection:
+                    return work(connection)
+            except SQLAlchemyError as error:
+                said, away = self._what_is_wrong(error)
+                if away:
+                    raise ConnectionError(said) from error
+                raise
+
+        return await asyncio.to_thread(within)
+
+    def _what_is_wrong(self, error: Exception) -> tuple[str, bool]:
+        """An error in a line, and whether it is about the database rather than what was asked of it."""
+        cause = getattr(error, "orig", None) or error
+        away = isinstance(cause, PoolTimeout | OSError | self._engine.dialect.loaded_dbapi.OperationalError)
+        away = away or (getattr(cause, "sqlstate", None) or "")[:2] in _NOT_THE_ROWS
+        return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}", away
+
+
+def _quieten(connection: Any, _record: object) -> None:
+    """Have PostgreSQL not remark that a temporary table is there already."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET client_min_messages = warning")
+    connection.commit()
+
+
+def _give_room(connection: Any, _record: object) -> None:
+    """Have SQLite keep 64 MB of pages, for digests come in no order; and sync at checkpoints, which a kill survives."""
+    connection.execute("PRAGMA cache_size = -64000")
+    connection.execute("PRAGMA synchronous = NORMAL")

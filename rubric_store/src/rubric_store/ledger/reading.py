@@ -1,0 +1,169 @@
+"""Reads the ledger: uses page by page to be shown, and whole runs to make rewards of. Knows no reward."""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, func, select, tuple_
+
+from rubric_store.ledger.tables import requests, responses, texts, uses, verdicts
+from trainer_client.wire.ledger_rows import (
+    JudgedResponse,
+    JudgedRun,
+    JudgedVote,
+    RequestRow,
+    ResponseRow,
+    RunPart,
+    UseFilter,
+    UseRead,
+    UseRow,
+    VerdictRow,
+)
+
+_REQUESTS_AT_ONCE = 4000
+_REQUEST, _RESPONSE, _USE = len(requests.columns), len(responses.columns), len(uses.columns)
+
+_FOUND = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
+_OF_REQUEST = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+_OF_RESPONSE = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
+_PLACE = tuple_(uses.c.request, uses.c.place, uses.c.slot)
+
+
+def page(connection: Connection, wanted: UseFilter) -> list[UseRead]:
+    """The uses of a run that are asked for, in order, with all their votes."""
+    shown = (
+        select(requests, responses, uses, verdicts)
+        .select_from(uses)
+        .join(requests, and_(*_OF_REQUEST))
+        .join(responses, and_(*_OF_RESPONSE))
+        .outerjoin(verdicts, _FOUND)
+        .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote == 0)
+        .order_by(uses.c.request, uses.c.place, uses.c.slot)
+        .limit(wanted.limit)
+    )
+    for column, value in (
+        (requests.c.step, wanted.step),
+        (responses.c.rubric, wanted.rubric),
+        (uses.c.criterion, wanted.criterion),
+        (uses.c.failed, wanted.failed),
+    ):
+        if value is not None:
+            shown = shown.where(column == value)
+    if wanted.after is not None:
+        shown = shown.where(tuple_(*wanted.after) < _PLACE)
+    found = [_use_read(tuple(row)) for row in connection.execute(shown)]
+    several = {
+        (r.votes[0][0].request, r.votes[0][0].place, r.votes[0][0].slot): r for r in found if r.request.votes > 1
+    }
+    if several:
+        rest = (
+            select(uses, verdicts)
+            .outerjoin(verdicts, _FOUND)
+            .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote > 0)
+            .where(_PLACE.in_(list(several)))
+            .order_by(uses.c.vote)
+        )
+        for row in connection.execute(rest):
+            use = UseRow(*row[:_USE])
+            several[use.request, use.place, use.slot].votes.append((use, _verdict(tuple(row[_USE:]))))
+    return found
+
+
+def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
+    """Texts by digest, as JSON; those that are not kept are absent."""
+    kept = select(texts.c.digest, texts.c.body).where(texts.c.project_id == project_id, texts.c.digest.in_(digests))
+    return {digest: zlib.decompress(body).decode() for digest, body in connection.execute(kept)}
+
+
+def judged_run(connection: Connection, part: RunPart) -> JudgedRun:
+    """What of a part of a run there is."""
+    counted = select(requests.c.protocol, func.count(), func.sum(requests.c.uses)).group_by(requests.c.protocol)
+    rows = connection.execute(_within(counted, part).order_by(requests.c.protocol)).all()
+    digests = (
+        select(responses.c.rubric)
+        .distinct()
+        .join(requests, and_(*(responses.c[name] == requests.c[name] for name in ("project_id", "run", "request"))))
+        .where(responses.c.rubric.is_not(None))
+    )
+    used = list(connection.execute(_within(digests, part)).scalars())
+    return JudgedRun(
+        sum(row[1] for row in rows),
+        sum(int(row[2]) for row in rows),
+        tuple([row[0] for row in rows]),
+        texts_of(connection, part.project_id, used),
+    )
+
+
+def judged_responses(
+    connection: Connection, part: RunPart, after: bytes | None, count: int
+) -> tuple[list[JudgedResponse], bytes | None]:
+    """The responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
+    listed = _within(select(requests.c.request, requests.c.request_id, requests.c.step, requests.c.uses), part)
+    if after is not None:
+        listed = listed.where(requests.c.request > after)
+    known: dict[bytes, tuple[str, int | None]] = {}
+    total = 0
+    for request, request_id, step, held in connection.execute(
+        listed.order_by(requests.c.request).limit(_REQUESTS_AT_ONCE)
+    ):
+        known[request] = (request_id, step)
+        total += held
+        if total >= count:
+            break
+    if not known:
+        return [], None
+    votes = _votes(connection, part, known)
+    read = []
+    for row in _read(connection, part, known, responses, _ABOUT, responses.c.place):
+        request, place, group_id, position, rubric, tokens, stopped, format_ok, spans = row
+        own = votes.get((request, place), [])
+        read.append(JudgedResponse(*known[request], group_id, position, rubric, tokens, stopped, format_ok, spans, own))
+    return read, next(reversed(known))
+
+
+_ABOUT = [responses.c[name] for name in ("group_id", "position", "rubric", "tokens", "stopped", "format_ok", "spans")]
+_VOTE = [uses.c.slot, uses.c.criterion, uses.c.failure, uses.c.detail, verdicts.c.score, verdicts.c.grade]
+
+
+def _votes(
+    connection: Connection, part: RunPart, known: dict[bytes, tuple[str, int | None]]
+) -> dict[tuple[bytes, int], list[JudgedVote]]:
+    step = func.coalesce(verdicts.c.step, uses.c.step)
+    rows = _read(connection, part, known, uses, [*_VOTE, step], uses.c.place, uses.c.slot, uses.c.vote)
+    return {
+        key: [JudgedVote(*row[2:]) for row in found] for key, found in groupby(rows, key=lambda row: (row[0], row[1]))
+    }
+
+
+def _read(
+    connection: Connection, part: RunPart, known: dict[bytes, Any], table: Any, columns: list[Any], *order: Any
+) -> Iterable[Any]:
+    """Rows of the known requests, a range of keys: what else lies in it is read too where a part is asked for."""
+    first, last = next(iter(known)), next(reversed(known))
+    rows = select(table.c.request, table.c.place, *columns).where(
+        table.c.project_id == part.project_id, table.c.run == part.run, table.c.request.between(first, last)
+    )
+    if table is uses:
+        rows = rows.select_from(uses).outerjoin(verdicts, _FOUND)
+    found = connection.execute(rows.order_by(table.c.request, *order)).all()
+    return (row for row in found if row[0] in known)
+
+
+def _within(statement: Select[Any], part: RunPart) -> Select[Any]:
+    statement = statement.where(requests.c.project_id == part.project_id, requests.c.run == part.run)
+    if part.first is not None:
+        statement = statement.where(requests.c.step >= part.first)
+    if part.last is not None:
+        statement = statement.where(requests.c.step <= part.last)
+    return statement if part.protocol is None else statement.where(requests.c.protocol == part.protocol)
+
+
+def _use_read(row: tuple[Any, ...]) -> UseRead:
+    request, rest = RequestRow(*row[:_REQUEST]), row[_REQUEST:]
+    response, rest = ResponseRow(*rest[:_RESPONSE]), rest[_RESPONSE:]
+    return UseRead(request, response, [(UseRow(*rest[:_USE]), _verdict(rest[_USE:]))])
+
+
+def _verdict(columns: tuple[Any, ...]) -> VerdictRow | None:
+    return None if columns[0] is None else VerdictRow(*columns)

@@ -1,0 +1,123 @@
+"""Writes rows into the ledger in one transaction: PostgreSQL by COPY, SQLite by many inserts of one statement.
+
+Rows that are there already stay as they are, so that writing them again does no harm. Of verdicts the first under a
+digest stands, and a later one that differs becomes a re-judgement.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain
+from typing import Any, cast
+
+from sqlalchemy import Column, Connection, Executable, MetaData, Table, delete, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.schema import CreateTable
+
+from rubric_store.ledger import tables
+from trainer_client.wire.ledger_rows import LedgerRows
+
+_COMPARED = ("score", "probability", "menu_mass", "step", "grade", "rationale")
+_ROWS_A_STATEMENT = 400
+_LOCK = 7_233_188_020_411_973_002
+"""PostgreSQL advisory lock: shared by those who write, held alone by who sweeps what nothing refers to."""
+
+
+def write(connection: Connection, rows: LedgerRows) -> None:
+    """Write rows; the caller commits."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
+    for table, given in (
+        (tables.texts, rows.texts),
+        (tables.verdicts, rows.verdicts),
+        (tables.requests, rows.requests),
+        (tables.responses, rows.responses),
+        (tables.uses, rows.uses),
+    ):
+        if given:
+            _add(connection, table, cast("Sequence[tuple[Any, ...]]", given))
+
+
+def lock_out_writers(connection: Connection) -> None:
+    """Wait until nobody writes, and let nobody begin until the transaction ends; SQLite's lock does so already."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+
+
+def _add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    staged = _STAGED[table.name]
+    server = connection.dialect.name == "postgresql"
+    if server:
+        connection.execute(CreateTable(staged, if_not_exists=True))
+        _copy(connection, staged, rows)
+        added = connection.execute(_take_over(connection, table, select(staged))).rowcount
+    else:
+        added = _insert(connection, table, rows)
+    if table is tables.verdicts and added < len(rows):
+        if not server:
+            connection.execute(CreateTable(staged, if_not_exists=True))
+            connection.execute(delete(staged))
+            _insert(connection, staged, rows)
+        same = (staged.c.project_id == table.c.project_id) & (staged.c.digest == table.c.digest)
+        differs = or_(*(staged.c[name].is_distinct_from(table.c[name]) for name in _COMPARED))
+        later = select(staged).join(table, same).where(differs)
+        connection.execute(_take_over(connection, tables.rejudgements, later))
+
+
+def _copy(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+    cursor: Any = connection.connection.cursor()
+    with cursor, cursor.copy(f"COPY {table.name} FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Insert into SQLite what is not there; how many were not.
+
+    Some hundred rows a statement: between statements SQLite's driver lets other threads run, and waits for them.
+    """
+    if table is tables.requests:
+        rows = [(*row[:-1], _as_text(row[-1])) for row in rows]
+    cursor = connection.connection.cursor()
+    added = 0
+    for start in range(0, len(rows), _ROWS_A_STATEMENT):
+        some = rows[start : start + _ROWS_A_STATEMENT]
+        cursor.execute(_insert_statement(table.name, len(table.columns), len(some)), [*chain.from_iterable(some)])
+        added += cursor.rowcount
+    return added
+
+
+@lru_cache(maxsize=256)
+def _insert_statement(table: str, columns: int, rows: int) -> str:
+    row = f"({','.join('?' * columns)})"
+    return f"INSERT INTO {table} VALUES {','.join([row] * rows)} ON CONFLICT DO NOTHING"  # noqa: S608 - no user's text
+
+
+def _take_over(connection: Connection, table: Table, rows: Any) -> Executable:
+    """Insert what is not there, in the order of the key: of several writers none waits for one that waits for it."""
+    columns = [column.name for column in table.columns]
+    ordered = rows.order_by(*(rows.selected_columns[key.name] for key in table.primary_key), *_earliest(rows, table))
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    return make(table).from_select(columns, ordered).on_conflict_do_nothing()
+
+
+def _earliest(rows: Any, table: Table) -> list[Any]:
+    return [rows.selected_columns.request] if table is tables.verdicts else []
+
+
+def _as_text(moment: datetime) -> str:
+    """A moment as SQLAlchemy keeps it in SQLite: in UTC, without a zone."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def _staged(table: Table) -> Table:
+    columns = [Column(column.name, column.type) for column in table.columns]
+    return Table(
+        f"staged_{table.name}", MetaData(), *columns, prefixes=["TEMPORARY"], postgresql_on_commit="DELETE ROWS"
+    )
+
+
+_STAGED = {
+    table.name: _staged(table)
+    for table in (tables.texts, tables.verdicts, tables.requests, tables.responses, tables.uses)
+}

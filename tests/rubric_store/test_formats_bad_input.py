@@ -1,0 +1,158 @@
+"""Broken texts: every problem with its line, never a stack trace, and no text that takes for ever."""
+
+import contextlib
+import json
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rubric_store import FormatError
+from rubric_store.formats import RubricFormat, read_document
+
+FORMATS = get_args(RubricFormat)
+
+
+def problems(text: str, format: str | None = None) -> list[str]:
+    """What is wrong with a text."""
+    with pytest.raises(FormatError) as refused:
+        read_document(text, format)
+    return [str(problem) for problem in refused.value.problems]
+
+
+def test_every_problem_of_a_yaml_file_is_listed_with_its_line() -> None:
+    text = """name: Team Sum
+tags: [Big]
+criteria:
+  - id: a
+    description: Adds.
+    weight: .nan
+  - id: a
+    descriptoin: Subtracts.
+  - &twice
+    id: c
+    description: "  "
+    id: d
+  - *twice
+  - {id: e, description: [x], kind: hint}
+colour: red
+"""
+    found = problems(text)
+    assert [(said.split(":")[0]) for said in found] == [
+        "line 1, name",
+        "line 2, tags[0]",
+        "line 6, criteria[0].weight",
+        "line 7, criteria[1].id",
+        "line 7, criteria[1].description",
+        "line 8, criteria[1].descriptoin",
+        "line 9",
+        "line 11, criteria[2].description",
+        "line 12, criteria[2].id",
+        "line 13",
+        "line 13, criteria[3]",
+        "line 14, criteria[4].description",
+        "line 14, criteria[4].kind",
+        "line 15, colour",
+    ]
+
+
+def test_every_problem_of_a_json_file_is_listed_with_its_line() -> None:
+    text = """{"name": "Team Sum",
+ "criteria": [
+  {"id": "a", "description": "Adds [x] {y}: \\"z\\", \\n.",
+   "weight": NaN, "weight": Infinity},
+  {"id": "a",
+   "description": 3},
+
+  {"description": "x"}, 7
+ ],
+ "criteria2": []}"""
+    assert [said.split(":")[0] for said in problems(text)] == [
+        "line 1, name",
+        "line 4, criteria[0].weight",
+        "line 4, criteria[0].weight",
+        "line 5, criteria[1].id",
+        "line 6, criteria[1].description",
+        "line 8, criteria[2].id",
+        "line 8, criteria[3]",
+        "line 10, criteria2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("criteria:\n\t- x", "line 2: expected YAML"),
+        ("criteria: [{id: a", "expected YAML"),
+        ("criteria: &a [*a]", "an alias"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\ncriteria: &c [*b, *b]", "line 2: an alias"),
+        ("criteria: !!python/object/apply:os.system [ls]", "a tag"),
+        ("criteria: !mine [x]", "a tag"),
+        ("criteria: [{id: a, description: x}]\nmetadata: {a: &b 1, c: *b}", "line 2: an anchor"),
+        ("criteria: []\n---\ncriteria: []", "line 2: a second document"),
+        ("criteria:\n- ? [a]\n  : b", "a field's name must be a text"),
+        ("criteria: " + "[" * 200 + "]" * 200, "nested more than 64 deep"),
+        ("criteria: " + "[" * 100_000, "nested|expected YAML"),
+        ("criteria: \x07", "YAML takes no character"),
+        ("criteria: 3", "line 1, criteria: expected a list"),
+        ("criteria:", "line 1, criteria: expected a list"),
+        ("criteria: []", "at least 1 item"),
+        ("criteria: [" + "{}, " * 513 + "]", "513 criteria"),
+        ("criteria: [{id: a, description: x, weight: 1" + "0" * 5_000 + "}]", "finite"),
+        ("criteria: [{id: a, description: x, weight: 0x" + "f" * 5_000 + "}]", "valid number"),
+        ("criteria: [{id: a, description: x, weight: -1}]", "no criterion has a positive weight"),
+        ("criteria: [{id: a, description: x}]\nmetadata: {a: .inf}", "line 2, metadata"),
+        ("criteria: [{id: a, description: x}]\nmetadata: {a: " + "x" * 70_000 + "}", "at most 65536"),
+        ("criteria: [{id: a, description: x}]\nlineage: {authr: x}", r"line 2, lineage\.authr"),
+    ],
+)
+def test_yaml_that_breaks_the_rules_is_refused(text: str, says: str) -> None:
+    with pytest.raises(FormatError, match=says):
+        read_document(text)
+
+
+@pytest.mark.parametrize("format", [None, *FORMATS])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "- " * 100_000, "\ufeff", "\x00", "3", "null", '""']
+)
+def test_no_format_trips_over_nesting_or_emptiness(text: str, format: str | None) -> None:
+    assert problems(text, format)
+
+
+@pytest.mark.parametrize("format", [None, *FORMATS])
+@settings(max_examples=40, deadline=None)
+@given(st.text(st.sampled_from("{}[]\",:-&*!|>?#<>\n \t'%@`ab1.\\"), max_size=60) | st.binary(max_size=40).map(str))
+def test_nothing_but_a_format_error_is_raised(format: str | None, text: str) -> None:
+    with contextlib.suppress(FormatError):
+        read_document(text, format)
+    with contextlib.suppress(FormatError):
+        read_document(f"criteria:\n{text}", format)
+
+
+BIG = 10_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "criteria:\n" + "- {id: a, description: b}\n" * (BIG // 26),
+        "criteria:\n" + "- {id: a, description: b}\n" * (BIG // 100),
+        json.dumps({"criteria": [{"id": "a", "description": "b"}] * (BIG // 33)}),
+        '{"criteria": [' + '{"id": "a", "id": "a"},' * 40_000 + "{}]}",
+        "<SUGGEST> a\n" * (BIG // 12),
+        "Is it?\n" * (BIG // 7),
+        json.dumps(["Is it?"] * (BIG // 10)),
+        "x" * (2 * BIG),
+    ],
+    ids=["yaml", "less yaml", "json", "repeats", "lines", "questions", "list", "longer than any rubric"],
+)
+def test_ten_megabytes_are_read_to_their_end_and_refused(text: str) -> None:
+    """A reader whose time grew faster than the text would not come to an end here."""
+    assert problems(text)
+
+
+def test_marks_and_line_ends_of_other_systems_mean_nothing() -> None:
+    yaml = "\ufeffcriteria:\r\n  - id: a\r\n    description: |\r\n      One.\r\n      Two.\r\n"
+    assert read_document(yaml).content.criteria[0].description == "One.\nTwo."
+    assert problems("\ufeffcriteria:\r\n  - id: a\r\n    weight: x\r\n")[1].startswith("line 3, criteria[0].weight")

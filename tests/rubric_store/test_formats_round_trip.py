@@ -1,0 +1,115 @@
+"""One suite for all formats: what is written is read again, and whatever is not the same was said."""
+
+import json
+from typing import get_args
+
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from rubric_store import FormatError
+from rubric_store.formats import Problem, RubricDocument, RubricFormat, read_document, write_rubric
+from tests.rubric_store.format_examples import SAYABLE, any_document
+from trainer_client.wire import Criterion, RubricContent
+
+FORMATS = get_args(RubricFormat)
+LOSES_NOTHING = ("native", "yaml")
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@QUICK
+@given(data=st.data())
+def test_what_is_written_is_read_again_but_for_the_losses_named(format: RubricFormat, data: st.DataObject) -> None:
+    document = data.draw(SAYABLE[format])
+    try:
+        written = write_rubric(document, format)
+    except FormatError:
+        reject()  # an odd wording; hypothesis fails where that is no exception
+    back = read_document(written.text, format)
+    assert [one.description for one in back.content.criteria] == [one.description for one in document.content.criteria]
+    repaired = _with_losses_made_good(back, document, {(loss.criterion, loss.field) for loss in written.losses})
+    assert repaired == document
+    assert read_document(written.text.replace("\n", "\r\n"), format) is not None
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@QUICK
+@given(data=st.data())
+def test_what_was_read_is_written_and_read_without_any_loss(format: RubricFormat, data: st.DataObject) -> None:
+    document = data.draw(SAYABLE[format])
+    try:
+        said = read_document(write_rubric(document, format).text, format)
+        again = write_rubric(said, format)
+    except FormatError:
+        reject()
+    assert again.losses == ()
+    assert read_document(again.text, format) == said
+
+
+@pytest.mark.parametrize("format", LOSES_NOTHING)
+@QUICK
+@given(document=any_document)
+def test_our_own_formats_hold_everything(format: RubricFormat, document: RubricDocument) -> None:
+    written = write_rubric(document, format)
+    assert written.losses == ()
+    assert read_document(written.text) == document
+    assert read_document(written.text).content.digest == document.content.digest
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@QUICK
+@given(document=any_document)
+def test_any_rubric_is_written_or_refused_by_its_criteria(format: RubricFormat, document: RubricDocument) -> None:
+    problems: tuple[Problem, ...] = ()
+    try:
+        written = write_rubric(document, format)
+    except FormatError as error:
+        problems = error.problems
+    else:
+        assert len(read_document(written.text, format).content.criteria) == len(document.content.criteria)
+    ids = {f"criterion {one.id}" for one in document.content.criteria}
+    assert all(problem.place in ids or "cannot hold this rubric" in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_plain_rubric_of_a_formats_own_is_written_without_refusal(format: RubricFormat) -> None:
+    read = read_document(EXAMPLES[format], format)
+    written = write_rubric(read, format)
+    assert written.losses == ()
+    assert read_document(written.text) == read, "the format is not recognised in what its own writer wrote"
+
+
+EXAMPLES: dict[RubricFormat, str] = {
+    "native": '{"name": "team/sum", "criteria": [{"id": "a", "description": "Adds.", "weight": 2}]}',
+    "yaml": "name: team/sum\ntags: [math]\ncriteria:\n- {id: a, description: Adds., kind: factual}\n",
+    "healthbench": '[{"criterion": "Adds.", "points": 7, "tags": ["axis:accuracy"]}]',
+    "rar": '[{"title": "Sum", "description": "Essential Criteria: Adds.", "weight": 5}]',
+    "srar": "<SUGGEST> Adds.\n<PITFALL> Subtracts.\n<ANSWER> Four.\n",
+    "rgr": '[{"description": "Process Criteria: Adds.", "weight": 3}]',
+    "grounded": json.dumps(
+        {
+            "question": "What is 2 + 2?",
+            "passage": "Two and two are four.",
+            "criteria": [
+                {"id": "c_1", "weight": 2.5, "name": "Sum", "description": "Adds.", "required_elements": ["four"]}
+                | {"scoring_guide": "All or nothing.", "expected_keywords": [], "expected_concepts": ["addition"]}
+                | {"verification_method": "Look for the sum."}
+            ],
+            "doc_hash": "ab12",
+        }
+    ),
+    "dro": '["Does the response add?", "Is the sum four?"]',
+}
+
+
+def _with_losses_made_good(
+    back: RubricDocument, was: RubricDocument, lost: set[tuple[str | None, str]]
+) -> RubricDocument:
+    """What was read, with the fields that are said to be lost put back: all that was not said must be there."""
+    criteria = []
+    for read, one in zip(back.content.criteria, was.content.criteria, strict=True):
+        fields = {field: getattr(one, field) for field in Criterion.model_fields if (one.id, field) in lost}
+        criteria.append(read.model_copy(update=fields))
+    heading = {field: getattr(was, field) for field in RubricDocument.model_fields if (None, field) in lost}
+    return back.model_copy(update={"content": RubricContent(criteria=tuple(criteria)), **heading})

@@ -1,0 +1,86 @@
+"""The published JSON Schema takes what the reader takes, and refuses what it refuses, as far as a schema can."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+
+from rubric_store import FormatError
+from rubric_store.formats import RubricDocument, json_schema, read_document, write_rubric
+from rubric_store.formats.schema import make_schema
+from tests.rubric_store.format_examples import any_document
+
+SCHEMA = jsonschema.Draft202012Validator(json.loads(json_schema()))
+
+
+def test_the_file_is_what_the_models_say() -> None:
+    command = "python -m rubric_store.formats.schema > rubric_store/src/rubric_store/formats/rubric.schema.json"
+    assert json.loads(json_schema()) == make_schema(), f"the format changed; if that is meant, run {command}"
+    jsonschema.Draft202012Validator.check_schema(make_schema())
+
+
+@settings(max_examples=25)
+@given(any_document)
+def test_whatever_is_written_keeps_to_the_schema(document: RubricDocument) -> None:
+    SCHEMA.validate(json.loads(write_rubric(document, "native").text))
+
+
+EXAMPLE = """
+name: team/math/quadratics
+tags: [math, level:2]
+metadata: {owner: Ann, reviewed: true}
+lineage: {author: Ann}
+criteria:
+  - id: sum
+    description: Adds the two equations.
+    kind: factual
+    weight: 3
+  - id: root
+    description: Forgets the negative root.
+    kind: pitfall
+    weight: -1
+    verification: {method: contains, any_of: ["-2"]}
+  - id: reasons
+    name: Reasons
+    description: Says why the roots are all there are.
+    scale: 2
+    required_elements: [degree, number of roots]
+    scoring_guide: 2 with a proof, 1 with a claim, 0 without either.
+    expected_keywords: [degree]
+    expected_concepts: [fundamental theorem of algebra]
+    verification_method: Look for the word degree.
+"""
+
+
+def test_a_file_with_everything_is_read_and_keeps_to_the_schema() -> None:
+    SCHEMA.validate(yaml.safe_load(EXAMPLE))
+    document = read_document(EXAMPLE)
+    assert document.name == "team/math/quadratics"
+    assert document.tags == ("math", "level:2")
+    assert document.metadata == {"owner": "Ann", "reviewed": True}
+    assert [one.id for one in document.content.criteria] == ["sum", "root", "reasons"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"colour": "red"},
+        {"name": "Team Math"},
+        {"tags": "math"},
+        {"lineage": {"authr": "Ann"}},
+        {"criteria": []},
+        {"criteria": [{"id": "a"}]},
+        {"criteria": [{"id": "a b", "description": "x"}]},
+        {"criteria": [{"id": "a", "description": "x", "weight": -1}]},
+        {"criteria": [{"id": "a", "description": "x", "kind": "hint"}]},
+        {"criteria": [{"id": "a", "description": "x", "required_elements": "x"}]},
+    ],
+)
+def test_what_the_schema_refuses_the_reader_refuses(change: dict[str, Any]) -> None:
+    broken = {**yaml.safe_load(EXAMPLE), **change}
+    assert not SCHEMA.is_valid(broken)
+    with pytest.raises(FormatError):
+        read_document(json.dumps(broken))

@@ -1,0 +1,45 @@
+"""A publisher that is killed in the middle of its transaction leaves nothing half-written, and no lock behind."""
+
+import asyncio
+import sys
+
+import pytest
+
+from rubric_store import RubricStore
+from tests.rubric_store.examples import rubric
+
+PUBLISHER = """
+import asyncio, sys, time
+from rubric_store import RubricStore, queries
+from tests.rubric_store.examples import rubric
+
+url, name, statement = sys.argv[1:]
+
+def stop(*given):
+    print("in the middle", flush=True)
+    time.sleep(600)
+
+setattr(queries, statement, stop)
+asyncio.run(RubricStore(url).publish("p1", name, rubric("Never seen."), tags=["never"]))
+"""
+
+
+@pytest.mark.parametrize("statement", ["add_version", "set_latest", "set_words"])
+@pytest.mark.parametrize("name", ["old", "new"])
+async def test_a_killed_publisher_leaves_nothing_half_written(migrated_url: str, name: str, statement: str) -> None:
+    store = RubricStore(migrated_url)
+    await store.publish("p1", "old", rubric("Kept."), tags=["kept"])
+    before = await store.list("p1")
+    given = ["-c", PUBLISHER, migrated_url, name, statement]
+    publisher = await asyncio.create_subprocess_exec(sys.executable, *given, stdout=asyncio.subprocess.PIPE)
+    assert publisher.stdout is not None
+    assert await publisher.stdout.readline() == b"in the middle\n"
+    publisher.kill()
+    await publisher.communicate()
+    assert await store.list("p1") == before
+    assert await store.find("p1", rubric("Never seen.").digest) is None
+    assert (await store.list("p1", text="never")).rubrics == ()
+    assert (await store.list("p1", tag="never")).rubrics == ()
+    version, added = await store.publish("p1", name, rubric("After."))
+    assert (version.version, added) == (2 if name == "old" else 1, True)
+    await store.close()

@@ -1,0 +1,277 @@
+"""The contract of the ledger: what recording and recomputing may rely on, whichever database keeps it."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from judge_server.ports import Ledger, LedgerReader
+from rubric_store import SQLLedger
+from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
+from tests.rubric_store.schema_dump import sync_url
+from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, RunPart, UseFilter
+
+RUN = RunPart(PROJECT, "run")
+
+
+@pytest.fixture
+async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
+    """An empty ledger."""
+    opened = SQLLedger(migrated_url)
+    yield opened
+    await opened.close()
+
+
+def rows_in(url: str, table: str) -> int:
+    """How many rows a table has."""
+    engine = create_engine(sync_url(url))
+    with engine.connect() as connection:
+        counted = connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
+    engine.dispose()
+    return int(counted)
+
+
+async def judged(ledger: LedgerReader, part: RunPart, at_once: int = 1000) -> list[JudgedResponse]:
+    """Every response of a part, read some uses at a time."""
+    found, after = [], None
+    while True:
+        some, after = await ledger.judged_responses(part, after, at_once)
+        found += some
+        if after is None:
+            return found
+
+
+def test_both_adapters_are_ledgers_and_readers(ledger: SQLLedger) -> None:
+    written: Ledger = ledger
+    read: LedgerReader = ledger
+    assert written is read
+
+
+async def test_every_field_comes_back_as_it_was(ledger: SQLLedger) -> None:
+    found = {"score": 0.1 + 0.2, "probability": 1e-300, "menu_mass": 5e-324, "step": -1, "grade": 3.0}
+    rows = request(1, [["a"]], rationale="Because “7” is prime.", **found)
+    ledger.write(rows)
+    (use,) = await ledger.uses(UseFilter(PROJECT, "run"))
+    assert use.request == rows.requests[0]
+    assert use.response == rows.responses[0]
+    assert use.votes == [(rows.uses[0], rows.verdicts[0])]
+
+
+async def test_uses_come_in_the_order_of_judging_a_page_at_a_time(ledger: SQLLedger) -> None:
+    ledger.write(request(2, [["e", "f"]]))
+    ledger.write(request(1, [["a", "b"], ["c", "d"]]))
+    after, seen = None, []
+    while page := await ledger.uses(UseFilter(PROJECT, "run", after=after, limit=2)):
+        last = page[-1].votes[0][0]
+        after = (last.request, last.place, last.slot)
+        seen += [use.votes[0][0].digest for use in page]
+        assert len(page) <= 2
+    assert seen == [digest(name) for name in "abcdef"]
+
+
+async def test_uses_are_found_by_step_rubric_criterion_and_status(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a", "b"]], step=1, failed=["b"]))
+    ledger.write(request(2, [["c", "d"]], step=2))
+
+    async def found(**wanted: object) -> list[bytes]:
+        return [use.votes[0][0].digest for use in await ledger.uses(UseFilter(PROJECT, "run", **wanted))]  # type: ignore[arg-type]
+
+    assert await found(step=2) == [digest("c"), digest("d")]
+    assert await found(criterion="c1") == [digest("b"), digest("d")]
+    assert await found(failed=True) == [digest("b")]
+    assert await found(failed=False, criterion="c1") == [digest("d")]
+    assert len(await found(rubric=RUBRIC)) == 4
+    assert await found(rubric=digest("another")) == []
+
+
+async def test_a_page_holds_every_vote_of_its_criteria(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a", "b", "c", "d"], ["e", "f", "a", "b"]], votes=2, failed=["d"]))
+    page = await ledger.uses(UseFilter(PROJECT, "run", limit=3))
+    assert [[use.digest for use, _ in read.votes] for read in page] == [
+        [digest("a"), digest("b")],
+        [digest("c"), digest("d")],
+        [digest("e"), digest("f")],
+    ]
+    assert [found is None for _, found in page[1].votes] == [False, True]
+
+
+async def test_runs_and_projects_are_apart(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a"]], run="run"))
+    ledger.write(request(2, [["b"]], run="run-2"))
+    ledger.write(request(3, [["c"]], project="p2", score=0.0))
+    assert [use.votes[0][0].digest for use in await ledger.uses(UseFilter(PROJECT, "run"))] == [digest("a")]
+    assert (await ledger.judged_run(RunPart("p2", "run"))).requests == 1
+    assert (await ledger.judged_run(RunPart("p3", "run"))).requests == 0
+    assert await ledger.texts("p2", [digest("response 1.0")]) == {}
+
+
+async def test_the_first_verdict_stands_and_a_later_different_one_is_a_rejudgement(
+    ledger: SQLLedger, migrated_url: str
+) -> None:
+    ledger.write(request(1, [["a"]], score=1.0))
+    ledger.write(request(2, [["a"]], score=0.0))
+    ledger.write(request(3, [["a"]], score=1.0))
+    both = [found for use in await ledger.uses(UseFilter(PROJECT, "run")) for _, found in use.votes]
+    assert [found and (found.score, found.request) for found in both] == [(1.0, request_key(1))] * 3
+    assert rows_in(migrated_url, "ledger_verdicts") == 1
+    assert rows_in(migrated_url, "ledger_rejudgements") == 1
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"probability": None}, {"menu_mass": 0.25}, {"step": 1}, {"grade": 1.0}, {"rationale": "No."}],
+    ids=lambda fields: next(iter(fields)),
+)
+async def test_any_field_that_differs_makes_a_rejudgement(
+    ledger: SQLLedger, migrated_url: str, difference: dict[str, object]
+) -> None:
+    ledger.write(request(1, [["a"]]))
+    ledger.write(request(2, [["a"]])._replace(verdicts=[verdict("a", 2, **difference)]))
+    assert rows_in(migrated_url, "ledger_rejudgements") == 1
+
+
+async def test_of_two_verdicts_written_together_the_earlier_stands(ledger: SQLLedger, migrated_url: str) -> None:
+    rows = request(1, [["a"]])
+    together = [verdict("a", 1, score=1.0), verdict("a", 2, score=0.0)]
+    ledger.write(rows._replace(verdicts=together))
+    (use,) = await ledger.uses(UseFilter(PROJECT, "run"))
+    assert use.votes[0][1] == together[0]
+    assert rows_in(migrated_url, "ledger_rejudgements") == 1
+
+
+async def test_rows_written_again_change_nothing(ledger: SQLLedger, migrated_url: str) -> None:
+    rows = request(1, [["a", "b"]], failed=["b"])
+    for _ in range(3):
+        ledger.write(rows)
+    counted = {name: rows_in(migrated_url, f"ledger_{name}") for name in ("texts", "verdicts", "uses", "responses")}
+    assert counted == {"texts": 3, "verdicts": 1, "uses": 2, "responses": 1}
+    assert rows_in(migrated_url, "ledger_rejudgements") == 0
+
+
+async def test_rows_are_written_all_or_none(ledger: SQLLedger, migrated_url: str) -> None:
+    rows = request(1, [["a"]])
+    with pytest.raises(ValueError, match="score"):
+        ledger.write(rows._replace(verdicts=[verdict("a", score=None)]))
+    assert rows_in(migrated_url, "ledger_texts") == 0
+    ledger.write(rows)
+    assert rows_in(migrated_url, "ledger_uses") == 1
+
+
+async def test_a_run_is_read_for_rewards_in_order_some_uses_at_a_time(ledger: SQLLedger) -> None:
+    for number in range(1, 8):
+        ledger.write(request(number, [[f"{number}a", f"{number}b"], [f"{number}c", f"{number}a"]], step=number))
+    run = await ledger.judged_run(RUN)
+    assert (run.requests, run.uses, run.protocols) == (7, 28, ("binary",))
+    assert run.rubrics == {RUBRIC: CRITERIA}
+    at_once = await judged(ledger, RUN)
+    assert await judged(ledger, RUN, 1) == await judged(ledger, RUN, 9) == at_once
+    assert [(each.request_id, each.position) for each in at_once] == [
+        (f"req_{n}", p) for n in range(1, 8) for p in (0, 1)
+    ]
+    first = at_once[0]
+    assert first[1:9] == (1, "g", 0, RUBRIC, 7, True, False, None)
+    assert [(vote.slot, vote.criterion, vote.failure, vote.score, vote.step) for vote in first.votes] == [
+        (0, "c0", None, 1.0, 2),
+        (1, "c1", None, 1.0, 2),
+    ]
+
+
+async def test_a_part_of_a_run_leaves_out_what_lies_between(ledger: SQLLedger) -> None:
+    for number, (step, protocol) in enumerate([(1, "binary"), (2, "likert"), (None, "binary"), (3, "binary")], 1):
+        ledger.write(request(number, [[f"{number}a"]], step=step, protocol=protocol))
+
+    async def read(**part: object) -> list[str]:
+        chosen = RUN._replace(**part)  # type: ignore[arg-type]
+        names = [each.request_id for each in await judged(ledger, chosen)]
+        assert (await ledger.judged_run(chosen)).requests == len(names)
+        return names
+
+    assert await read() == ["req_1", "req_2", "req_3", "req_4"]
+    assert await read(first=1, last=2) == ["req_1", "req_2"]
+    assert await read(first=2) == ["req_2", "req_4"]
+    assert await read(protocol="binary") == ["req_1", "req_3", "req_4"]
+    assert await read(last=3, protocol="binary") == ["req_1", "req_4"]
+
+
+async def test_a_finding_s_step_wins_over_the_use_s(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a"]]))
+    ledger.write(request(2, [["b"]])._replace(verdicts=[verdict("b", 2, step=5)]))
+    assert [each.votes[0].step for each in await judged(ledger, RUN)] == [2, 5]
+
+
+async def test_a_verdict_that_is_missing_has_no_score_and_no_failure(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a", "b"]], failed=["b"])._replace(verdicts=[]))
+    (response,) = await judged(ledger, RUN)
+    assert [(vote.score, vote.failure, vote.detail) for vote in response.votes] == [
+        (None, None, None),
+        (None, "timeout", "too late"),
+    ]
+
+
+async def test_texts_come_back_as_json(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a"]]))
+    kept = await ledger.texts(PROJECT, [digest("prompt"), digest("response 1.0"), digest("nothing")])
+    assert {key: json.loads(value) for key, value in kept.items()} == {
+        digest("prompt"): "prompt",
+        digest("response 1.0"): "response 1.0",
+    }
+
+
+async def test_purging_a_run_takes_it_and_what_only_it_referred_to(ledger: SQLLedger, migrated_url: str) -> None:
+    ledger.write(request(1, [["a", "shared"]], run="gone"))
+    ledger.write(request(2, [["a", "b"]], run="gone", score=0.0))
+    ledger.write(request(3, [["shared", "c"]], run="kept"))
+    advanced: list[int] = []
+    purged = ledger.purge(PROJECT, run="gone", advance=advanced.append)
+    assert purged == (2, 4, 2, 2)
+    assert sum(advanced) == 4
+    assert (await ledger.judged_run(RunPart(PROJECT, "gone"))).requests == 0
+    (kept,) = await judged(ledger, RunPart(PROJECT, "kept"))
+    assert [vote.score for vote in kept.votes] == [1.0, 1.0]
+    assert await ledger.texts(PROJECT, [digest("prompt"), digest("response 3.0"), RUBRIC])
+    assert rows_in(migrated_url, "ledger_rejudgements") == 0
+    ledger.write(request(4, [["a"]], run="gone"))
+    assert len(await judged(ledger, RunPart(PROJECT, "gone"))) == 1
+
+
+async def test_purging_by_age_takes_the_older_requests_of_every_run(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a"]], at=AT))
+    ledger.write(request(2, [["b"]], run="other", at=AT))
+    ledger.write(request(3, [["c"]], at=AT + timedelta(days=2)))
+    ledger.write(request(4, [["d"]], project="p2", at=AT))
+    assert ledger.purge(PROJECT, before=AT + timedelta(days=1)).requests == 2
+    assert [each.request_id for each in await judged(ledger, RUN)] == ["req_3"]
+    assert len(await judged(ledger, RunPart("p2", "run"))) == 1
+
+
+async def test_purging_without_saying_what_is_refused(ledger: SQLLedger) -> None:
+    ledger.write(request(1, [["a"]]))
+    with pytest.raises(ValueError, match="a run, or what is older"):
+        ledger.purge(PROJECT)
+    assert len(await judged(ledger, RUN)) == 1
+
+
+async def test_a_run_s_name_may_be_any_text(ledger: SQLLedger) -> None:
+    names = ["", "with 'quotes'", "tab\tand\nline", "ünï/çødé 训练 \\N", "%_"]
+    for number, name in enumerate(names, 1):
+        ledger.write(request(number, [["a"]], run=name))
+    for number, name in enumerate(names, 1):
+        assert [each.request_id for each in await judged(ledger, RunPart(PROJECT, name))] == [f"req_{number}"]
+
+
+async def test_a_ledger_without_its_tables_is_not_ready_and_may_be_written_later(database_url: str) -> None:
+    ledger = SQLLedger(database_url)
+    assert not await ledger.ready()
+    with pytest.raises(ConnectionError, match="ledger_"):
+        ledger.write(request(1, [["a"]]))
+    with pytest.raises(ConnectionError):
+        await ledger.uses(UseFilter(PROJECT, "run"))
+    await ledger.close()
+
+
+async def test_a_migrated_ledger_is_ready_and_takes_no_rows_at_all(ledger: SQLLedger) -> None:
+    ledger.write(LedgerRows([], [], [], [], []))
+    assert await ledger.ready()
+    assert await ledger.uses(UseFilter(PROJECT, "run")) == []

@@ -1,0 +1,215 @@
+"""What lint finds in rubrics, and what it leaves alone."""
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+
+from rubric_store.lint import System, lint, similarity
+from tests.rubric_store.examples import contents
+from trainer_client.wire import Criterion, RubricContent
+
+
+def criteria(*given: str | dict[str, Any]) -> list[Criterion]:
+    """Criteria `a`, `b`… of these descriptions or fields."""
+    fields = [{"description": one} if isinstance(one, str) else one for one in given]
+    return [
+        Criterion.model_validate({"id": "abcdefghijkl"[i], "description": TEXTS[i], **f}) for i, f in enumerate(fields)
+    ]
+
+
+TEXTS = [
+    "Names the river under the bridge.",
+    "Gives the year of opening.",
+    "States the length in metres.",
+    "Tells who built it.",
+    "Mentions the toll.",
+    "Counts its arches.",
+    "Dates the last repair.",
+    "Compares two photographs.",
+    "Cites a newspaper.",
+    "Quotes the mayor.",
+    "Lists its closures.",
+    "Calculates traffic per hour.",
+]
+
+
+def codes(*given: str | dict[str, Any], **options: Any) -> list[tuple[str, str | None]]:
+    """The codes found, each with its criterion."""
+    return [(finding.code, finding.criterion) for finding in lint(criteria(*given), **options)]
+
+
+def test_a_plain_rubric_has_no_findings() -> None:
+    assert codes(*TEXTS) == []
+
+
+GOOD: dict[System, list[dict[str, Any]]] = {
+    "rgr": [{"kind": "factual", "weight": 5}, {"kind": "process", "weight": 3}, {"kind": "process", "weight": 2}],
+    "srar": [{"kind": "suggest"}, {"kind": "pitfall"}, {"kind": "answer"}],
+    "grounded": [
+        {
+            "name": "x",
+            "required_elements": ["x"],
+            "scoring_guide": "x",
+            "expected_keywords": ["x"],
+            "expected_concepts": ["x"],
+            "verification_method": "x",
+        }
+    ]
+    * 5,
+    "dro": [{"description": f"Does it tell who built arch {n}?"} for n in range(3)],
+    "ruscarl": [{"weight": 10}, {"weight": -9}],
+}
+
+
+@pytest.mark.parametrize("system", get_args(System))
+def test_a_rubric_of_a_system_keeps_its_rules(system: System) -> None:
+    assert codes(*GOOD[system], system=system) == []
+    assert codes(*GOOD[system]) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "given", "found"),
+    [
+        ("rgr", GOOD["rgr"][:2], [("rgr-count", None)]),
+        ("rgr", GOOD["rgr"][1:] * 6, [("rgr-count", None)]),
+        ("rgr", [*GOOD["rgr"][:2], {"kind": "point"}], [("rgr-category", "c")]),
+        ("rgr", [*GOOD["rgr"][:2], {"kind": "process", "weight": 1.5}], [("rgr-weight", "c")]),
+        ("rgr", [*GOOD["rgr"][:2], {"kind": "process", "weight": 6}], [("rgr-weight", "c")]),
+        ("srar", [{"kind": "suggest"}] * 8 + [{"kind": "answer"}], [("srar-count", None)]),
+        ("srar", [{"kind": "suggest"}], [("srar-answer", None)]),
+        ("srar", [{"kind": "suggest"}, {"kind": "answer"}, {"kind": "answer"}], [("srar-answer", None)]),
+        ("srar", [{"kind": "bonus"}, {"kind": "answer"}], [("srar-suggest", None)]),
+        ("srar", [*GOOD["srar"], {"kind": "point"}], [("srar-kind", "d")]),
+        ("grounded", GOOD["grounded"][:4], [("grounded-count", None)]),
+        ("grounded", GOOD["grounded"] * 2 + GOOD["grounded"][:1], [("grounded-count", None)]),
+        ("grounded", [*GOOD["grounded"][:4], {}], [("grounded-fields", "e")]),
+        ("grounded", [*GOOD["grounded"][:4], {**GOOD["grounded"][0], "weight": -1}], [("grounded-weight", "e")]),
+        ("dro", [*GOOD["dro"], {"description": "Tells who."}], [("dro-question", "d")]),
+        ("dro", [*GOOD["dro"], {"description": "Who built it?"}], [("dro-question", "d")]),
+        ("dro", [*GOOD["dro"], {"description": "Is it new?", "weight": -1}], [("dro-sign", "d")]),
+        ("ruscarl", [{"weight": 10}, {"weight": -11}, {"weight": 3}], [("ruscarl-points", "b")]),
+    ],
+)
+def test_what_breaks_the_rules_of_a_system_is_found(
+    system: System, given: list[dict[str, Any]], found: list[tuple[str, str | None]]
+) -> None:
+    assert [one for one in codes(*given, system=system) if one[0].startswith(system)] == found
+
+
+def test_rules_of_a_system_that_was_only_guessed_are_warnings() -> None:
+    two = criteria(*GOOD["rgr"][:2])
+    assert [finding.severity for finding in lint(two)] == ["warning"]
+    assert [finding.severity for finding in lint(two, system="rgr")] == ["error"]
+
+
+def test_a_question_after_a_few_words_is_still_one_of_yes_or_no() -> None:
+    assert codes("In the table, is there a row for each arch?", system="dro") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"description": "Matches the reference answer."}, "leans-on"),
+        ({"description": "Meets all of the rubric."}, "leans-on"),
+        ({"description": "Answers appropriately."}, "vague"),
+        ({"description": "Is the motto suitable?"}, "vague"),
+        ({"description": "Shows proper reasoning."}, "vague"),
+        ({"description": "Names the cause and states the remedy."}, "double-barrelled"),
+        ({"description": "Gives the year; lists the builders."}, "double-barrelled"),
+        ({"description": "Does it name the cause and does it state the remedy?"}, "double-barrelled"),
+        ({"description": "Avoids inventing a toll.", "weight": -3}, "good-penalised"),
+        ({"description": "Avoids inventing a toll.", "kind": "pitfall"}, "good-penalised"),
+        ({"description": "Does not mention the toll.", "weight": -3}, "negated-penalty"),
+        ({"description": "The response never names the river.", "kind": "pitfall"}, "negated-penalty"),
+        ({"weight": 0}, "weightless"),
+        ({"weight": 20}, "outweighs"),
+        ({"description": TEXTS[1]}, "duplicate"),
+        ({"description": "gives the YEAR, of opening"}, "duplicate"),
+        ({"description": "Gives the year of its opening day."}, "overlap"),
+    ],
+)
+def test_common_sense_is_found_in_the_criterion_it_concerns(given: dict[str, Any], code: str) -> None:
+    assert (code, "d") in codes(*TEXTS[:3], given, system="ruscarl", similar_from=0.6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"description": "Avoids inventing a toll."},
+        {"description": "Does not mention the toll."},
+        {"description": "Fails to mention the toll.", "weight": -1},
+        {"description": "Says that good weather helped."},
+        {"description": "Names suitable materials, such as granite or brick."},
+        {"description": "Tells of a ferry (Justification: its lack is grave and makes the answer useless)."},
+        {"description": "Plainly states and explains the toll."},
+        {"description": "Names Adams and Baker."},
+        {"description": "Is it about movies and shows?"},
+        {"description": "Gives the year 1894 of opening."},
+    ],
+)
+def test_what_only_looks_like_it_is_left_alone(given: dict[str, Any]) -> None:
+    found = codes("Gives the year 1893 of opening.", "Tells who built it.", given, system="ruscarl", similar_from=0.6)
+    assert found == []
+
+
+def test_two_criteria_that_differ_in_a_number_are_two() -> None:
+    text = "Tells that the stone bridge over the wide river opened in {} after heavy rain."
+    assert codes(text.format(1893), text.format(1894), similar_from=0.6) == []
+    assert codes(text.format(1893), text.format("1893 or 1893"), similar_from=0.6) == [("overlap", "b")]
+
+
+def test_one_thing_rewarded_and_its_lack_punished_is_said_to_count_twice() -> None:
+    found = lint(
+        criteria(
+            "Names the river under the bridge.",
+            {"description": "Fails to name the river under the bridge.", "weight": -1},
+        )
+    )
+    assert "counts twice" in next(one.problem for one in found if one.code == "overlap")
+
+
+def test_an_answer_given_away_is_found_in_all_criteria_but_the_answer() -> None:
+    rubric = (
+        {"kind": "suggest", "description": "Adds to 12."},
+        {"kind": "suggest", "description": "Subtracts 2 to get 10."},
+        {"kind": "suggest", "description": "Has 10.5 or 110 or 10x on the way."},
+        {"kind": "answer", "description": "The final value equals 10."},
+    )
+    assert codes(*rubric) == [("gives-answer", "b")]
+    assert codes(*rubric, answer="12") == [("gives-answer", "a")]
+    checked = {**rubric[3], "verification": {"method": "numeric", "expected": 12.0}}
+    assert codes(*rubric[:3], checked) == [("gives-answer", "a")]
+
+
+def test_the_threshold_of_similarity_is_a_share() -> None:
+    one, other = "Gives the year of opening.", "Gives the year of its opening day."
+    alike = similarity(one, other)
+    assert 0 < alike < 1
+    assert ("overlap", "b") in codes(one, other, similar_from=alike)
+    assert codes(one, other, similar_from=min(alike + 0.01, 1)) == []
+    for wrong in (0, -1, 1.1):
+        with pytest.raises(ValueError, match="share"):
+            lint(criteria(*TEXTS), similar_from=wrong)
+
+
+@settings(max_examples=60, deadline=None)
+@given(contents)
+def test_any_rubric_is_looked_through_and_each_finding_says_what_to_do(content: RubricContent) -> None:
+    ids = {None, *(one.id for one in content.criteria)}
+    for system in (None, *get_args(System)):
+        found = lint(content.criteria, system=system)
+        assert all(one.criterion in ids and one.problem and one.advice for one in found)
+        order = [("error", "warning", "note").index(one.severity) for one in found]
+        assert order == sorted(order)
+
+
+@settings(max_examples=60)
+@given(contents)
+def test_similarity_is_symmetric_and_one_for_the_same_words(content: RubricContent) -> None:
+    texts = [one.description for one in content.criteria]
+    for one in texts:
+        for other in texts:
+            assert similarity(one, other) == similarity(other, one)
+            assert 0 <= similarity(one, other) <= 1
+    assert similarity("bridge river", "River, bridge!") == 1

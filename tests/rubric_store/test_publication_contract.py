@@ -1,0 +1,91 @@
+"""The contract of `RubricSource` for what is published beside the criteria: metadata, lineage, tags and parents."""
+
+import pytest
+
+from judge_server.ports import RubricSource
+from rubric_store import RubricStore
+from tests.rubric_store.examples import rubric
+from trainer_client.wire import Lineage
+
+PROJECT = "p1"
+LINEAGE = Lineage(
+    generator="contrastive",
+    model="qwen",
+    template_digest="sha256:" + "0" * 64,
+    parameters={"samples": 8, "temperature": 0.7, "nested": {"a": [1, None, "é"]}},
+    source_digest="sha256:" + "1" * 64,
+    operation_id="op-7",
+)
+METADATA = {"by": "Ada", "nul": "\x00", "nested": {"a": [1, 2.5, None, True, "🧮"]}}
+
+
+@pytest.fixture
+def source(store: RubricStore) -> RubricSource:
+    return store
+
+
+async def test_metadata_and_lineage_come_back_as_they_were_published(source: RubricSource) -> None:
+    published, _ = await source.publish(PROJECT, "a", rubric("x"), metadata=METADATA, lineage=LINEAGE)
+    assert (published.metadata, published.lineage) == (METADATA, LINEAGE)
+    assert await source.find(PROJECT, "a@1") == published
+
+
+async def test_what_is_beside_the_criteria_makes_no_version(source: RubricSource) -> None:
+    first, _ = await source.publish(PROJECT, "a", rubric("x"), metadata={"by": "Ada"})
+    again, added = await source.publish(PROJECT, "a", rubric("x"), metadata={"by": "Bob"}, lineage=LINEAGE, parent=1)
+    assert (again, added) == (first, False)
+    assert first.digest == rubric("x").digest
+
+
+async def test_a_version_descends_from_the_newest_unless_it_says_otherwise(source: RubricSource) -> None:
+    parents = []
+    for text, parent in (("w", None), ("x", None), ("y", 1), ("z", None)):
+        parents.append((await source.publish(PROJECT, "a", rubric(text), parent=parent))[0].parent)
+    assert parents == [None, 1, 1, 3]
+    found = await source.find(PROJECT, "a@3")
+    assert found is not None
+    assert found.parent == 1
+
+
+@pytest.mark.parametrize(("name", "there"), [("a", "its versions are 1 to 1"), ("b", "it has no version yet")])
+async def test_a_parent_that_is_not_there_is_refused(source: RubricSource, name: str, there: str) -> None:
+    await source.publish(PROJECT, "a", rubric("x"))
+    with pytest.raises(ValueError, match=f"parent: there is no {name}@2 to descend from; {there}"):
+        await source.publish(PROJECT, name, rubric("y"), parent=2)
+    page = await source.list(PROJECT, prefix="", tag=None, text="", after=None, limit=10)
+    assert [(s.name, s.latest_version) for s in page.rubrics] == [("a", 1)]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wrong"),
+    [
+        ({"a": "x" * 70_000}, "metadata: this object is 70009 bytes as JSON; at most 65536"),
+        ({"a": float("nan")}, "metadata.*finite"),
+        ({"a": "\ud800"}, "metadata.*surrogate"),
+        ({"a": object()}, "metadata"),
+    ],
+)
+async def test_metadata_that_cannot_be_kept_is_refused(
+    source: RubricSource, metadata: dict[str, object], wrong: str
+) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        await source.publish(PROJECT, "a", rubric("x"), metadata=metadata)
+    assert await source.find(PROJECT, "a") is None
+
+
+@pytest.mark.parametrize("name", ["team/versions", "a/diff", "a/aliases/b", "a/tags", "a/retirement/x"])
+async def test_a_name_that_would_be_another_address_is_refused(source: RubricSource, name: str) -> None:
+    with pytest.raises(ValueError, match="no part of a name after its first may be"):
+        await source.publish(PROJECT, name, rubric("x"))
+
+
+@pytest.mark.parametrize("name", ["versions", "diff/a", "a/versions2"])
+async def test_a_name_that_only_looks_like_an_address_is_taken(source: RubricSource, name: str) -> None:
+    assert (await source.publish(PROJECT, name, rubric("x")))[1]
+
+
+async def test_a_name_of_ten_thousand_characters_is_refused_without_being_repeated(source: RubricSource) -> None:
+    with pytest.raises(ValueError, match=r"10000 characters\).*at most 200 characters") as refused:
+        await source.publish(PROJECT, "a" * 10_000, rubric("x"))
+    assert len(str(refused.value)) < 400
+    assert await source.find(PROJECT, "a" * 10_000) is None
