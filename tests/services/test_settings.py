@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from adjudge_services.settings import Settings
+from judge_server.judging.admission import QueueRules
 
 
 def test_the_fence_secret_is_random_kept_and_readable_by_its_owner_only(data_dir: Path, tmp_path: Path) -> None:
@@ -46,12 +47,39 @@ def test_the_store_is_a_file_in_the_data_folder_unless_the_environment_names_ano
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("PORT", "70000"), ("PORT", "http"), ("QUEUE_CALLS", "0"), ("MAX_BODY_BYTES", "1")]
+    ("name", "value"),
+    [
+        ("PORT", "70000"),
+        ("PORT", "http"),
+        ("QUEUE_CALLS", "0"),
+        ("MAX_BODY_BYTES", "1"),
+        ("RUN_WEIGHTS", '{"a": 0}'),
+        ("BULK_SHARE", "1"),
+        ("ENGINE_BATCHES", "0"),
+        ("ENGINE_BATCHES", "many"),
+    ],
 )
 def test_a_setting_out_of_range_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"ADJUDGE_{name}", value)
     with pytest.raises(ValidationError, match=name.lower()):
         Settings()
+
+
+def test_the_queue_is_shared_as_the_environment_says(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().queue_rules == QueueRules()
+    given = {
+        "QUEUE_CALLS": "9",
+        "RUN_QUEUE_CALLS": "8",
+        "RUN_ENGINE_CALLS": "7",
+        "RUN_WEIGHTS": '{"a": 2}',
+        "BULK_SHARE": "0.3",
+        "ENGINE_BATCHES": "auto",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(f"ADJUDGE_{name}", value)
+    assert Settings().queue_rules == QueueRules(9, 8, 7, {"a": 2.0}, 0.3, "auto")
+    monkeypatch.setenv("ADJUDGE_ENGINE_BATCHES", "6")
+    assert Settings().queue_rules.batches == 6
 
 
 def test_every_setting_is_described() -> None:

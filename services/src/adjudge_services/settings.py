@@ -3,10 +3,15 @@
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Literal
 
 from platformdirs import user_data_path
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from judge_server.judging.admission import QueueRules
+
+Weight = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseSettings):
@@ -33,7 +38,42 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Where `adjudge serve` listens; loopback only, without keys.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port it listens on; 0 takes a free one.")
     queue_calls: int = Field(default=50_000, ge=1, description="Judge calls that may wait before requests get 429.")
+    run_queue_calls: int | None = Field(default=None, ge=1, description="The same for one run; no bound unless set.")
+    run_engine_calls: int | None = Field(
+        default=None, ge=1, description="Judge calls of one run that may be at the engine; no bound unless set."
+    )
+    run_weights: dict[str, Weight] = Field(default_factory=dict, description='JSON: {"RUN": 2}; 1 for other runs.')
+    bulk_share: float = Field(default=0.1, gt=0, lt=1, description="What bulk work gets while online work waits.")
+    engine_batches: int | Literal["auto"] | None = Field(
+        default=None,
+        description="Responses at the engine at a time; a number, or auto to follow its throughput up to its own.",
+    )
+    ledger: Literal["all", "verdicts", "off"] = Field(
+        default="all", description="What is recorded of judged requests: all, verdicts without texts, or nothing."
+    )
+    ledger_spool_bytes: int = Field(
+        default=2**30, ge=2**20, description="What may wait in data_dir while the database cannot be written."
+    )
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024, description="Largest request body, in bytes.")
+
+    @field_validator("engine_batches")
+    @classmethod
+    def _some_batches(cls, value: int | str | None) -> int | str | None:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("give a number of at least 1, or auto")
+        return value
+
+    @property
+    def queue_rules(self) -> QueueRules:
+        """How the judge's queue is bounded and shared."""
+        return QueueRules(
+            calls=self.queue_calls,
+            run_calls=self.run_queue_calls,
+            run_at_engine=self.run_engine_calls,
+            weights=self.run_weights,
+            bulk_share=self.bulk_share,
+            batches=self.engine_batches,
+        )
 
     @property
     def store_url(self) -> str:

@@ -15,8 +15,9 @@ from judge_server.judging.judge import Judge
 from judge_server.ports import Engine
 from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
+from judge_server.recording import Recorder
 from judge_server.web import Service, create_app
-from rubric_store import RubricStore, migrations
+from rubric_store import RubricStore, SQLLedger, migrations
 
 
 class StartError(Exception):
@@ -34,13 +35,14 @@ def build_app(
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     store = RubricStore(settings.store_url)
-    service = Service(rubrics=store)
+    ledger = SQLLedger(settings.store_url)
+    service = Service(rubrics=store, ledger=ledger)
     cache = cache_from_url(settings.cache_url)
     judge = Judge(
         engine_of(settings),
         cache,
         Fence(settings.fencing_secret()),
-        queue_calls=settings.queue_calls,
+        rules=settings.queue_rules,
         templates=TemplateLibrary(settings.templates_dir),
     )
 
@@ -56,6 +58,7 @@ def build_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.recorder = start_recorder(settings, ledger)
         loading = asyncio.create_task(start_judge())
         try:
             if wait_for_judge:
@@ -67,6 +70,9 @@ def build_app(
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
             await judge.close()
+            if service.recorder is not None:
+                await asyncio.to_thread(service.recorder.close)
+            await ledger.close()
             await store.close()
 
     return create_app(service, max_body_bytes=settings.max_body_bytes, lifespan=lifespan)
@@ -76,6 +82,18 @@ def engine_of(settings: Settings) -> Engine:
     """The engine that the settings name, not started. Raises `ValueError` where there is no such engine."""
     key = settings.engine_api_key
     return engine_from_url(settings.engine_url, api_key=key.get_secret_value() if key else None)
+
+
+def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
+    """What records judged requests in the ledger, running; None where nothing is to be recorded."""
+    if settings.ledger == "off":
+        return None
+    return Recorder(
+        ledger,
+        settings.data_dir / "ledger-spool",
+        max_spool_bytes=settings.ledger_spool_bytes,
+        keep_texts=settings.ledger == "all",
+    )
 
 
 async def prepare_store(settings: Settings) -> None:

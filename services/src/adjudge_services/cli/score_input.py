@@ -1,10 +1,10 @@
-"""Reading what `adjudge score` scores: a JSONL file of groups, one bad line costing only itself."""
+"""Reading groups from a JSONL file, to score or to compare; one bad line costs only itself."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,12 +29,31 @@ class GroupLine:
     group: Group
 
 
+@dataclass(frozen=True, slots=True)
+class PairLine(GroupLine):
+    """A group whose first `good` responses are known to be good, and the others to be bad."""
+
+    good: int
+
+
+Line = TypeVar("Line")
+
+
 def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
     """Each line's group, in order; blank lines are passed over.
 
     A line is a group of the wire contract (`prompt`, `responses`, …). Its `id` is `line-N` unless given, and its
     `rubric` may also be the text of a rubric in any format that `adjudge rubrics publish` reads.
     """
+    return _read(file, lambda number, row: GroupLine(number, _group(number, row)))
+
+
+def read_pairs(file: Path) -> Iterator[PairLine | BadLine]:
+    """The same for lines with `good` and `bad` in place of `responses`: a list of responses each, or a single text."""
+    return _read(file, _pair)
+
+
+def _read(file: Path, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -42,16 +61,18 @@ def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
             try:
                 row = json.loads(line)
                 if isinstance(row, dict):
-                    yield GroupLine(number, _group(number, row))
+                    yield make(number, row)
                 else:
-                    yield BadLine(number, "this is no group; write an object with prompt and responses")
+                    yield BadLine(number, "this is no group; write an object with a prompt and responses")
             except ValidationError as error:
                 first = field_errors(error.errors())[0]
                 yield BadLine(number, f"{first.field}: {first.message}")
             except FormatError as error:
                 yield BadLine(number, f"rubric: {error}")
-            except (ValueError, RecursionError) as error:
+            except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
                 yield BadLine(number, f"not JSON: {error}")
+            except ValueError as error:
+                yield BadLine(number, str(error))
 
 
 def _group(number: int, row: dict[str, Any]) -> Group:
@@ -60,6 +81,20 @@ def _group(number: int, row: dict[str, Any]) -> Group:
     if (isinstance(rubric, str) and "\n" in rubric) or isinstance(rubric, list):
         row["rubric"] = read_rubric(rubric if isinstance(rubric, str) else json.dumps(rubric))
     return Group.model_validate(row)
+
+
+def _pair(number: int, row: dict[str, Any]) -> PairLine:
+    if "responses" in row:
+        raise ValueError("responses: write them as good and bad, so that both are known")
+    sides = []
+    for side in ("good", "bad"):
+        responses = row.pop(side, None)
+        responses = [responses] if isinstance(responses, str | dict) else responses
+        if not isinstance(responses, list) or not responses:
+            raise ValueError(f"{side}: expected a response known to be {side}, or a list of them")
+        sides.append(responses)
+    good, bad = sides
+    return PairLine(number, _group(number, row | {"responses": good + bad}), len(good))
 
 
 def read_rubric_argument(text: str) -> Any:

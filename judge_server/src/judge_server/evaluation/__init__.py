@@ -1,0 +1,10 @@
+"""Whether a rubric, or a judge, is any good: measurements on judged responses whose worth is known."""
+
+from judge_server.evaluation.separation import (
+    CriterionSeparation,
+    Labelled,
+    Separation,
+    separation,
+)
+
+__all__ = ["CriterionSeparation", "Labelled", "Separation", "separation"]

@@ -1,0 +1,111 @@
+"""`adjudge generate`: rubrics written by a model, from a JSONL file of inputs."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import JsonValue as Json
+from pydantic import TypeAdapter, ValidationError
+from rich.markup import escape
+
+from adjudge_services.cli.generate_progress import following
+from adjudge_services.cli.generate_report import generators_table, report, statistics_table
+from adjudge_services.cli.generate_run import Generation, open_generation
+from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError
+from judge_server.errors import EngineStartError
+from judge_server.generation.results import read_statistics
+from judge_server.ports.operations import Operation
+
+_JSON: TypeAdapter[Json] = TypeAdapter(Json)
+INTERRUPTED = 130
+
+
+def generate(
+    kind: Annotated[str | None, typer.Argument(help="A generator; --list shows them.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="JSONL, an input a line.", metavar="INPUT", exists=True, dir_okay=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--out", help="A folder for the results; a run goes on from what is there.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes.")] = None,
+    told: Annotated[
+        list[str] | None, typer.Option("--set", help="A parameter of the generator.", metavar="NAME=VALUE")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N lines.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Inputs in work at a time.")] = None,
+    publish: Annotated[bool, typer.Option("--publish/--no-publish", help="Whether rubrics go into the store.")] = True,
+    prefix: Annotated[str, typer.Option(help="What the rubrics' names begin with, for example team/math/.")] = "",
+    show_list: Annotated[bool, typer.Option("--list", help="Show the generators and what they take.")] = False,
+) -> None:
+    """Have a model write a rubric for every input, and publish those that pass.
+
+    A run that was stopped goes on when the same command is given again. Exits with 1 if any line could not be read or
+    was left undone.
+    """
+    if show_list:
+        out.print(generators_table())
+        return
+    if kind is None or file is None or output is None:
+        give_up("say which generator, which inputs and where to: adjudge generate KIND INPUT.jsonl --out DIR", code=2)
+    settings = Settings(engine_url=engine) if engine else Settings()
+    try:
+        request = {
+            "generator": kind,
+            "input": str(file.resolve()),
+            "out": str(output.resolve()),
+            "parameters": _parameters(told or []),
+            "publish": publish,
+            "prefix": prefix,
+            "limit": limit,
+            "concurrency": concurrency,
+        }
+        operation = asyncio.run(_generate(settings, request, output))
+    except KeyboardInterrupt:
+        err.print(
+            f"[yellow]stopped;[/] what was made is in {escape(str(output))}. Give the same command again to go on",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    except (StartError, EngineStartError, OSError, ValueError) as error:
+        give_up(str(error))
+    _end(operation, output)
+
+
+async def _generate(settings: Settings, request: dict[str, Any], output: Path) -> Operation:
+    async with open_generation(settings, output) as generation:
+        with following(generation) as shown:
+            operation = await _begun(generation, request)
+            return await shown.follow(operation)
+
+
+async def _begun(generation: Generation, request: dict[str, Any]) -> Operation:
+    """The operation for a request: the one that a stopped run left, or a new one."""
+    await generation.start_engine()
+    return await generation.begin(request)
+
+
+def _end(operation: Operation, output: Path) -> None:
+    statistics = read_statistics(output) if operation.state == "done" else None
+    if statistics is not None and statistics.inputs:
+        out.print(statistics_table(statistics))
+    good = report(operation, output)
+    if operation.state != "done" or not good:
+        raise typer.Exit(1)
+
+
+def _parameters(told: list[str]) -> dict[str, Json]:
+    parameters: dict[str, Json] = {}
+    for pair in told:
+        name, separator, text = pair.partition("=")
+        if not separator or not name:
+            raise ValueError(f"--set {pair}: write NAME=VALUE")
+        try:
+            parameters[name] = _JSON.validate_json(text)
+        except ValidationError:
+            parameters[name] = text
+    return parameters

@@ -1,0 +1,152 @@
+"""`adjudge recompute`: a run's rewards under another mode, other weights or budgets, from verdicts that are there."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError, prepare_store
+from judge_server.errors import ServiceError
+from judge_server.recomputing import recompute as recomputed
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import SQLLedger
+from trainer_client import AdjudgeError, AsyncClient
+from trainer_client.wire import FailurePolicy, Protocol, RewardMode
+from trainer_client.wire.problems import field_errors
+from trainer_client.wire.recompute import (
+    RecomputedGroup,
+    RecomputeLine,
+    RecomputeRequest,
+    RecomputeStart,
+    RecomputeSummary,
+)
+
+_WEIGHTS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
+
+
+def recompute(
+    run: Annotated[str, typer.Argument(help="The run, as it was named when it was judged; '' for none.")],
+    mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
+    weights: Annotated[
+        Path | None, typer.Option(help="JSON: weights by criterion id, instead of the rubric's.", exists=True)
+    ] = None,
+    suggest: Annotated[float, typer.Option(help="What all suggest criteria give a response's steps.")] = 0.8,
+    pitfall: Annotated[float, typer.Option(help="What all pitfalls take from them.")] = -1.0,
+    bonus: Annotated[float, typer.Option(help="What all bonus criteria give them.")] = 1.0,
+    on_failure: Annotated[FailurePolicy, typer.Option(help="What a failed verdict does to a reward.")] = "null",
+    format_weight: Annotated[float, typer.Option(help="What the format weighs in mode stepwise.")] = 0.1,
+    gate_fraction: Annotated[float, typer.Option(help="The share of criteria that mode gate asks for.")] = 0.5,
+    length_penalty: Annotated[
+        str | None, typer.Option(help='JSON, such as {"coefficient": 1e-4, "target_tokens": 2000}.')
+    ] = None,
+    overlong_penalty: Annotated[
+        str | None, typer.Option(help='JSON, such as {"limit_tokens": 4096, "buffer_tokens": 512}.')
+    ] = None,
+    truncation_factor: Annotated[float | None, typer.Option(help="What cut off responses keep of a reward.")] = None,
+    first_step: Annotated[int | None, typer.Option(min=0, help="The first step of the part.")] = None,
+    last_step: Annotated[int | None, typer.Option(min=0, help="The last step of the part.")] = None,
+    protocol: Annotated[Protocol | None, typer.Option(help="Only what was judged in this protocol.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write groups here, as JSONL.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A running service; without it the database is read.", envvar="ADJUDGE_URL")
+    ] = None,
+) -> None:
+    """Reward a run again without asking any judge.
+
+    Verdicts that failed stay failed. What was judged twice, as by a request that was sent again, comes twice.
+    """
+    try:
+        request = RecomputeRequest.model_validate(
+            {
+                "run": run or None,
+                "first_step": first_step,
+                "last_step": last_step,
+                "protocol": protocol,
+                "on_failure": on_failure,
+                "weights": _WEIGHTS.validate_json(weights.read_bytes()) if weights else {},
+                "budgets": {"suggest": suggest, "pitfall": pitfall, "bonus": bonus},
+                "reward": {
+                    "mode": mode,
+                    "format_weight": format_weight,
+                    "gate_fraction": gate_fraction,
+                    "length_penalty": _json(length_penalty),
+                    "overlong_penalty": _json(overlong_penalty),
+                    "truncation_factor": truncation_factor,
+                },
+            }
+        )
+        with output.open("w", encoding="utf-8") if output else nullcontext() as file:
+            summary = asyncio.run(_write(_lines(request, url, Settings()), file))
+    except ValidationError as error:
+        give_up("; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors())))
+    except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
+        give_up(str(error))
+    _show(summary)
+
+
+async def _lines(request: RecomputeRequest, url: str | None, settings: Settings) -> AsyncIterator[RecomputeLine]:
+    if url is not None:
+        async with AsyncClient(url) as client:
+            async for line in client.recompute(request.run or "", **_rules(request)):
+                yield line
+        return
+    await prepare_store(settings)
+    ledger = SQLLedger(settings.store_url)
+    try:
+        async with aclosing(recomputed(ledger, request, project_id=PROJECT_ID)) as parts:
+            async for part in parts:
+                match part:
+                    case RecomputeStart():
+                        yield RecomputeLine(start=part)
+                    case RecomputedGroup():
+                        yield RecomputeLine(group=part)
+                    case RecomputeSummary():
+                        yield RecomputeLine(summary=part)
+    finally:
+        await ledger.close()
+
+
+def _rules(request: RecomputeRequest) -> Any:
+    rules = {name: getattr(request, name) for name in RecomputeRequest.model_fields if name not in ("run", "reward")}
+    return rules | {name: getattr(request.reward, name) for name in type(request.reward).model_fields}
+
+
+async def _write(lines: AsyncIterator[RecomputeLine], file: TextIO | None) -> RecomputeSummary:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("rewarding requests", total=None)
+        summary, request_id = None, ""
+        async for line in lines:
+            if line.start is not None:
+                progress.update(task, total=line.start.requests)
+            if line.group is not None:
+                if file is not None:
+                    file.write(line.group.model_dump_json() + "\n")
+                progress.advance(task, line.group.request_id != request_id)
+                request_id = line.group.request_id
+            summary = line.summary or summary
+    if summary is None:
+        raise ValueError("the answer has no summary; ask again")
+    return summary
+
+
+def _show(summary: RecomputeSummary) -> None:
+    table = Table("responses", "scored", "partial", "unscored", "verdicts", "missing", "mean reward")
+    mean = "–" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
+    counts = (summary.responses, summary.scored, summary.partial, summary.unscored, summary.verdicts, summary.missing)
+    table.add_row(*(f"{count:,}" for count in counts), mean)
+    out.print(f"[bold]{summary.run or '(no run)'} · {summary.mode}[/]", highlight=False)
+    out.print(table)
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

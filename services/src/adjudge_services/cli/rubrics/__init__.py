@@ -1,0 +1,20 @@
+"""`adjudge rubrics …`: the store from the command line, a file for each group of commands."""
+
+import typer
+
+from adjudge_services.cli.rubrics import changes, diff, discriminate, export, import_, lint, publish, show
+
+app = typer.Typer(help="Publish, find, compare and keep rubrics.", no_args_is_help=True)
+app.command("publish")(publish.publish)
+app.command("show")(show.show)
+app.command("list")(show.list_rubrics)
+app.command("search")(show.search)
+app.command("history")(show.history)
+app.command("diff")(diff.diff)
+app.command("alias")(changes.alias)
+app.command("tag")(changes.tag)
+app.command("retire")(changes.retire)
+app.command("discriminate")(discriminate.discriminate)
+app.command("import")(import_.import_rubrics)
+app.command("export")(export.export)
+app.command("lint")(lint.lint_rubrics)

@@ -1,0 +1,119 @@
+"""`adjudge rubrics alias`, `tag` and `retire`: what changes about a rubric without a new version."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.rubrics.store import with_store
+from judge_server import rubric_changes as changes
+from judge_server.rubrics import PROJECT_ID, find_rubric
+from rubric_store import RubricStore
+from trainer_client.wire import RubricTags, RubricVersion
+
+Name = Annotated[str, typer.Argument(help="For example math/quadratics.")]
+
+
+def alias(
+    name: Name,
+    alias: Annotated[str | None, typer.Argument(help="For example production.")] = None,
+    version: Annotated[int | None, typer.Argument(min=1, help="What it shall stand for.")] = None,
+    expected: Annotated[
+        int | None, typer.Option("--from", min=1, help="Only if it stands for this version now.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the alias away.")] = False,
+) -> None:
+    """Move an alias to a version, or create it; without a version, show what aliases stand for."""
+    if remove and (alias is None or version is not None):
+        give_up("--remove takes the name and the alias, and no version")
+    if expected is not None and version is None and not remove:
+        give_up("--from goes with the version that the alias is moved to, or with --remove")
+    if remove and alias is not None:
+        before = with_store(partial(_remove, name, alias, expected))
+        out.print(f"removed {escape(f'{name}@{alias}')}, which stood for version {before}", highlight=False)
+    elif alias is not None and version is not None:
+        was = with_store(partial(_move, name, alias, version, expected))
+        moved = "" if was is None else f" (was {was})"
+        out.print(f"{escape(f'{name}@{alias}')} → {version}{moved}", highlight=False)
+    else:
+        standing = with_store(partial(_aliases, name))
+        if alias is not None and alias not in standing:
+            give_up(f"{name} has no alias {alias!r}; give a version to create it")
+        for one, number in standing.items():
+            if alias in (None, one):
+                out.print(f"{escape(f'{name}@{one}')} → {number}", highlight=False)
+        if not standing:
+            out.print("no aliases", style="dim")
+
+
+def tag(
+    name: Name,
+    tags: Annotated[list[str] | None, typer.Argument(help="The tags it shall have, in place of those it has.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take all tags away.")] = False,
+) -> None:
+    """Replace the tags of a rubric; without tags, show those it has."""
+    if clear and tags:
+        give_up("--clear takes no tags")
+    found = with_store(partial(_tags, name, tags or None, clear))
+    out.print(escape(", ".join(found.tags)) if found.tags else "[dim]no tags[/]", highlight=False)
+
+
+def retire(
+    reference: Annotated[str, typer.Argument(help="name@3")],
+    reason: Annotated[str | None, typer.Argument(help="Why, and what to use instead.")] = None,
+    restore: Annotated[bool, typer.Option("--restore", help="Take it back into use.")] = False,
+) -> None:
+    """Take a version out of use: it stays readable, and judging by it is refused with the reason."""
+    if restore == (reason is not None):
+        give_up("give the reason for retiring it, or --restore")
+    if reason is not None and not reason.strip():
+        give_up("the reason is empty; say why, and what to use instead")
+    version, current, standing = with_store(partial(_retire, reference, reason and reason.strip()))
+    done = "back in use" if restore else "retired"
+    out.print(f"{done} {escape(version.reference)}", highlight=False)
+    if restore:
+        return
+    if current.retirement:
+        out.print(f"[yellow]no version of {escape(version.name)} is in use now[/]", highlight=False)
+    else:
+        out.print(f"{escape(version.name)} stands for version {current.version}", highlight=False)
+    for one in standing:
+        named = escape(f"{version.name}@{one}")
+        out.print(f"[yellow]{named} still stands for it[/] and is refused until it is moved", highlight=False)
+
+
+async def _aliases(name: str, store: RubricStore) -> dict[str, int]:
+    await find_rubric(store, PROJECT_ID, name)
+    return (await store.aliases(PROJECT_ID, name)).aliases
+
+
+async def _move(name: str, alias: str, version: int, expected: int | None, store: RubricStore) -> int | None:
+    """What it stood for before."""
+    current = (await store.aliases(PROJECT_ID, name)).aliases.get(alias)
+    before = current if expected is None else expected
+    await changes.move_alias(store, PROJECT_ID, name, alias, version, expected=before)
+    return current
+
+
+async def _remove(name: str, alias: str, expected: int | None, store: RubricStore) -> int:
+    current = (await changes.alias_of(store, PROJECT_ID, name, alias)).version
+    await changes.remove_alias(store, PROJECT_ID, name, alias, expected=expected or current)
+    return current
+
+
+async def _tags(name: str, tags: list[str] | None, clear: bool, store: RubricStore) -> RubricTags:
+    if tags or clear:
+        return await changes.replace_tags(store, PROJECT_ID, name, tags or [])
+    return RubricTags(name=name, tags=(await changes.history(store, PROJECT_ID, name, limit=1)).tags)
+
+
+async def _retire(
+    reference: str, reason: str | None, store: RubricStore
+) -> tuple[RubricVersion, RubricVersion, list[str]]:
+    """The version, what the bare name stands for now, and the aliases that stand for the version."""
+    version = await changes.retire(store, PROJECT_ID, reference, reason)
+    aliases = (await store.aliases(PROJECT_ID, version.name)).aliases
+    current = await find_rubric(store, PROJECT_ID, version.name)
+    return version, current, [one for one, number in aliases.items() if number == version.version]

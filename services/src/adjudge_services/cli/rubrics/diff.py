@@ -1,0 +1,90 @@
+"""`adjudge rubrics diff`: what changed between two versions of a rubric, criterion by criterion."""
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from adjudge_services.cli.output import out
+from adjudge_services.cli.rubrics.store import with_store
+from judge_server.rubric_changes import difference
+from judge_server.rubrics import PROJECT_ID
+from trainer_client.wire import Criterion, RubricDiff
+
+_PIECES = re.compile(r"\w+|\s+|[^\w\s]")
+_ALIKE = 0.4
+
+
+def diff(
+    name: Annotated[str, typer.Argument(help="For example math/quadratics.")],
+    before: Annotated[str, typer.Argument(metavar="FROM", help="A version's number, or an alias.")],
+    after: Annotated[str, typer.Argument(metavar="[TO]", help="The same.", show_default=False)] = "latest",
+    as_json: Annotated[bool, typer.Option("--json", help="The difference as JSON.")] = False,
+) -> None:
+    """Show what was added, removed, reworded, reweighted, otherwise changed, or moved."""
+    found = with_store(lambda store: difference(store, PROJECT_ID, name, before, after))
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    out.print(Text(f"{name}@{found.before.version} → {name}@{found.after.version}", style="bold"))
+    for line in _lines(found):
+        out.print(line, soft_wrap=True)
+    out.print(Text(_totals(found), style="dim"))
+
+
+def _lines(found: RubricDiff) -> Iterator[Text]:
+    for added in found.added:
+        yield _whole("+", added.criterion, "green")
+    for removed in found.removed:
+        yield _whole("-", removed.criterion, "red")
+    for reworded in found.reworded:
+        yield Text.assemble(("~ ", "yellow"), (reworded.id, "bold"), "  reworded")
+        yield from _wording(reworded.before, reworded.after)
+    for reweighted in found.reweighted:
+        yield _changed(reweighted.id, "weight", f"{reweighted.before:g}", f"{reweighted.after:g}")
+    for changed in found.changed:
+        yield _changed(changed.id, changed.field, _value(changed.before), _value(changed.after))
+    for move in found.moved:
+        yield _changed(move.id, "place", str(move.before + 1), str(move.after + 1))
+
+
+def _whole(sign: str, criterion: Criterion, style: str) -> Text:
+    weight = f"weight {criterion.weight:g}"
+    return Text.assemble(
+        (f"{sign} ", style), (criterion.id, f"bold {style}"), f"  {criterion.kind}, {weight}  ", criterion.description
+    )
+
+
+def _changed(id_: str, field: str, before: str, after: str) -> Text:
+    return Text.assemble(("~ ", "yellow"), (id_, "bold"), f"  {field} ", (before, "red"), " → ", (after, "green"))
+
+
+def _wording(before: str, after: str) -> Iterator[Text]:
+    """Both wordings; the words that differ stand out where enough of the others are the same."""
+    old, new = _PIECES.findall(before), _PIECES.findall(after)
+    match = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    gone, come = Text("    - ", style="red"), Text("    + ", style="green")
+    marked = match.ratio() >= _ALIKE
+    for kind, i, j, k, m in match.get_opcodes():
+        style = "bold underline" if marked and kind != "equal" else ""
+        gone.append("".join(old[i:j]), style)
+        come.append("".join(new[k:m]), style)
+    yield gone
+    yield come
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{field}={given}" for field, given in value.items() if given not in (None, [], {}))
+    return "none" if value is None else str(value)
+
+
+def _totals(found: RubricDiff) -> str:
+    parts = ("added", "removed", "reworded", "reweighted", "changed", "moved")
+    counts = [f"{len(getattr(found, part))} {part}" for part in parts if getattr(found, part)]
+    return ", ".join([*counts, f"{found.unchanged} unchanged"])

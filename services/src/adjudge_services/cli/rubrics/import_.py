@@ -1,0 +1,149 @@
+"""`adjudge rubrics import`: files and folders of rubrics into the store, each file whole or not at all."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.rubrics.store import with_store
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import FormatError, RubricStore
+from rubric_store.formats import ENDINGS, NamedRubric, Problem, read_file
+
+LARGEST_FILE: Final = 512 * 2**20
+"""Bytes."""
+_PIPED_WIDTH = 160
+
+
+@dataclass
+class ImportedFile:
+    """What became of one file: its rubrics or its problems, and the references published and found unchanged."""
+
+    path: Path
+    rubrics: list[NamedRubric] = field(default_factory=list)
+    problems: tuple[Problem, ...] = ()
+    published: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+
+
+def import_rubrics(
+    paths: Annotated[list[Path], typer.Argument(help="Files, and folders with files in them.", exists=True)],
+    prefix: Annotated[str, typer.Option(help="Put before every name, for example team/.")] = "",
+    format: Annotated[str | None, typer.Option(help="The format of all files; recognised unless given.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read everything, publish nothing.")] = False,
+) -> None:
+    """Publish every rubric of some files; exit with 1 if any file is refused.
+
+    A rubric is called by the name in its file, or by the file's path. A line of a JSONL file is a rubric, called by its
+    id. Of a file in which anything is wrong nothing is published, and all of its problems are listed.
+    """
+    files = list(_files(paths))
+    if not files:
+        give_up(f"no files to import; a folder's files are those that end in {', '.join(sorted(ENDINGS))}")
+    imported = _read(files, format, prefix)
+    if not dry_run:
+        with_store(lambda store: _publish(store, imported))
+    console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
+    console.print(_table(imported, dry_run=dry_run))
+    refused = [file for file in imported if file.problems]
+    for file in refused:
+        for problem in file.problems:
+            _say(file.path, problem)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, PurePath]]:
+    """Each file once, and where it lies below the folder that was given: names are made of that."""
+    seen = set()
+    for path in paths:
+        below = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in below:
+            place = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+            wanted = not path.is_dir() or (file.suffix.lower() in ENDINGS and not any(p[0] == "." for p in place.parts))
+            if wanted and file.is_file() and file.resolve() not in seen:
+                seen.add(file.resolve())
+                yield file, place
+
+
+def _read(files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: str) -> list[ImportedFile]:
+    imported = []
+    first: dict[str, Path] = {}
+    for path, place in files:
+        file = ImportedFile(path)
+        imported.append(file)
+        try:
+            if path.stat().st_size > LARGEST_FILE:
+                raise FormatError([Problem("", f"it is larger than {LARGEST_FILE >> 20} MiB; split it")])
+            rubrics = read_file(path.read_bytes(), place, format, prefix)
+            if taken := [rubric for rubric in rubrics if rubric.name in first]:
+                raise FormatError([_twice(rubric, first[rubric.name]) for rubric in taken])
+        except FormatError as error:
+            file.problems = error.problems
+        except OSError as error:
+            file.problems = (Problem("", f"it cannot be read: {error.strerror}"),)
+        else:
+            file.rubrics = rubrics
+            first.update({rubric.name: path for rubric in rubrics})
+    return imported
+
+
+def _twice(rubric: NamedRubric, path: Path) -> Problem:
+    return Problem("name", f"{path} gives a rubric {rubric.name!r} too; rename one", rubric.line)
+
+
+async def _publish(store: RubricStore, imported: Sequence[ImportedFile]) -> None:
+    columns = (TextColumn("publishing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("", total=sum(len(file.rubrics) for file in imported))
+        for file in imported:
+            for rubric in file.rubrics:
+                document = rubric.document
+                version, added = await store.publish(
+                    PROJECT_ID,
+                    rubric.name,
+                    document.content,
+                    metadata=document.metadata,
+                    tags=document.tags,
+                    lineage=document.lineage,
+                )
+                (file.published if added else file.unchanged).append(version.reference)
+                progress.advance(task)
+
+
+def _table(imported: Sequence[ImportedFile], *, dry_run: bool) -> Table:
+    table = Table("file", "rubric", "criteria", "result")
+    for file in imported:
+        criteria = str(sum(len(rubric.document.content.criteria) for rubric in file.rubrics))
+        if file.problems:
+            count = len(file.problems)
+            what = f"[bold red]refused[/]: {count} problem{'s' if count > 1 else ''}"
+            table.add_row(escape(str(file.path)), "", "", what)
+        else:
+            table.add_row(escape(str(file.path)), _called(file), criteria, _result(file, dry_run=dry_run))
+    return table
+
+
+def _called(file: ImportedFile) -> str:
+    return file.rubrics[0].name if len(file.rubrics) == 1 else f"{len(file.rubrics)}, {file.rubrics[0].name} …"
+
+
+def _result(file: ImportedFile, *, dry_run: bool) -> str:
+    if dry_run:
+        return "can be published"
+    if len(file.rubrics) == 1:
+        return f"[green]published[/] {file.published[0]}" if file.published else f"unchanged: {file.unchanged[0]}"
+    return f"[green]published[/] {len(file.published)}, unchanged {len(file.unchanged)}"
+
+
+def _say(path: Path, problem: Problem) -> None:
+    where = f"{path}:{problem.line}" if problem.line else str(path)
+    text = f"{problem.place}: {problem.message}" if problem.place else problem.message
+    err.print(f"[red]{escape(where)}:[/] {escape(text)}", highlight=False, soft_wrap=True)

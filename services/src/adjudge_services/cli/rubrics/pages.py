@@ -1,0 +1,22 @@
+"""The pages of a list, fetched while one store is open."""
+
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import RubricStore
+from trainer_client.wire import RubricSummary
+
+_PAGE = 500
+
+
+async def summaries(
+    store: RubricStore, *, prefix: str = "", tag: str | None = None, text: str = "", most: int | None = None
+) -> tuple[list[RubricSummary], bool]:
+    """Rubrics by name, up to `most` of them; whether there are more."""
+    found: list[RubricSummary] = []
+    after: str | None = None
+    while True:
+        limit = _PAGE if most is None else min(_PAGE, most - len(found))
+        page = await store.list(PROJECT_ID, prefix=prefix, tag=tag, text=text, after=after, limit=limit)
+        found += page.rubrics
+        after = page.next_cursor
+        if after is None or len(found) == most:
+            return found, after is not None

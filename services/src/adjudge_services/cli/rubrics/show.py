@@ -1,0 +1,137 @@
+"""`adjudge rubrics show`, `list`, `search` and `history`: what the store holds."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from adjudge_services.cli.output import out
+from adjudge_services.cli.rubrics.pages import summaries
+from adjudge_services.cli.rubrics.store import with_store
+from judge_server.rubric_changes import history as history_of
+from judge_server.rubrics import PROJECT_ID, find_rubric
+from rubric_store import RubricStore
+from trainer_client.wire import Lineage, RubricHistory, RubricSummary, RubricVersion
+
+Most = Annotated[int, typer.Option("--limit", min=1, help="How many to show at most.")]
+Tag = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
+
+
+def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")]) -> None:
+    """Print a version: where it is from, whether it is in use, and its criteria."""
+    version, aliases = with_store(partial(_version, reference))
+    standing = [alias for alias, number in aliases.items() if number == version.version]
+    for label, text in _about(version, standing):
+        out.print(f"[dim]{label:<9}[/] {escape(text)}", highlight=False, soft_wrap=True)
+    table = Table("id", "kind", "weight", "criterion")
+    table.columns[2].justify = "right"
+    for criterion in version.criteria:
+        table.add_row(criterion.id, criterion.kind, f"{criterion.weight:g}", escape(criterion.description))
+    out.print(table)
+
+
+def list_rubrics(
+    prefix: Annotated[str, typer.Argument(help="Only names that begin with this.")] = "",
+    tag: Tag = None,
+    most: Most = 1_000,
+) -> None:
+    """List rubrics by name, each with the version its bare name stands for."""
+    _print(*with_store(partial(summaries, prefix=prefix, tag=tag, most=most)), most)
+
+
+def search(
+    words: Annotated[list[str], typer.Argument(help="Each is the beginning of a word in a criterion.")],
+    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    tag: Tag = None,
+    most: Most = 1_000,
+) -> None:
+    """List the rubrics whose criteria hold all of some words, whatever their case."""
+    _print(*with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), most=most)), most)
+
+
+def history(
+    name: Annotated[str, typer.Argument(help="For example math/quadratics.")],
+    most: Most = 100,
+) -> None:
+    """List the versions of a rubric, the newest first."""
+    found, more = with_store(partial(_history, name, most))
+    table = Table("version", "from", "criteria", "published", "made by", "aliases", "retired")
+    for column in table.columns[:3]:
+        column.justify = "right"
+    for version in found.versions:
+        table.add_row(
+            str(version.version),
+            "" if version.parent is None else str(version.parent),
+            str(version.criteria_count),
+            f"{version.created_at:%Y-%m-%d %H:%M}",
+            escape(_maker(version.lineage)),
+            ", ".join(version.aliases),
+            escape(version.retirement.reason) if version.retirement else "",
+            style="dim" if version.retirement else "",
+        )
+    out.print(table)
+    if found.tags:
+        out.print(f"[dim]tags[/] {', '.join(found.tags)}", highlight=False)
+    if more:
+        out.print(f"the newest {most}; --limit shows more", style="dim", highlight=False)
+
+
+def _print(found: list[RubricSummary], more: bool, most: int) -> None:
+    if not found:
+        out.print("no rubrics", style="dim")
+        return
+    table = Table("name", "version", "criteria", "published", "tags", "aliases")
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    for row in found:
+        table.add_row(
+            row.name,
+            f"{row.latest_version} retired" if row.retired else str(row.latest_version),
+            str(row.criteria_count),
+            f"{row.created_at:%Y-%m-%d %H:%M}",
+            ", ".join(row.tags),
+            ", ".join(f"{alias} → {version}" for alias, version in row.aliases.items()),
+            style="dim" if row.retired else "",
+        )
+    out.print(table)
+    if more:
+        out.print(f"the first {most}; narrow the list, or show more with --limit", style="dim", highlight=False)
+
+
+async def _version(reference: str, store: RubricStore) -> tuple[RubricVersion, dict[str, int]]:
+    found = await find_rubric(store, PROJECT_ID, reference)
+    return found, (await store.aliases(PROJECT_ID, found.name)).aliases
+
+
+async def _history(name: str, most: int, store: RubricStore) -> tuple[RubricHistory, bool]:
+    page = await history_of(store, PROJECT_ID, name, limit=min(most, 500))
+    versions = list(page.versions)
+    while page.next_cursor is not None and len(versions) < most:
+        page = await history_of(store, PROJECT_ID, name, after=page.next_cursor, limit=min(most - len(versions), 500))
+        versions += page.versions
+    return page.model_copy(update={"versions": tuple(versions)}), page.next_cursor is not None
+
+
+def _about(version: RubricVersion, aliases: list[str]) -> list[tuple[str, str]]:
+    lines = [("rubric", version.reference), ("digest", version.digest)]
+    parent = "" if version.parent is None else f", from version {version.parent}"
+    lines.append(("published", f"{version.created_at:%Y-%m-%d %H:%M} UTC{parent}"))
+    if version.retirement:
+        lines.append(("retired", f"{version.retirement.at:%Y-%m-%d %H:%M} UTC: {version.retirement.reason}"))
+    if aliases:
+        lines.append(("aliases", ", ".join(aliases)))
+    if version.lineage:
+        given = version.lineage.model_dump(mode="json", exclude_defaults=True)
+        lines.append(("made by", ", ".join(f"{field.replace('_', ' ')} {value}" for field, value in given.items())))
+    if version.metadata:
+        lines.append(("metadata", ", ".join(f"{field} {value}" for field, value in version.metadata.items())))
+    return lines
+
+
+def _maker(lineage: Lineage | None) -> str:
+    if lineage is None:
+        return ""
+    made = " ".join(part for part in (lineage.generator, lineage.model and f"({lineage.model})") if part)
+    return ", ".join(part for part in (lineage.author, made) if part)

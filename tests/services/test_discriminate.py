@@ -1,0 +1,108 @@
+"""`adjudge rubrics discriminate`: known good and bad responses in, how well a rubric tells them apart out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+
+RUN = CliRunner()
+FINDS = {"method": "contains", "all_of": ["because"]}
+RUBRIC = {
+    "criteria": [
+        {"id": "reason", "description": "Gives a reason.", "verification": FINDS},
+        {"id": "polite", "description": "Says please.", "verification": {"method": "contains", "all_of": ["please"]}},
+    ]
+}
+PAIR = {"prompt": "Is 7 prime?", "good": ["Yes, because nothing divides it."], "bad": ["Yes.", "No, please."]}
+
+
+def lines(tmp_path: Path, *rows: Any) -> str:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def rubric(tmp_path: Path) -> str:
+    path = tmp_path / "rubric.json"
+    path.write_text(json.dumps(RUBRIC))
+    return str(path)
+
+
+def discriminate(tmp_path: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
+    """Run it on programs alone, and read the figures it wrote."""
+    written = tmp_path / "figures.json"
+    result = RUN.invoke(
+        app, ["rubrics", "discriminate", *arguments, "--engine", "scripted://no", "--output", str(written)]
+    )
+    assert "Traceback" not in result.output
+    return result, json.loads(written.read_text()) if written.exists() else {}
+
+
+def test_a_rubric_that_tells_good_from_bad_is_seen_with_each_criterion_by_itself(tmp_path: Path, rubric: str) -> None:
+    result, found = discriminate(tmp_path, lines(tmp_path, PAIR, PAIR | {"bad": "No."}), "--rubric", rubric)
+    assert result.exit_code == 0
+    assert (found["prompts"], found["good"], found["bad"], found["unscored"]) == (2, 2, 3, 0)
+    assert found["ordered"] == pytest.approx((0.75 + 1) / 2)
+    differences = {one["criterion"]: one["difference"] for one in found["criteria"]}
+    assert differences == {"reason": 1.0, "polite": pytest.approx(-1 / 3)}
+    assert "good ranks above bad 0.88 of the time" in result.stdout
+    assert "tells them apart" in result.stdout
+    assert "points the wrong way" in result.stdout
+
+
+def test_each_line_may_have_a_rubric_of_its_own(tmp_path: Path) -> None:
+    swapped = {"criteria": [RUBRIC["criteria"][1]]}
+    result, found = discriminate(tmp_path, lines(tmp_path, PAIR | {"rubric": RUBRIC}, PAIR | {"rubric": swapped}))
+    assert result.exit_code == 0
+    assert "of 2 rubrics: 1 above chance, 0 at chance, 1 below, 0 not judged" in result.stdout
+    assert len({one["rubric"] for one in found["criteria"]}) == 2
+
+
+def test_a_rubric_below_the_bar_fails_the_command(tmp_path: Path, rubric: str) -> None:
+    result, _ = discriminate(tmp_path, lines(tmp_path, PAIR), "--rubric", rubric, "--at-least", "0.9")
+    assert result.exit_code == 1
+    assert "ordered 0.75 of the time, which is less than 0.9" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("{", "JSON"),
+        ("7", "object"),
+        ({"prompt": "x", "good": "a"}, "bad: expected a response"),
+        (PAIR | {"bad": []}, "bad: expected a response"),
+        (PAIR | {"good": 3}, "good: expected a response"),
+        (PAIR | {"responses": ["a"]}, "good and bad"),
+        (PAIR | {"promt": "x"}, "promt"),
+        (PAIR | {"rubric": "no/such"}, "no/such"),
+    ],
+    ids=str,
+)
+def test_a_bad_line_is_reported_by_its_number_and_the_others_are_judged(
+    tmp_path: Path, rubric: str, bad: Any, says: str
+) -> None:
+    result, found = discriminate(tmp_path, lines(tmp_path, PAIR, bad), "--rubric", rubric)
+    assert result.exit_code == 1
+    assert "pairs.jsonl:2:" in result.stderr
+    assert says in result.stderr
+    assert found["prompts"] == 1
+
+
+def test_without_a_rubric_nothing_is_judged_and_the_line_is_named(tmp_path: Path) -> None:
+    result, found = discriminate(tmp_path, lines(tmp_path, PAIR))
+    assert result.exit_code == 1
+    assert not found
+    assert "pairs.jsonl:1: has no rubric" in result.stderr
+
+
+def test_where_one_side_cannot_be_rewarded_nothing_is_claimed(tmp_path: Path) -> None:
+    too_deep = {"criteria": [{"id": "a", "description": "x", "verification": {"method": "regex", "pattern": "(a+)+$"}}]}
+    result, _ = discriminate(tmp_path, lines(tmp_path, PAIR | {"good": "a" * 40 + "!", "rubric": too_deep}))
+    assert result.exit_code == 1
+    assert "nothing can be compared" in result.stderr

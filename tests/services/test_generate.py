@@ -1,0 +1,209 @@
+"""`adjudge generate`, as a user types it, and killed in the middle."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adjudge_services.cli.main import app
+from adjudge_services.settings import Settings
+from judge_server.generation.registry import GENERATORS
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import RubricStore
+from tests.judge_server.generation.toy import ToyGenerator, good, lines, questions, read_lines
+from tests.services.writing_model import WritingModel, writing_model
+from trainer_client.wire import RubricVersion
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def model() -> Iterator[WritingModel]:
+    with writing_model() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines(*questions(6)))
+    return path
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def generate(model: WritingModel, file: Path, out: Path, *options: str) -> Result:
+    return RUN.invoke(app, ["generate", "toy", str(file), "--out", str(out), "--engine", model.url, *options])
+
+
+def found(reference: str) -> RubricVersion | None:
+    async def find() -> RubricVersion | None:
+        store = RubricStore(Settings().store_url)
+        try:
+            return await store.find(PROJECT_ID, reference)
+        finally:
+            await store.close()
+
+    return asyncio.run(find())
+
+
+def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Path, out: Path) -> None:
+    result = generate(model, file, out, "--prefix", "team/", "--set", "most=5")
+    assert result.exit_code == 0, result.output
+    assert "6 rubrics from 6 inputs" in result.stdout
+    assert "6 new in the store" in result.stderr
+    for record, line in zip(read_lines(out / "rubrics.jsonl"), read_lines(out / "published.jsonl"), strict=True):
+        version = found(line["reference"])
+        assert version is not None
+        assert version.reference.startswith("team/toy/")
+        assert [c.model_dump(mode="json", exclude_none=True) for c in version.criteria] == record["criteria"]
+        assert version.lineage is not None
+        assert (version.lineage.generator, version.lineage.model) == ("toy", "writer")
+        assert version.lineage.parameters == {"most": 5, "temperature": 0.0}
+        assert version.lineage.source_digest == record["source_digest"]
+        assert (version.lineage.operation_id or "").startswith("op-")
+        assert version.metadata == record["metadata"]
+
+
+def test_a_run_leaves_statistics_a_plot_and_splits(model: WritingModel, file: Path, out: Path) -> None:
+    generate(model, file, out, "--no-publish")
+    statistics = json.loads((out / "statistics.json").read_text())
+    assert (statistics["inputs"], statistics["rubrics"], statistics["criteria_counts"]) == (6, 6, {"3": 6})
+    assert (out / "statistics.svg").read_text().startswith("<?xml")
+    splits = {path.stem: read_lines(path) for path in (out / "splits").iterdir()}
+    assert set(splits) == {"train", "validation", "test"}
+    assert sum(map(len, splits.values())) == 6
+    for split, records in splits.items():
+        assert {record["split"] for record in records} <= {split}
+    assert (out / "published.jsonl").read_bytes() == b""
+
+
+def test_the_same_command_again_asks_nothing_and_says_so(model: WritingModel, file: Path, out: Path) -> None:
+    generate(model, file, out)
+    before = len(model.questions)
+    again = generate(model, file, out)
+    assert again.exit_code == 0
+    assert len(model.questions) == before
+    assert "6 rubrics, 6 inputs done before; 0 calls" in again.stderr
+
+
+def test_what_cannot_be_read_is_said_by_line_and_makes_the_command_fail(
+    model: WritingModel, file: Path, out: Path
+) -> None:
+    file.write_bytes(lines({"question": "What?"}, b"[broken\n", {"question": "What?"}))
+    result = generate(model, file, out)
+    assert result.exit_code == 1
+    assert "line 2, refused: not JSON" in result.stderr
+    assert "line 3, repeated: it has the content of line 1" in result.stderr
+    assert "1 rubric from 1 input" in result.stdout
+
+
+def test_discards_are_counted_and_are_no_failure(file: Path, out: Path) -> None:
+    with writing_model(lambda question: "No." if "2 times" in question else good(question)) as model:
+        result = generate(model, file, out)
+    assert result.exit_code == 0
+    assert "1 unreadable" in result.stdout
+    assert "5 rubrics from 6 inputs" in result.stdout
+    assert "discarded.jsonl" in result.stderr
+
+
+def test_an_engine_that_goes_away_ends_the_run_and_the_next_one_goes_on(file: Path, out: Path) -> None:
+    file.write_bytes(lines(*questions(40)))
+    with writing_model() as model:
+        model.pause = lambda: setattr(model, "down", len(model.questions) >= 4)
+        result = generate(model, file, out)
+        assert result.exit_code == 1
+        assert "the model is gone" in result.stderr
+        assert "give the same command again to go on" in result.stderr
+        kept = len(read_lines(out / "rubrics.jsonl"))
+        assert 1 <= kept < 40
+        model.pause, model.down = (lambda: None), False
+        result = generate(model, file, out)
+    assert result.exit_code == 0
+    assert f"{kept} inputs done before" in result.stderr
+    assert "40 rubrics from 40 inputs" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["generate", "nothing"], "adjudge generate KIND INPUT.jsonl --out DIR"),
+        (["generate", "nothing", "IN", "--out", "OUT"], "there is no generator 'nothing'"),
+        (["generate", "toy", "IN", "--out", "OUT", "--set", "most=many"], "most"),
+        (["generate", "toy", "IN", "--out", "OUT", "--set", "mist=3"], "mist"),
+        (["generate", "toy", "IN", "--out", "OUT", "--set", "most"], "NAME=VALUE"),
+        (["generate", "toy", "IN", "--out", "OUT", "--engine", "nowhere://"], "engine scheme"),
+        (["generate", "toy", "IN", "--out", "OUT", "--engine", "openai+http://127.0.0.1:9/v1"], "127.0.0.1:9"),
+    ],
+)
+def test_a_command_that_cannot_work_says_why(file: Path, out: Path, arguments: list[str], says: str) -> None:
+    given = [{"IN": str(file), "OUT": str(out)}.get(word, word) for word in arguments]
+    if "--engine" not in given:
+        given += ["--engine", "scripted://hash"]
+    result = RUN.invoke(app, given)
+    assert result.exit_code != 0
+    assert says in result.output
+    assert "Traceback" not in result.output
+
+
+def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None:
+    shown = RUN.invoke(app, ["generate", "--list"])
+    assert shown.exit_code == 0
+    for word in ("toy", "answer → criteria", "question (needed)", "most=4", *GENERATORS):
+        assert word in shown.stdout
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, out: Path, end: signal.Signals) -> None:
+    file.write_bytes(lines(*questions(12)))
+    halfway, go = threading.Event(), threading.Event()
+    with writing_model() as model:
+
+        def pause() -> None:
+            if len(model.questions) > 6:
+                halfway.set()
+                go.wait(30)
+
+        model.pause = pause
+        command = [sys.executable, "-m", "tests.services.toy_cli", "generate", "toy", str(file), "--out", str(out)]
+        first = subprocess.Popen([*command, "--engine", model.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not halfway.wait(0.1):
+            assert first.poll() is None, first.communicate()[1]
+        first.send_signal(end)
+        _, said = first.communicate(timeout=30)
+        assert first.returncode == (-signal.SIGKILL if end == signal.SIGKILL else 130), said
+        if end == signal.SIGINT:
+            assert b"Give the same command again to go on" in said
+        model.pause = lambda: None
+        go.set()
+        kept = {record["metadata"]["question"] for record in read_lines(out / "rubrics.jsonl")}
+        assert 1 <= len(kept) < 12
+        asked = list(model.questions)
+        second = subprocess.run([*command, "--engine", model.url], capture_output=True, timeout=60, check=False)
+        assert second.returncode == 0, second.stderr
+        assert not kept & set(model.questions[len(asked) :]), "what was done is not asked again"
+    records = read_lines(out / "rubrics.jsonl")
+    assert Counter(record["metadata"]["question"] for record in records) == Counter(
+        row["question"] for row in questions(12)
+    )
+    references = [line["reference"] for line in read_lines(out / "published.jsonl")]
+    assert len(references) == len(set(references)) == 12
+    assert all(reference.endswith("@1") for reference in references)
+    operations = [json.loads(path.read_text()) for path in out.glob(".operations/*/operation.json")]
+    assert [operation["state"] for operation in operations] == ["done"], "the operation went on, none was added"

@@ -1,0 +1,203 @@
+"""`adjudge rubrics import`, `export` and `lint`, as a user types them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adjudge_services.cli.main import app
+
+RUN = CliRunner()
+SRAR = "<SUGGEST> Adds both equations.\n<PITFALL> Forgets the root.\n<ANSWER> Four.\n"
+YAML = """tags: [algebra]
+metadata: {owner: Ann}
+lineage: {author: Ann}
+criteria:
+  - {id: sum, description: Adds both equations., kind: factual, weight: 3}
+  - {id: why, description: Tells why the root is the only one., kind: process, weight: 2, name: Reasons}
+"""
+
+
+def rubrics(*arguments: str) -> Result:
+    """Run `adjudge rubrics …`."""
+    return RUN.invoke(app, ["rubrics", *arguments])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two rubrics in formats of their own, a data set of two, and what is none of them."""
+    files = tmp_path / "files"
+    (files / "math").mkdir(parents=True)
+    (files / ".hidden").mkdir()
+    (files / "math" / "Quadratics.yaml").write_text(YAML)
+    (files / "roots.txt").write_text(SRAR)
+    (files / "data.jsonl").write_text('{"id": 7, "questions": ["Is it four?"]}\n{"questions": ["Is it five?"]}\n')
+    (files / "notes.md").write_text("Nothing.")
+    (files / ".hidden" / "x.yaml").write_text("broken: [")
+    return files
+
+
+def test_a_folder_is_published_under_the_names_of_its_files(folder: Path) -> None:
+    first = rubrics("import", str(folder), "--prefix", "team/")
+    assert first.exit_code == 0, first.output
+    for name in ("team/math/quadratics@1", "team/roots@1", "published 2, unchanged 0"):
+        assert name in first.stdout
+    listed = rubrics("list", "team/").stdout
+    assert all(name in listed for name in ("team/data/7", "team/data/line-2", "team/math/quadratics", "team/roots"))
+    again = rubrics("import", str(folder), "--prefix", "team/")
+    assert "unchanged: team/roots@1" in again.stdout
+    assert "published 0, unchanged 2" in again.stdout
+
+
+def test_a_broken_file_publishes_nothing_and_tells_every_problem_by_its_line(folder: Path) -> None:
+    (folder / "broken.yaml").write_text("criteria:\n- {id: a, description: x}\n- {id: a}\n- {id: b, weight: x}\n")
+    (folder / "rows.jsonl").write_text('{"questions": ["Is it?"]}\n{"questions": [3]}\n')
+    result = rubrics("import", str(folder))
+    assert result.exit_code == 1
+    for where in (
+        "broken.yaml:3: criteria[1].id",
+        "broken.yaml:3: criteria[1].description",
+        "rows.jsonl:2: questions[0]",
+    ):
+        assert where in result.stderr
+    for where in ("broken.yaml:4: criteria[2].description", "broken.yaml:4: criteria[2].weight"):
+        assert where in result.stderr
+    listed = rubrics("list").stdout
+    assert "roots" in listed
+    assert "broken" not in listed
+    assert "rows" not in listed
+
+
+def test_a_dry_run_reads_everything_and_publishes_nothing(folder: Path) -> None:
+    result = rubrics("import", str(folder), "--dry-run")
+    assert result.exit_code == 0
+    assert result.stdout.count("can be published") == 3
+    assert "roots" not in rubrics("list").stdout
+
+
+def test_two_files_of_one_name_are_told_of_each_other(folder: Path) -> None:
+    (folder / "roots.yaml").write_text(YAML)
+    result = rubrics("import", str(folder))
+    assert result.exit_code == 1
+    assert "roots.txt gives a rubric 'roots' too" in result.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[" * 100_000, b"PK\x03\x04"])
+def test_any_file_at_all_is_refused_without_a_trace(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    result = rubrics("import", str(tmp_path / "a.json"))
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "a.json:1" in result.stderr
+
+
+def test_a_folder_without_rubrics_and_a_file_that_may_not_be_read_are_said(tmp_path: Path) -> None:
+    assert "no files to import" in rubrics("import", str(tmp_path)).stderr
+    if os.geteuid() != 0:
+        locked = tmp_path / "a.yaml"
+        locked.write_text(YAML)
+        locked.chmod(0)
+        assert "cannot be read" in rubrics("import", str(tmp_path)).stderr
+
+
+def test_what_was_imported_is_exported_with_all_that_stood_beside_it(folder: Path, tmp_path: Path) -> None:
+    rubrics("import", str(folder), "--prefix", "team/")
+    shown = rubrics("export", "team/math/quadratics")
+    assert shown.exit_code == 0
+    assert shown.stderr == ""
+    assert (
+        "name: team/math/quadratics\ntags:\n- algebra\nmetadata:\n  owner: Ann\nlineage:\n  author: Ann\n"
+        in shown.stdout
+    )
+    out = tmp_path / "out"
+    written = rubrics("export", "--prefix", "team/", "--out", str(out))
+    assert written.exit_code == 0
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*.yaml")) == [
+        "team/data/7.yaml",
+        "team/data/line-2.yaml",
+        "team/math/quadratics.yaml",
+        "team/roots.yaml",
+    ]
+    back = rubrics("import", str(out))
+    assert back.stdout.count("unchanged: ") == 4
+
+
+def test_what_a_format_cannot_hold_is_said_and_a_rubric_it_cannot_hold_is_refused(folder: Path, tmp_path: Path) -> None:
+    rubrics("import", str(folder))
+    result = rubrics("export", "math/quadratics", "roots", "--format", "rgr", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    said = " ".join(result.stderr.split())
+    assert 'math/quadratics@1: rgr cannot hold the rubric: tags ["algebra"] is left out' in said
+    assert 'criterion why: name "Reasons" is left out' in said
+    assert "roots@1: refused criterion s1: RGR knows factual and process criteria only" in said
+    assert json.loads((tmp_path / "out" / "math" / "quadratics.json").read_text())[0]["weight"] == 3
+    assert not (tmp_path / "out" / "roots.json").exists()
+
+
+def test_a_file_that_is_there_is_kept_unless_it_may_be_replaced(folder: Path, tmp_path: Path) -> None:
+    rubrics("import", str(folder))
+    (tmp_path / "roots.txt").write_text("mine")
+    to = ("roots", "--format", "srar", "--out", str(tmp_path))
+    kept = rubrics("export", *to)
+    assert (kept.exit_code, (tmp_path / "roots.txt").read_text()) == (1, "mine")
+    assert "--force" in kept.stderr
+    assert rubrics("export", *to, "--force").exit_code == 0
+    assert (tmp_path / "roots.txt").read_text() == SRAR
+
+
+def test_versions_of_one_name_are_exported_side_by_side(folder: Path, tmp_path: Path) -> None:
+    rubrics("import", str(folder))
+    (folder / "roots.txt").write_text(SRAR + "<BONUS> Draws it.\n")
+    rubrics("import", str(folder))
+    rubrics("export", "roots@1", "roots@2", "--out", str(tmp_path / "out"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["roots@1.yaml", "roots@2.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["export"], "one of the two"),
+        (["export", "a", "--prefix", "b"], "one of the two"),
+        (["export", "--prefix", "nothing/"], "no rubric's name begins with"),
+        (["export", "team/none"], "There is no rubric"),
+        (["export", "a", "--format", "toml"], "'toml' is unknown"),
+        (["lint", "team/none"], "There is no rubric"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_a_way_out(arguments: list[str], says: str) -> None:
+    result = rubrics(*arguments)
+    assert result.exit_code == 1
+    assert says in " ".join(result.stderr.split())
+
+
+def test_lint_looks_through_files_and_the_store_and_exits_by_what_it_finds(folder: Path) -> None:
+    rubrics("import", str(folder))
+    clean = rubrics("lint", "roots", str(folder / "roots.txt"))
+    assert (clean.exit_code, clean.stdout) == (0, "2 rubrics: 0 errors, 0 warnings, 0 notes\n")
+    found = rubrics("lint", str(folder / "math" / "Quadratics.yaml"))
+    assert found.exit_code == 0
+    assert "warning rgr-count  (the rubric)" in found.stdout
+    assert rubrics("lint", str(folder / "math" / "Quadratics.yaml"), "--strict").exit_code == 1
+    asked = rubrics("lint", "math/quadratics", "--for", "srar", "--json")
+    assert asked.exit_code == 1
+    lines = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert {line["code"] for line in lines} == {"srar-suggest", "srar-answer", "srar-kind"}
+    assert all(line["rubric"] == "math/quadratics@1" and line["advice"] for line in lines)
+
+
+def test_lint_counts_findings_by_the_hundred_criteria(folder: Path) -> None:
+    (folder / "data.jsonl").write_text(
+        '{"questions": ["Is it nice?", "Is it four?"]}\n{"questions": ["Is it five?"]}\n'
+    )
+    result = rubrics("lint", str(folder / "data.jsonl"), "--summary")
+    assert "3 criteria" in result.stdout
+    assert "33.3" in result.stdout
+
+
+def test_lint_of_a_file_that_cannot_be_read_exits_with_2(folder: Path) -> None:
+    (folder / "a.json").write_text("{")
+    result = rubrics("lint", str(folder / "a.json"))
+    assert result.exit_code == 2
+    assert "a.json: line 1" in result.stderr

@@ -1,0 +1,185 @@
+"""`adjudge rubrics`, as a team uses it for years: publish, find, compare, move aliases, tag and retire."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+
+RUN = CliRunner()
+FIRST = [
+    {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},
+    {"id": "method", "kind": "process", "description": "Divides the distance by the time."},
+    {"id": "units", "description": "Names the units."},
+]
+SECOND = [
+    {"id": "method", "kind": "process", "weight": 2, "description": "Divides the whole distance by the time."},
+    {"id": "units", "kind": "pitfall", "tags": ["style"], "description": "Names the units."},
+    {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},
+    {"id": "polite", "description": "Is [bold]polite[/bold]."},
+]
+
+
+def rubrics(*arguments: str | Path) -> Result:
+    """Run `adjudge rubrics …` on a wide terminal."""
+    return RUN.invoke(app, ["rubrics", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Two files, of which the first is published as `team/speed@1` and the second as `team/speed@2`."""
+    paths = (tmp_path / "first.json", tmp_path / "second.json")
+    for path, criteria in zip(paths, (FIRST, SECOND), strict=True):
+        path.write_text(json.dumps({"criteria": criteria}))
+        assert rubrics("publish", "team/speed", path).exit_code == 0
+    return paths
+
+
+def said(result: Result) -> str:
+    """What a command that failed said, on one line; it printed nothing else."""
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    return " ".join(result.stderr.split())
+
+
+def test_what_is_published_beside_the_criteria_is_shown(files: tuple[Path, Path]) -> None:
+    rubrics("publish", "team/b", files[0], "--tag", "math", "--tag", "sure", "--meta", "ticket=7", "--author", "Ada")
+    shown = rubrics("show", "team/b").stdout
+    assert "author Ada" in shown
+    assert "ticket 7" in shown
+    assert "math, sure" in rubrics("history", "team/b").stdout
+    again = rubrics("publish", "team/b", files[0], "--meta", "ticket=8")
+    assert "stand as they were published" in again.stdout
+    assert "ticket 7" in rubrics("show", "team/b").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--meta", "ticket"], "--meta takes KEY=VALUE"),
+        (["--meta", "=7"], "--meta takes KEY=VALUE"),
+        (["--tag", "No Tag"], "tags.0"),
+        (["--parent", "9"], "there is no team/speed@9 to descend from; its versions are 1 to 2"),
+        (["--author", " "], "author"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(files: tuple[Path, Path], options: list[str], says: str) -> None:
+    files[0].write_text(json.dumps({"criteria": FIRST[:2]}))
+    assert says in said(rubrics("publish", "team/speed", files[0], *options))
+    assert "team/speed@2" in rubrics("show", "team/speed").stdout
+
+
+def test_a_difference_is_shown_criterion_by_criterion(files: tuple[Path, Path]) -> None:
+    shown = rubrics("diff", "team/speed", "1").stdout
+    for part in (
+        "team/speed@1 → team/speed@2",
+        "+ polite  point, weight 1  Is [bold]polite[/bold].",
+        "- Divides the distance by the time.",
+        "+ Divides the whole distance by the time.",
+        "method  weight 1 → 2",
+        "units  kind point → pitfall",
+        "units  tags none → style",
+        "answer  place 1 → 3",
+        "1 added, 1 reworded, 1 reweighted, 2 changed, 1 moved, 0 unchanged",
+    ):
+        assert part in shown
+    assert "- polite" in rubrics("diff", "team/speed", "2", "1").stdout
+    assert json.loads(rubrics("diff", "team/speed", "1", "--json").stdout)["after"]["version"] == 2
+    assert "Did you mean" in said(rubrics("diff", "team/sped", "1"))
+
+
+def test_lists_and_searches_show_tags_and_aliases(files: tuple[Path, Path]) -> None:
+    rubrics("publish", "team/other", files[0], "--tag", "math")
+    rubrics("alias", "team/speed", "production", "1")
+    listed = rubrics("list").stdout
+    assert "production → 1" in listed
+    assert "math" in listed
+    assert "team/speed" not in rubrics("list", "--tag", "math").stdout
+    assert "team/other" not in rubrics("search", "DIVIDES", "pol").stdout
+    assert "team/speed" in rubrics("search", "DIVIDES", "pol").stdout
+    assert "no rubrics" in rubrics("search", "nothing").stdout
+    assert "the first 1" in rubrics("list", "--limit", "1").stdout
+
+
+def test_a_history_shows_parents_aliases_and_reasons(files: tuple[Path, Path]) -> None:
+    rubrics("publish", "team/speed", files[0], "--parent", "1")
+    rubrics("alias", "team/speed", "production", "2")
+    rubrics("retire", "team/speed@1", "Rewards [guessing].")
+    shown = rubrics("history", "team/speed").stdout
+    assert "Rewards [guessing]." in shown
+    assert "production" in shown
+    assert "the newest 1" in rubrics("history", "team/speed", "--limit", "1").stdout
+    assert "Did you mean 'team/speed'" in said(rubrics("history", "team/sped"))
+
+
+def test_an_alias_is_made_moved_shown_and_removed(files: tuple[Path, Path]) -> None:
+    assert "no aliases" in rubrics("alias", "team/speed").stdout
+    assert rubrics("alias", "team/speed", "production", "1").stdout == "team/speed@production → 1\n"
+    assert rubrics("alias", "team/speed", "production", "2", "--from", "1").stdout == (
+        "team/speed@production → 2 (was 1)\n"
+    )
+    assert rubrics("alias", "team/speed", "production").stdout == "team/speed@production → 2\n"
+    assert "team/speed@2" in rubrics("show", "team/speed@production").stdout
+    assert "which stood for version 2" in rubrics("alias", "team/speed", "production", "--remove").stdout
+    assert "no aliases" in rubrics("alias", "team/speed").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["production", "2", "--from", "2"], "stands for version 1 now"),
+        (["production", "--remove", "--from", "2"], "stands for version 1 now"),
+        (["production", "9"], "Did you mean 'team/speed@2'"),
+        (["canary"], "has no alias 'canary'"),
+        (["canary", "--remove"], "There is no rubric 'team/speed@canary'"),
+        (["latest", "1"], "always stands for the newest"),
+        (["--remove"], "--remove takes the name and the alias"),
+        (["--from", "1"], "--from goes with"),
+    ],
+)
+def test_a_move_that_cannot_be_made_is_refused_and_the_alias_stays(
+    files: tuple[Path, Path], arguments: list[str], says: str
+) -> None:
+    rubrics("alias", "team/speed", "production", "1")
+    assert says in said(rubrics("alias", "team/speed", *arguments))
+    assert rubrics("alias", "team/speed").stdout == "team/speed@production → 1\n"
+
+
+def test_tags_are_shown_replaced_and_cleared(files: tuple[Path, Path]) -> None:
+    assert rubrics("tag", "team/speed").stdout == "no tags\n"
+    assert rubrics("tag", "team/speed", "b", "a").stdout == "a, b\n"
+    assert rubrics("tag", "team/speed").stdout == "a, b\n"
+    assert rubrics("tag", "team/speed", "--clear").stdout == "no tags\n"
+    assert "--clear takes no tags" in said(rubrics("tag", "team/speed", "a", "--clear"))
+    assert "tags.0" in said(rubrics("tag", "team/speed", "No Tag"))
+
+
+def test_retiring_says_what_the_name_and_its_aliases_stand_for_now(files: tuple[Path, Path]) -> None:
+    rubrics("alias", "team/speed", "production", "2")
+    retired = rubrics("retire", "team/speed@2", "Rewards guessing.").stdout
+    assert "team/speed stands for version 1" in retired
+    assert "team/speed@production still stands for it" in retired
+    assert "Rewards guessing." in rubrics("show", "team/speed@2").stdout
+    assert "no version of team/speed is in use now" in rubrics("retire", "team/speed@1", "Old.").stdout
+    assert "2 retired" in rubrics("list").stdout
+    assert "back in use team/speed@2" in rubrics("retire", "team/speed@2", "--restore").stdout
+    assert "retired" not in rubrics("list").stdout
+    assert "it is retired" in rubrics("publish", "team/speed", files[0]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["team/speed@1"], "give the reason"),
+        (["team/speed@1", " "], "the reason is empty"),
+        (["team/speed@1", "Old.", "--restore"], "give the reason"),
+        (["team/speed", "Old."], "write 'team/speed@2'"),
+        (["team/speed@9", "Old."], "Did you mean 'team/speed@2'"),
+    ],
+)
+def test_a_version_that_cannot_be_retired_stays(files: tuple[Path, Path], arguments: list[str], says: str) -> None:
+    assert says in said(rubrics("retire", *arguments))
+    assert "retired" not in rubrics("list").stdout

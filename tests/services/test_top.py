@@ -1,0 +1,100 @@
+"""`adjudge top`: what it reads of a page of metrics, and what it shows of a service."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from adjudge_services.cli.top_figures import Figures
+from adjudge_services.cli.top_view import view
+from tests.fixtures.ports import unused_port
+from tests.services.processes import Service
+from trainer_client import Client
+
+BUCKETS = (0.1, 1.0, 10.0)
+
+
+def figures(*seconds: float, counted: int = 0) -> Figures:
+    """Figures of a page with a histogram of these seconds and one counter."""
+    registry = CollectorRegistry()
+    histogram = Histogram("wait_seconds", "How long", ["who"], buckets=BUCKETS, registry=registry)
+    for number, value in enumerate(seconds):
+        histogram.labels("ab"[number % 2]).observe(value)
+    counter = Counter("done", "How many", ["who", "how"], registry=registry)
+    counter.labels("a", "x").inc(counted)
+    counter.labels("b", "x").inc(1)
+    return Figures.read(generate_latest(registry).decode())
+
+
+@given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
+@settings(max_examples=40)
+def test_a_quantile_lies_in_the_bucket_that_the_true_one_lies_in(seconds: list[float], share: float) -> None:
+    read = figures(*seconds).quantile("wait_seconds", share)
+    true = sorted(seconds)[max(0, -int(-share * len(seconds) // 1) - 1)]
+    low, high = next((low, high) for low, high in zip((0.0, *BUCKETS), BUCKETS, strict=False) if true <= high)
+    assert read is not None
+    assert low <= read <= high
+
+
+def test_a_histogram_without_anything_in_it_has_no_quantile() -> None:
+    assert figures().quantile("wait_seconds", 0.5) is None
+    assert figures().quantile("other", 0.5) is None
+
+
+def test_what_has_changed_is_counted_and_a_series_that_began_anew_counts_whole() -> None:
+    later, earlier = figures(counted=10), figures(counted=4)
+    assert later.since(earlier).sum("done_total", who="a") == 6
+    assert later.since(earlier).sum("done_total") == 6
+    assert earlier.since(later).sum("done_total", who="a") == 4
+    assert later.since(Figures()).sum("done_total", how="x") == 11
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    page = 'adjudge_judgements_total{{failure="",outcome="judged"}} {}\n'
+    before, now = (Figures.read(page.format(number)) for number in (100, 700))
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(view(now, now.since(before), 2.0))
+    assert "300/s" in shown.get()
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:{}", "not an address"])
+def test_a_service_that_is_not_there_is_an_error_that_says_where_it_looked(address: str) -> None:
+    url = address.format(unused_port())
+    result = CliRunner().invoke(app, ["top", url, "--once"])
+    assert result.exit_code == 1
+    assert url in result.output
+
+
+def test_a_running_service_is_shown_with_its_runs(service: Service) -> None:
+    with Client(service.url) as client:
+        service.wait_until_ready(client)
+        rubric = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is polite."}]}
+        for run in ("alpha", "beta [x]"):
+            group = {"id": "g", "prompt": "Is 7 prime?", "responses": [f"Yes, says {run}.", "No."]}
+            with Client(service.url, run=run) as trainer:
+                trainer.rewards([group], rubric)
+        result = CliRunner().invoke(app, ["top", service.url, "--once"], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.output
+    assert "judged 6" in result.output
+    assert "cached 2" in result.output
+    assert "alpha" in result.output
+    assert "beta [x]" in result.output
+
+
+def test_it_follows_a_service_until_it_is_interrupted(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([None, None])
+
+    def pause(seconds: float) -> None:
+        if next(looks, KeyboardInterrupt) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+
+    with Client(service.url) as client:
+        service.wait_until_ready(client)
+    monkeypatch.setattr("adjudge_services.cli.top.time.sleep", pause)
+    result = CliRunner().invoke(app, ["top", service.url], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.output
+    assert "judged 0.0/s" in result.output
