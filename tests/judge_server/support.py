@@ -7,6 +7,7 @@ from typing import Any
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.admission import QueueRules
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
 from judge_server.judging.protocols import YES_NO
@@ -87,7 +88,7 @@ def request(*responses: str, **fields: Any) -> dict[str, Any]:
 
 async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
     """A started judge with a memory of its own."""
-    options = {"queue_calls": 1000, "cache": MemoryCache()} | options
+    options = {"rules": QueueRules(calls=options.pop("queue_calls", 1000)), "cache": MemoryCache()} | options
     made = Judge(engine or ScriptedEngine(), options.pop("cache"), FENCE, **options)
     await made.start()
     return made

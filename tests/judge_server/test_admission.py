@@ -1,156 +1,163 @@
-"""The one queue in front of an engine: in order, bounded, and nothing expired gets through it."""
+"""The one queue in front of an engine: fair, in order, and nothing that was given up gets through it."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.errors import Overloaded
-from judge_server.judging.admission import Admission, Judged
-from judge_server.ports import Batch, Call, CallFailed, Reply
-from tests.judge_server.support import Gated, Recording, batch, soon
+from judge_server.judging.admission import USUAL_RULES, Admission, QueueRules, Ticket, estimated_tokens
+from judge_server.judging.concurrency import AdaptiveLimit
+from judge_server.judging.work import Caller
+from tests.judge_server.support import batch
 
 
-def admission(engine: ScriptedEngine, *, concurrent: int = 1, capacity: int = 10) -> Admission:
-    """A queue in front of this engine."""
-    return Admission(engine, concurrent_batches=concurrent, capacity=capacity)
+class Desk:
+    """An admission and whatever is at its engine: batches stay there until the test lets them go."""
+
+    def __init__(self, places: int = 1, rules: QueueRules = USUAL_RULES) -> None:
+        self.now = 0.0
+        self.admission = Admission(places, rules, clock=lambda: self.now)
+        self.began: list[str] = []
+        self._leave: dict[str, asyncio.Event] = {}
+
+    def comes(self, name: str, *questions: str, run: str = "", bulk: bool = False) -> tuple[Ticket, asyncio.Task[None]]:
+        """A batch comes; it begins under this name."""
+        asked = batch(*(questions or ("?",)))
+        ticket = Ticket(Caller(run, "bulk" if bulk else "online"), asked, self.now)
+        self._leave[name] = asyncio.Event()
+        return ticket, asyncio.create_task(self._visit(name, ticket))
+
+    def goes(self, *names: str) -> None:
+        """These leave the engine."""
+        for name in names:
+            self._leave[name].set()
+
+    async def _visit(self, name: str, ticket: Ticket) -> None:
+        async with self.admission.turn(ticket):
+            self.began.append(name)
+            await self._leave[name].wait()
 
 
-def kinds(judged: Judged) -> list[str]:
-    """Each outcome's failure kind, or `ok`."""
-    return [outcome.kind if isinstance(outcome, CallFailed) else "ok" for outcome in judged.outcomes]
-
-
-async def test_batches_reach_the_engine_first_come_first_served_one_at_a_time() -> None:
-    engine = Gated()
-    queue = admission(engine)
-    deadline = await soon()
-    tasks = [asyncio.create_task(queue.judge(batch(f"{n} first", f"{n} second"), deadline)) for n in "abc"]
-    await engine.busy()
-    assert engine.began == ["a first"]
-    engine.let(6)
-    await asyncio.gather(*tasks)
-    assert engine.began == [f"{n} {which}" for n in "abc" for which in ("first", "second")]
-
-
-async def test_as_many_batches_run_together_as_the_engine_allows() -> None:
-    engine = Gated()
-    queue = admission(engine, concurrent=2)
-    deadline = await soon()
-    tasks = [asyncio.create_task(queue.judge(batch(n), deadline)) for n in "abc"]
-    for _ in range(5):
+async def settle() -> None:
+    """Let everything happen that can."""
+    for _ in range(10):
         await asyncio.sleep(0)
-    assert engine.began == ["a", "b"]
-    engine.let(3)
-    await asyncio.gather(*tasks)
-    assert engine.began == ["a", "b", "c"]
 
 
-async def test_outcomes_stand_in_the_order_of_the_calls() -> None:
-    engine = ScriptedEngine()
-    await engine.start()
-    asked = batch("a", "b", "c")
-    judged = await admission(engine).judge(asked, await soon())
-    assert judged.outcomes == [by_hash(asked, call) for call in asked.calls]
+async def test_batches_of_one_run_reach_the_engine_in_order_one_at_a_time() -> None:
+    desk = Desk()
+    visits = [desk.comes(name) for name in "abc"]
+    await settle()
+    assert desk.began == ["a"]
+    desk.goes("a", "b", "c")
+    await asyncio.gather(*(task for _, task in visits))
+    assert desk.began == ["a", "b", "c"]
 
 
-def test_a_full_queue_refuses_a_request_as_a_whole_and_says_when_to_come_back() -> None:
-    queue = admission(ScriptedEngine(), capacity=10)
-    with queue.reserve(8):
-        with pytest.raises(Overloaded, match="8 judge calls are waiting and 3 more") as refused, queue.reserve(3):
-            pass
-        assert (refused.value.status, refused.value.retryable) == (429, True)
-        assert refused.value.retry_after_s
-        with queue.reserve(2):
-            pass
-    with queue.reserve(10):
-        pass
+async def test_as_many_batches_run_together_as_the_engine_allows_or_as_the_rules_say() -> None:
+    for places, rules, together in ((2, USUAL_RULES, 2), (1, QueueRules(batches=3), 3)):
+        desk = Desk(places, rules)
+        visits = [desk.comes(name) for name in "abcd"]
+        await settle()
+        assert len(desk.began) == together
+        desk.goes(*"abcd")
+        await asyncio.gather(*(task for _, task in visits))
 
 
-def test_an_idle_queue_takes_a_request_of_any_size() -> None:
-    queue = admission(ScriptedEngine(), capacity=10)
-    with queue.reserve(1000), pytest.raises(Overloaded), queue.reserve(1):
-        pass
-    with queue.reserve(1000):
-        pass
+async def test_runs_take_turns_whatever_one_has_queued() -> None:
+    desk = Desk()
+    flood = [desk.comes(f"flood {n}", run="flood") for n in range(6)]
+    await settle()
+    light = [desk.comes(f"light {n}", run="light") for n in range(2)]
+    await settle()
+    for n in range(6):
+        desk.goes(f"flood {n}")
+    desk.goes("light 0", "light 1")
+    await asyncio.gather(*(task for _, task in flood + light))
+    assert [name.split()[0] for name in desk.began][:5] == ["flood", "light", "flood", "light", "flood"]
 
 
-def test_room_is_given_back_when_judging_breaks_off() -> None:
-    queue = admission(ScriptedEngine(), capacity=10)
-    with pytest.raises(ZeroDivisionError), queue.reserve(10):
-        raise ZeroDivisionError
-    with queue.reserve(10):
-        pass
+async def test_a_batch_that_waits_in_bulk_comes_to_the_front_when_somebody_online_joins_it() -> None:
+    desk = Desk()
+    visits = [desk.comes("first")]
+    await settle()
+    visits += [desk.comes(f"bulk {n}", bulk=True, run=f"run {n}") for n in range(3)]
+    visits += [desk.comes("online")]
+    await settle()
+    desk.admission.hurry(visits[3][0])
+    desk.goes("first", "bulk 0", "bulk 1", "bulk 2", "online")
+    await asyncio.gather(*(task for _, task in visits))
+    assert set(desk.began[1:3]) == {"bulk 2", "online"}
 
 
-async def test_at_the_deadline_what_is_finished_stays_and_the_rest_is_a_timeout() -> None:
-    engine = Gated()
-    engine.let(2)
-    judged = await admission(engine).judge(batch("a", "b", "c", "d"), await soon(0.03))
-    assert kinds(judged) == ["ok", "ok", "timeout", "timeout"]
-    assert isinstance(judged.outcomes[0], Reply)
-    assert engine.began == ["a", "b", "c"]
+@pytest.mark.parametrize("give_up", ["cancelled", "withdrawn and cancelled", "granted and cancelled"])
+async def test_a_batch_that_is_given_up_leaves_queue_and_engine(give_up: str) -> None:
+    desk = Desk()
+    _, first = desk.comes("first")
+    await settle()
+    ticket, second = desk.comes("second")
+    await settle()
+    if give_up.startswith("granted"):
+        first.cancel()  # which frees the place, and the second one's wait is over before it knows
+        await asyncio.sleep(0)
+    elif give_up.startswith("withdrawn"):
+        desk.admission.withdraw(ticket)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    _, third = desk.comes("third")
+    desk.goes("first", "third")
+    await asyncio.gather(first, third, return_exceptions=True)
+    assert desk.began == ["first", "third"]
+    assert desk.admission.state()[1] == 0
 
 
-async def test_expired_work_never_reaches_the_engine() -> None:
-    script = Recording()
-    engine = ScriptedEngine(script)
-    await engine.start()
-    gated = Gated()
-    for refusing in (engine, gated):
-        judged = await admission(refusing).judge(batch("a", "b"), await soon(-1))
-        assert kinds(judged) == ["timeout", "timeout"]
-    assert not script.asked
-    assert not gated.began
+async def test_a_run_has_no_more_calls_at_the_engine_than_it_may_and_others_pass_it() -> None:
+    desk = Desk(4, QueueRules(run_at_engine=2))
+    visits = [desk.comes(f"a{n}", "1", "2", run="a") for n in range(3)] + [desk.comes("b0", run="b")]
+    await settle()
+    assert desk.began == ["a0", "b0"]
+    desk.goes("a0")
+    await settle()
+    assert desk.began == ["a0", "b0", "a1"]
+    desk.goes("a1", "a2", "b0")
+    await asyncio.gather(*(task for _, task in visits))
 
 
-async def test_what_expires_while_it_waits_never_reaches_the_engine_either() -> None:
-    engine = Gated()
-    queue = admission(engine)
-    running = asyncio.create_task(queue.judge(batch("a"), await soon()))
-    await engine.busy()
-    late = await queue.judge(batch("b"), await soon(0.01))
-    assert kinds(late) == ["timeout"]
-    assert late.seconds_queued > 0
-    assert late.seconds_judging == 0
-    engine.let(1)
-    assert kinds(await running) == ["ok"]
-    assert engine.began == ["a"]
+async def test_waiting_counts_as_queued_and_working_as_judging_at_any_moment() -> None:
+    desk = Desk()
+    a, first = desk.comes("a")
+    b, second = desk.comes("b")
+    await settle()
+    desk.now = 3.0
+    assert (a.seconds(desk.now), b.seconds(desk.now)) == ((0.0, 3.0), (3.0, 0.0))
+    desk.goes("a")
+    await settle()
+    desk.now = 5.0
+    desk.goes("b")
+    await asyncio.gather(first, second)
+    desk.now = 9.0
+    assert (a.seconds(desk.now), b.seconds(desk.now)) == ((0.0, 3.0), (3.0, 2.0))
 
 
-async def test_the_slot_of_an_abandoned_or_expired_batch_is_free_again() -> None:
-    engine = Gated()
-    queue = admission(engine)
-    abandoned = asyncio.create_task(queue.judge(batch("a"), await soon()))
-    await engine.busy()
-    abandoned.cancel()
-    await asyncio.gather(abandoned, return_exceptions=True)
-    await queue.judge(batch("b"), await soon(0.01))
-    engine.let(1)
-    assert kinds(await queue.judge(batch("c"), await soon())) == ["ok"]
+async def test_the_state_says_who_waits_and_who_is_at_the_engine() -> None:
+    desk = Desk()
+    desk.admission.room.enter("a", 3)
+    _, task = desk.comes("a0", "1", "2", run="a")
+    await settle()
+    waiting, at_engine, batches, held = desk.admission.state()
+    assert (waiting, at_engine, batches, dict(held)) == (1, 2, 1, {"a": 3})
+    desk.goes("a0")
+    await task
+    assert desk.admission.state()[1] == 0
 
 
-async def test_waiting_counts_as_queued_and_working_as_judging() -> None:
-    engine = Gated()
-    queue = admission(engine)
-    deadline = await soon()
-    first, second = (asyncio.create_task(queue.judge(batch(n), deadline)) for n in "ab")
-    await engine.busy()
-    await asyncio.sleep(0.02)
-    engine.let(2)
-    a, b = await first, await second
-    assert a.seconds_judging > a.seconds_queued >= 0
-    assert b.seconds_queued > b.seconds_judging > 0
+def test_the_shared_part_of_a_batch_counts_once() -> None:
+    alone, both = (estimated_tokens(batch(*q, shared="x" * 4000)) for q in (("y" * 40,), ("y" * 40, "y" * 40)))
+    assert alone == pytest.approx(1014, abs=5)
+    assert both - alone == pytest.approx(10)
 
 
-async def test_an_engine_that_breaks_off_fails_only_what_it_had_not_answered(caplog: pytest.LogCaptureFixture) -> None:
-    def breaks(batch: Batch, call: Call) -> Reply:
-        if call.question == "second":
-            raise KeyError("timings")
-        return by_hash(batch, call)
-
-    engine = ScriptedEngine(breaks)
-    await engine.start()
-    judged = await admission(engine).judge(batch("first", "second", "third"), await soon())
-    assert kinds(judged) == ["ok", "engine", "engine"]
-    assert "broke off a batch of 3 calls" in caplog.text
+def test_the_limit_follows_the_engine_only_where_it_is_asked_to() -> None:
+    clock: Callable[[], float] = lambda: 0.0  # noqa: E731
+    assert isinstance(Admission(8, QueueRules(batches="auto"), clock=clock).concurrency, AdaptiveLimit)
+    assert Admission(8, USUAL_RULES, clock=clock).concurrency.limit == 8

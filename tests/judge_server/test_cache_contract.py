@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 
 from judge_server.cache import MemoryCache, RedisCache, cache_from_url
 from judge_server.ports import Finding, VerdictCache
@@ -15,6 +16,7 @@ FINDINGS = [
     Finding(0.0, 1e-300, 5e-324, -1),
     Finding(0.5, None, None, None),
     Finding(1.0, 1.0, 1.0, 0),
+    Finding(1.0, rationale="Because the third step divides by x \ud800, 数学 𝔸. " * 200),
 ]
 
 
@@ -33,7 +35,7 @@ def digests(n: int) -> list[bytes]:
 
 
 async def test_every_field_of_a_finding_comes_back_as_it_was(cache: VerdictCache) -> None:
-    stored = dict(zip(digests(4), FINDINGS, strict=True))
+    stored = dict(zip(digests(5), FINDINGS, strict=True))
     await cache.put_many(stored)
     assert dict(await cache.get_many(list(stored))) == stored
 
@@ -74,6 +76,73 @@ async def test_memory_is_bounded_and_the_least_recently_read_go_first() -> None:
     assert await cache.get_many([a, c, d]) == {}
 
 
+async def test_memory_is_bounded_in_bytes_too_so_that_long_rationales_leave_room_for_fewer() -> None:
+    cache = MemoryCache(max_entries=1000, max_bytes=100_000)
+    await cache.put_many(dict.fromkeys(digests(200), FINDINGS[0]))
+    long = digests(200)
+    await cache.put_many({digest: Finding(1.0, rationale="x" * 9_000) for digest in long})
+    assert set(await cache.get_many(long)) == set(long[-len(await cache.get_many(long)) :])
+    assert 5 <= len(await cache.get_many(long)) <= 11
+
+
+async def test_a_verdict_in_memory_has_its_time_and_the_next_one_stands_then() -> None:
+    now = 0.0
+    cache = MemoryCache(ttl_s=100.0, clock=lambda: now)
+    (digest,) = digests(1)
+    await cache.put_many({digest: FINDINGS[0]})
+    now = 99.0
+    await cache.put_many({digest: FINDINGS[1]})
+    assert dict(await cache.get_many([digest])) == {digest: FINDINGS[0]}
+    now = 100.0
+    assert dict(await cache.get_many([digest])) == {}
+    await cache.put_many({digest: FINDINGS[1]})
+    assert dict(await cache.get_many([digest])) == {digest: FINDINGS[1]}
+
+
+@pytest.mark.redis
+async def test_long_rationales_are_compressed_in_redis_and_short_ones_stay_readable(redis_url: str) -> None:
+    long, short = digests(2)
+    text = "The response says so in its third step, and gives no reason for it. " * 100
+    cache = RedisCache(redis_url)
+    await cache.put_many({long: Finding(1.0, rationale=text), short: FINDINGS[0]})
+    async with Redis.from_url(redis_url) as redis:
+        assert await redis.strlen(b"adjudge:verdict:1:" + long) < len(text) / 10
+        assert (await redis.get(b"adjudge:verdict:1:" + short)).startswith(b"[1.0,")
+    await cache.close()
+
+
+@pytest.mark.redis
+async def test_a_verdict_that_an_older_version_stored_is_still_read(redis_url: str) -> None:
+    (digest,) = digests(1)
+    async with Redis.from_url(redis_url) as redis:
+        await redis.set(b"adjudge:verdict:1:" + digest, '[0.5, null, null, null, 3.0, "\\u6570"]', ex=100)
+    cache = RedisCache(redis_url)
+    assert dict(await cache.get_many([digest])) == {digest: Finding(0.5, grade=3.0, rationale="数")}
+    await cache.close()
+
+
+@pytest.mark.redis
+async def test_what_a_request_reads_and_writes_takes_redis_one_round_trip_each(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    send = AbstractConnection.send_packed_command
+
+    async def counted(self: AbstractConnection, command: object, *more: object, **options: object) -> None:
+        sent.append(1)
+        await send(self, command, *more, **options)  # type: ignore[arg-type]
+
+    cache = RedisCache(redis_url)
+    await cache.ready()
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", counted)
+    many = dict.fromkeys(digests(300), FINDINGS[0])
+    await cache.put_many(many)
+    assert len(sent) == 1
+    assert len(await cache.get_many(list(many))) == 300
+    assert len(sent) == 2
+    await cache.close()
+
+
 @pytest.mark.redis
 async def test_another_process_on_the_same_redis_sees_the_verdicts_for_as_long_as_they_live(redis_url: str) -> None:
     (digest,) = digests(1)
@@ -85,6 +154,25 @@ async def test_another_process_on_the_same_redis_sees_the_verdicts_for_as_long_a
         assert 0 < await redis.ttl(b"adjudge:verdict:1:" + digest) <= 100
     await one.close()
     await other.close()
+
+
+@pytest.mark.redis
+async def test_bounds_and_time_to_live_stand_in_the_url(redis_url: str) -> None:
+    a, b = digests(2)
+    memory = cache_from_url("memory://?entries=1&bytes=9999&ttl_s=5")
+    await memory.put_many(dict.fromkeys([a, b], FINDINGS[0]))
+    assert set(await memory.get_many([a, b])) == {b}
+    in_redis = cache_from_url(f"{redis_url}?ttl_s=50")
+    await in_redis.put_many({a: FINDINGS[0]})
+    async with Redis.from_url(redis_url) as redis:
+        assert 0 < await redis.ttl(b"adjudge:verdict:1:" + a) <= 50
+    await in_redis.close()
+
+
+@pytest.mark.parametrize("url", ["memory://?entry=5", "memory://?entries=0", "redis://localhost/0?ttl_s=soon"])
+def test_an_option_that_there_is_not_or_that_makes_no_sense_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"option|should be"):
+        cache_from_url(url)
 
 
 @pytest.mark.parametrize("url", ["memcached://x", "", "redis.example"])

@@ -23,6 +23,7 @@ from judge_server.ports import (
     EngineIdentity,
     Menu,
     Option,
+    Prose,
     Reasoning,
     Reply,
     Sample,
@@ -68,6 +69,7 @@ VERDICTS = {
     "required": ["verdicts"],
     "additionalProperties": False,
 }
+STORY = Prose(40)
 WRITTEN = Written(json.dumps(VERDICTS), 160)
 ENDLESS = Written(json.dumps({"type": "array", "items": {"type": "integer"}, "minItems": 2000}), 400)
 
@@ -94,10 +96,13 @@ async def test_every_call_gets_one_reply_aligned_with_it(engine: Engine, identit
 
 
 async def test_calls_of_every_form_may_share_a_batch(engine: Engine) -> None:
-    forms = (YES_NO, Choice(("a", "b")), WRITTEN, Menu((NO, YES), Choice(("1", "2"), ", step ")))
-    first, second, third, fourth = await replies(engine, Batch("Judge.", SHARED, tuple(Call("?", f) for f in forms)))
+    forms = (YES_NO, Choice(("a", "b")), WRITTEN, Menu((NO, YES), Choice(("1", "2"), ", step ")), STORY)
+    first, second, third, fourth, fifth = await replies(
+        engine, Batch("Judge.", SHARED, tuple(Call("?", f) for f in forms))
+    )
     assert third.text is not None
-    assert [reply.masses for reply in (second, third)] == [None, None]
+    assert fifth.text
+    assert [reply.masses for reply in (second, third, fifth)] == [None, None, None]
     for reply in (first, fourth):
         assert reply.masses is not None or reply.text is not None
     assert second.chosen is not None or second.text is not None
@@ -188,6 +193,24 @@ async def test_what_is_written_ends_at_its_limit_and_says_so(engine: Engine) -> 
     assert not reply.text.rstrip().endswith("}")
 
 
+async def test_prose_is_what_the_model_says_and_its_tokens_are_counted(engine: Engine) -> None:
+    for reply in await replies(engine, asked("Tell a story.", HOSTILE, STRANGE, answer=STORY, shared=SHARED)):
+        assert reply.text
+        assert reply.text == reply.text.strip()
+        assert (reply.masses, reply.chosen, reply.reasoning) == (None, None, None)
+        assert 0 < reply.tokens_written <= STORY.max_tokens
+        assert reply.tokens_computed + reply.tokens_reused > 0
+
+
+async def test_prose_ends_at_its_limit_and_says_so(engine: Engine) -> None:
+    question = "Count from one to one hundred, in words."
+    (reply,) = await replies(engine, asked(question, answer=Prose(3), shared=SHARED))
+    assert reply.cut
+    assert 0 < reply.tokens_written <= 3
+    (whole,) = await replies(engine, asked("Say hello, and no more.", answer=Prose(200), shared=SHARED))
+    assert not whole.cut
+
+
 # Reasons and thoughts
 
 
@@ -273,6 +296,19 @@ async def test_a_seed_repeats_its_sample_and_others_differ(engine: Engine, ident
         assert all(len(texts) == 1 for texts in reasons.values())
 
 
+async def test_a_seed_repeats_the_prose_it_samples_and_others_differ(engine: Engine, identity: EngineIdentity) -> None:
+    found: dict[int, set[str]] = {}
+    await replies(engine, asked("Tell a story.", answer=STORY, shared=SHARED))
+    for seed in (1, 2, 3, 1):
+        batch = asked("Tell a story.", answer=STORY, shared=SHARED, sample=Sample(1.0, seed))
+        (reply,) = await replies(engine, batch)
+        assert reply.text
+        found.setdefault(seed, set()).add(reply.text)
+    assert len(set.union(*found.values())) > 1
+    if identity.capabilities.seeds:
+        assert all(len(texts) == 1 for texts in found.values())
+
+
 async def test_without_a_sample_what_is_written_is_the_same_each_time(engine: Engine) -> None:
     found = [await replies(engine, asked(QUESTIONS[0], shared=SHARED, reasoning=REASONING)) for _ in range(3)]
     assert len({reply.reasoning for (reply,) in found[1:]}) == 1
@@ -314,13 +350,14 @@ async def test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_wor
     assert whole.kind == "truncated_input"
 
 
-@pytest.mark.parametrize("what", ["written", "reasons", "thoughts", "ask"])
+@pytest.mark.parametrize("what", ["written", "prose", "reasons", "thoughts", "ask"])
 async def test_all_that_may_come_after_the_prompt_needs_room(
     engine: Engine, identity: EngineIdentity, what: str
 ) -> None:
     much = 2 * identity.context_tokens
     call = {
         "written": Call("Is it?", Written(WRITTEN.schema, much)),
+        "prose": Call("Is it?", Prose(much)),
         "reasons": Call("Is it?", YES_NO, Reasoning(much, "So?")),
         "thoughts": Call("Is it?", YES_NO, think_tokens=much),
         "ask": Call("Is it?", YES_NO, Reasoning(1, "word " * 5 * much)),
@@ -385,7 +422,7 @@ async def test_after_close_every_call_fails_as_engine_and_it_is_not_ready(spare:
     await replies(spare, asked("Is it?"))
     await spare.close()
     assert not await spare.ready()
-    for form in (YES_NO, Choice(("1",)), WRITTEN):
+    for form in (YES_NO, Choice(("1",)), WRITTEN, STORY):
         for failed in await failures(spare, asked("Is it?", "Is it not?", answer=form, reasoning=REASONING)):
             assert failed.kind == "engine"
     await spare.close()

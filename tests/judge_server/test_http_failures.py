@@ -19,15 +19,15 @@ from trainer_client.wire import ResponseReward, RewardMode
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry comes at once."""
-    monkeypatch.setattr("judge_server.judging.judge.ENGINE_RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
-def failing(*about: str, kind: str = "engine") -> ScriptedEngine:
+def failing(*about: str, kind: str = "engine", detail: str = "the script says so") -> ScriptedEngine:
     """An engine that fails every question that holds one of these texts."""
 
     def script(batch: Batch, call: Call) -> Reply | CallFailed:
         fails = any(text in call.question for text in about)
-        return CallFailed(kind, "the script says so") if fails else by_hash(batch, call)  # type: ignore[arg-type]
+        return CallFailed(kind, detail) if fails else by_hash(batch, call)  # type: ignore[arg-type]
 
     return ScriptedEngine(script)
 
@@ -77,6 +77,16 @@ async def test_under_error_a_failed_verdict_is_a_problem_that_counts_the_kinds(s
     assert "2 of 7 verdicts failed (2 engine)" in problem["detail"]
     assert "the script says so" in problem["detail"]
     assert "groups" not in problem
+
+
+async def test_what_an_engine_says_of_its_failure_is_passed_on_though_json_cannot_carry_all_of_it(serve: Serve) -> None:
+    http = await serve(failing("Gives a reason", detail="half \ud83d, whole \ud83d\ude00"))
+    answer = await rewards(http, request("Yes."))
+    details = [v.failure.detail for v in answer.groups[0].responses[0].verdicts if v.failure]
+    assert details == ["half \ufffd, whole 😀"]
+    refused = await http.post("/v1/rewards", json=request("Yes.", on_failure="error"))
+    assert refused.status_code == 502
+    assert "half \ufffd, whole 😀" in refused.json()["detail"]
 
 
 async def test_under_error_a_request_whose_verdicts_all_came_is_answered(serve: Serve) -> None:

@@ -23,7 +23,7 @@ GONE = CallFailed("engine", "gone")
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry comes at once."""
-    monkeypatch.setattr("judge_server.judging.judge.ENGINE_RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
 def kinds(outcomes: Outcomes) -> set[str]:
@@ -123,7 +123,7 @@ async def test_an_engine_that_is_overloaded_is_left_alone_as_long_as_it_asks(mon
     script = Failing(CallFailed("overloaded", "busy", retry_after_s=7.0), times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
     with monkeypatch.context() as patch:
-        patch.setattr("judge_server.judging.judge.asyncio.sleep", sleep)
+        patch.setattr("judge_server.judging.asking.asyncio.sleep", sleep)
         outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await soon())
     assert kinds(outcomes) == {"ok"}
     assert 7.0 in slept
@@ -140,7 +140,7 @@ async def test_other_failures_are_not_retried(kind: str) -> None:
 
 
 async def test_no_retry_begins_that_the_deadline_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.judging.judge.ENGINE_RETRY_PAUSE_S", 120.0)
+    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 120.0)
     script = Failing(GONE, times=99)
     made = await judge(ScriptedEngine(script))
     assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await soon())) == {"engine"}
@@ -246,20 +246,23 @@ async def test_what_is_left_out_again_when_asked_alone_fails_and_is_not_asked_a_
     assert outcomes.calls == 3
 
 
-async def test_nothing_is_asked_again_once_the_deadline_has_passed() -> None:
-    engine = Slow(Writing(verdicts()))
-    made = await judge(engine)
-    outcomes = await made.outcomes(together(made, "Yes.", AB), await soon(0.05))
+async def test_what_is_asked_again_when_the_deadline_passes_stays_unread() -> None:
+    made = await judge(Once(Writing(verdicts())))
+    outcomes = await made.outcomes(together(made, "Yes.", AB), await soon(0.5))
     assert kinds(outcomes) == {"parse"}
     assert outcomes.calls == 1
 
 
-class Slow(ScriptedEngine):
-    """Answers so late that a short deadline has nearly passed, and has passed before the second answer."""
+class Once(ScriptedEngine):
+    """Answers one batch and no other."""
+
+    answered = False
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
-        """As `ScriptedEngine`, later."""
-        await asyncio.sleep(0.03)
+        """As `ScriptedEngine`, once."""
+        if self.answered:
+            await asyncio.Event().wait()
+        self.answered = True
         async for outcome in super().answer(batch):
             yield outcome
 

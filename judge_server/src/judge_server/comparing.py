@@ -14,7 +14,7 @@ from judge_server.judging.plan import Asked, ResponsePlan, Slot
 from judge_server.judging.protocols import ask, option
 from judge_server.judging.replies import read_yes_no
 from judge_server.judging.ways import JudgeSetup, Way
-from judge_server.judging.work import Outcomes
+from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import Batch, CallFailed, Menu, RubricSource
 from judge_server.prompts.conversation import render_conversation
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
@@ -38,11 +38,15 @@ async def compare(
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [pair.rubric for pair in request.pairs]
-    resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id, where="pairs")
+    resolved = await resolve_rubrics(
+        rubrics, own, request.rubric, project_id, where="pairs", allow_retired=request.allow_retired
+    )
     options = request.judging
     setup = judge.setup(Way("comparison", 1, options.rationale, options.think_tokens, template=options.template))
     plans = [_plans(setup, request, pair, rubric) for pair, rubric in zip(request.pairs, resolved, strict=True)]
-    outcomes = await judge.outcomes([order for orders in plans for order in orders], deadline)
+    outcomes = await judge.outcomes(
+        [order for orders in plans for order in orders], deadline, caller=Caller.of(request)
+    )
     pairs = tuple([_compared(pair, orders, outcomes) for pair, orders in zip(request.pairs, plans, strict=True)])
     scores = [pair.score for pair in pairs if pair.score is not None]
     who = judge_of(judge, setup)

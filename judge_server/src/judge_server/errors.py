@@ -13,6 +13,7 @@ class ServiceError(Exception):
     title = "Internal error"
     status = 500
     retryable = False
+    current_version: int | None = None
 
     def __init__(self, detail: str, *, errors: tuple[FieldError, ...] = (), retry_after_s: int | None = None) -> None:
         super().__init__(detail)
@@ -43,6 +44,34 @@ class RubricRefused(ServiceError):
     type = "urn:adjudge:unsuitable-rubric"
     title = "Unsuitable rubric"
     status = 422
+
+
+class RubricRetired(ServiceError):
+    """A version that is taken out of use, asked for without `allow_retired`."""
+
+    type = "urn:adjudge:retired-rubric"
+    title = "Retired rubric"
+    status = 422
+
+
+class AliasMoved(ServiceError):
+    """An alias that does not stand for the version the request expects; `current_version` is what it stands for."""
+
+    type = "urn:adjudge:alias-moved"
+    title = "Alias moved"
+    status = 412
+
+    def __init__(self, detail: str, current_version: int | None) -> None:
+        super().__init__(detail)
+        self.current_version = current_version
+
+
+class PreconditionRequired(ServiceError):
+    """A change that must say what it expects to find, and does not."""
+
+    type = "urn:adjudge:precondition-required"
+    title = "Precondition required"
+    status = 428
 
 
 class TooLarge(ServiceError):

@@ -27,6 +27,13 @@ class PlannedResponse:
     material: Material
     plan: ResponsePlan
 
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """What was judged, as step 0, and its steps: (number, start, end) in code points of the response as sent."""
+        at = self.material.offset
+        whole = (0, at, at + len(self.material.text))
+        return [whole, *((number, start + at, end + at) for number, start, end in self.plan.steps)]
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from judge_server.errors import InvalidRequest, RubricRefused, UnknownRubric
+from judge_server.errors import InvalidRequest, RubricRefused, RubricRetired, ServiceError, UnknownRubric
 from judge_server.ports import RubricSource
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.wire import (
@@ -51,10 +51,15 @@ async def find_rubric(source: RubricSource, project_id: str, reference: str) -> 
         raise InvalidRequest(str(error), errors=(FieldError(field="rubric", message=str(error)),)) from None
     found = await source.find(project_id, reference)
     if found is None:
-        closest = await source.closest(project_id, reference)
-        hint = f"Did you mean {closest!r}?" if closest else "None is called anything like it; list them first."
-        raise UnknownRubric(f"There is no rubric {reference!r}. {hint}")
+        raise await unknown_rubric(source, project_id, reference)
     return found
+
+
+async def unknown_rubric(source: RubricSource, project_id: str, reference: str) -> UnknownRubric:
+    """The error for a reference that stands for nothing; it names the closest there is."""
+    closest = await source.closest(project_id, reference)
+    hint = f"Did you mean {closest!r}?" if closest else "None is called anything like it; list them first."
+    return UnknownRubric(f"There is no rubric {reference!r}. {hint}")
 
 
 async def resolve_rubrics(
@@ -65,6 +70,7 @@ async def resolve_rubrics(
     *,
     suits: Suits | None = None,
     where: str = "groups",
+    allow_retired: bool = False,
 ) -> list[ResolvedRubric]:
     """The rubric of each item of a request, in order; a reference used by many is looked up once.
 
@@ -75,9 +81,11 @@ async def resolve_rubrics(
         project_id: whose rubrics.
         suits: what a rubric must hold.
         where: the request's field that lists the items.
+        allow_retired: whether versions that are taken out of use will do.
 
     Raises:
         InvalidRequest, UnknownRubric: see `find_rubric`.
+        RubricRetired: a version is retired and `allow_retired` is not set; says what to use in its place.
         RubricRefused: a rubric does not suit; says which item's and why.
     """
     resolved: dict[str, ResolvedRubric] = {}
@@ -89,21 +97,34 @@ async def resolve_rubrics(
             continue
         key = asked if isinstance(asked, str) else asked.digest
         if key not in resolved:
-            resolved[key] = await _resolve(source, project_id, asked)
+            field = f"{where}.{index}.rubric" if override else "rubric"
+            resolved[key] = await _resolve(source, project_id, asked, field, allow_retired)
             try:
                 if suits is not None:
                     suits(resolved[key].criteria)
             except UnsuitableRubric as error:
-                field = f"{where}.{index}.rubric" if override else "rubric"
-                raise RubricRefused(
-                    f"{field}: {error}", errors=(FieldError(field=field, message=str(error)),)
-                ) from None
+                raise _refused(RubricRefused, field, str(error)) from None
         rubrics.append(resolved[key])
     return rubrics
 
 
-async def _resolve(source: RubricSource, project_id: str, asked: str | RubricContent) -> ResolvedRubric:
+async def _resolve(
+    source: RubricSource, project_id: str, asked: str | RubricContent, field: str, allow_retired: bool
+) -> ResolvedRubric:
     if isinstance(asked, RubricContent):
         return ResolvedRubric(asked.criteria, PinnedRubric(digest=asked.digest))
     found = await find_rubric(source, project_id, asked)
+    if found.retirement is not None and not allow_retired:
+        current = await source.find(project_id, found.name)
+        remedy = "" if current is None or current.retirement else f"use {current.reference}, or "
+        raise _refused(
+            RubricRetired,
+            field,
+            f"{asked!r} stands for {found.reference}, which was retired on {found.retirement.at:%Y-%m-%d}: "
+            f"{found.retirement.reason} — {remedy}send allow_retired: true to judge by it all the same",
+        )
     return ResolvedRubric(found.criteria, PinnedRubric(digest=found.digest, name=found.name, version=found.version))
+
+
+def _refused(kind: type[ServiceError], field: str, message: str) -> ServiceError:
+    return kind(f"{field}: {message}", errors=(FieldError(field=field, message=message),))

@@ -1,6 +1,6 @@
 """The path of a scoring request, top to bottom: resolve the rubrics, plan, judge, reward, answer.
 
-This is where a verdict becomes a reward: `_reward_response` hands the verdicts' scores to
+This is where a verdict becomes a reward: `_reward_response` hands the verdicts' scores to `reward_of`, and that to
 `trainer_client.rewards.assess`. Knows no HTTP and no engine.
 """
 
@@ -14,14 +14,15 @@ from judge_server.errors import JudgingFailed
 from judge_server.grouping import PlannedGroup, PlannedResponse, plan_groups
 from judge_server.judging.judge import Judge
 from judge_server.judging.ways import JudgeSetup
-from judge_server.judging.work import Outcomes, failures_by_kind
+from judge_server.judging.work import Caller, Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
+from judge_server.recording import Judged, Recorder
+from judge_server.rewarding import reward_of, step_rewards
 from judge_server.rubrics import resolve_rubrics
-from judge_server.verdicts import judge_of, pinned, read_verdicts, usage_of
+from judge_server.verdicts import failure_of, judge_of, pinned, read_verdicts, usage_of
 from trainer_client import wire
-from trainer_client.penalties import penalise
-from trainer_client.rewards import UnscoredCriteria, assess, check_rubric
-from trainer_client.steps import has_format, step_deltas
+from trainer_client.rewards import UnscoredCriteria, check_rubric
+from trainer_client.steps import has_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,19 @@ class Job:
     groups: list[PlannedGroup]
     outcomes: Outcomes = field(default_factory=Outcomes)
 
+    @property
+    def caller(self) -> Caller:
+        """Whom the judge's calls are charged to."""
+        return Caller.of(self.request)
+
 
 class Scorer:
-    """Scores requests with one judge and one source of rubrics."""
+    """Scores requests with one judge and one source of rubrics, and has what was judged recorded, if anywhere."""
 
-    def __init__(self, judge: Judge, rubrics: RubricSource) -> None:
+    def __init__(self, judge: Judge, rubrics: RubricSource, recorder: Recorder | None = None) -> None:
         self.judge = judge
         self.rubrics = rubrics
+        self.recorder = recorder
 
     async def score(self, request: wire.RewardRequest, *, request_id: str, project_id: str) -> wire.RewardAnswer:
         """Judge every response of the request and reward it.
@@ -53,8 +60,12 @@ class Scorer:
         """
         job = await self._begin(request, request_id, project_id)
         plans = [response.plan for group in job.groups for response in group.responses]
-        await self.judge.outcomes(plans, job.deadline, into=job.outcomes)
-        groups = tuple([_reward_group(job, group) for group in job.groups])
+        await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
+        groups: tuple[wire.GroupRewards, ...] = ()
+        try:
+            groups = tuple([_reward_group(job, group) for group in job.groups])
+        finally:
+            self._record(job, groups, project_id)
         return wire.RewardAnswer(**_about(self.judge, job), groups=groups)
 
     async def stream(
@@ -65,16 +76,21 @@ class Scorer:
         plans = [response.plan for group in job.groups for response in group.responses]
         group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
         waiting = [len(group.responses) for group in job.groups]
+        rewarded: dict[int, wire.GroupRewards] = {}
         done: asyncio.Queue[int | None] = asyncio.Queue()
-        judging = asyncio.create_task(self.judge.outcomes(plans, job.deadline, into=job.outcomes, done=done.put_nowait))
+        judging = asyncio.create_task(
+            self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes, done=done.put_nowait)
+        )
         judging.add_done_callback(lambda _: done.put_nowait(None))
         try:
             while (place := await done.get()) is not None:
                 index = group_of[place]
                 waiting[index] -= 1
                 if not waiting[index]:
-                    yield _reward_group(job, job.groups[index])
+                    rewarded[index] = _reward_group(job, job.groups[index])
+                    yield rewarded[index]
             await judging
+            self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)
             yield wire.RewardSummary(**_about(self.judge, job))
         finally:
             judging.cancel()
@@ -84,10 +100,29 @@ class Scorer:
         deadline = asyncio.get_running_loop().time() + request.deadline_s
         suits = partial(check_rubric, mode=request.reward.mode)
         own = [group.rubric for group in request.groups]
-        rubrics = await resolve_rubrics(self.rubrics, own, request.rubric, project_id, suits=suits)
+        rubrics = await resolve_rubrics(
+            self.rubrics, own, request.rubric, project_id, suits=suits, allow_retired=request.allow_retired
+        )
         setup = self.judge.setup_for(request.judging, request.protocol) if request.protocol is not None else None
         groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging)
         return Job(request, request_id, deadline, setup, groups)
+
+    def _record(self, job: Job, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
+        if self.recorder is not None:
+            rewards = [(response.reward, response.status) for group in groups for response in group.responses]
+            self.recorder.record(
+                Judged.of(
+                    self.judge,
+                    job.request,
+                    job.setup,
+                    job.groups,
+                    job.outcomes,
+                    project_id=project_id,
+                    request_id=job.request_id,
+                    deadline=job.deadline,
+                    rewards=rewards,
+                )
+            )
 
 
 def _about(judge: Judge, job: Job) -> dict[str, Any]:
@@ -120,23 +155,20 @@ def _reward_group(job: Job, group: PlannedGroup) -> wire.GroupRewards:
 def _reward_response(job: Job, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
     options = job.request.reward
     verdicts = read_verdicts(planned.plan, job.outcomes)
-    outcome = assess(
+    response, text = planned.response, planned.material.text
+    reward, unpenalised, outcome = reward_of(
         group.rubric.criteria,
         [verdict.score for verdict in verdicts],
-        options.mode,
+        options,
         job.request.on_failure,
-        format_ok=has_format(planned.material.text) if options.mode == "stepwise" else None,
-        format_weight=options.format_weight,
-        gate_fraction=options.gate_fraction,
+        format_ok=has_format(text) if options.mode == "stepwise" else None,
+        tokens=response.tokens,
+        stopped=response.stopped,
     )
-    response, reward = planned.response, outcome.reward
-    penalised = options.penalises and outcome.policy_applied != "zero"  # no penalty moves a failure off its 0
-    if penalised:
-        reward = penalise(reward, options, tokens=response.tokens, stopped=response.stopped)
     stepwise = job.setup is not None and job.setup.way.protocol == "stepwise"
     return wire.ResponseReward(
         reward=reward,
-        unpenalised=outcome.reward if penalised else None,
+        unpenalised=unpenalised,
         status=outcome.status,
         policy_applied=outcome.policy_applied,
         dropped=outcome.dropped,
@@ -149,22 +181,18 @@ def _reward_response(job: Job, group: PlannedGroup, planned: PlannedResponse) ->
 def _steps(
     group: PlannedGroup, planned: PlannedResponse, verdicts: Sequence[wire.Verdict]
 ) -> tuple[wire.StepReward, ...]:
-    plan, material = planned.plan, planned.material
-    deltas = step_deltas(
+    return step_rewards(
         group.rubric.criteria,
         [verdict.score for verdict in verdicts],
-        [-1 if verdict.step is None else verdict.step for verdict in verdicts],
-        max((step.number for step in plan.steps), default=0),
+        [verdict.step for verdict in verdicts],
+        planned.spans,
     )
-    spans = [(0, 0, len(material.text)), *plan.steps]
-    at = material.offset
-    return tuple([wire.StepReward(number=n, start=a + at, end=b + at, delta=deltas.get(n)) for n, a, b in spans])
 
 
 def _judging_failed(outcomes: Outcomes) -> JudgingFailed:
     kinds = failures_by_kind(outcomes.of.values())
     counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    example = next(o.detail for o in outcomes.of.values() if isinstance(o, CallFailed))
+    example = next(failure_of(o).detail for o in outcomes.of.values() if isinstance(o, CallFailed))
     return JudgingFailed(
         f"{kinds.total()} of {len(outcomes.of)} verdicts failed ({counts}) and on_failure is 'error'. "
         f"For example: {example}"

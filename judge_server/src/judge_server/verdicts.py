@@ -8,16 +8,23 @@ from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan, Slot
 from judge_server.judging.votes import combine_votes
 from judge_server.judging.ways import JudgeSetup
-from judge_server.judging.work import Outcomes, failures_by_kind
+from judge_server.judging.work import Caller, Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
+from judge_server.recording import Judged, Recorder
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from trainer_client import wire
 
 
 async def judge_responses(
-    judge: Judge, rubrics: RubricSource, request: wire.VerdictRequest, *, request_id: str, project_id: str
+    judge: Judge,
+    rubrics: RubricSource,
+    request: wire.VerdictRequest,
+    *,
+    request_id: str,
+    project_id: str,
+    recorder: Recorder | None = None,
 ) -> wire.VerdictAnswer:
-    """Judge every response of the request; nothing is made of the verdicts.
+    """Judge every response of the request and have it recorded, if anywhere; nothing is made of the verdicts.
 
     Raises:
         InvalidRequest, UnknownRubric: before anything is judged.
@@ -25,10 +32,24 @@ async def judge_responses(
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [group.rubric for group in request.groups]
-    resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id)
+    resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id, allow_retired=request.allow_retired)
     setup = judge.setup_for(request.judging, request.protocol)
     groups = await plan_groups(judge, setup, request.groups, resolved, request.judging)
-    outcomes = await judge.outcomes([response.plan for group in groups for response in group.responses], deadline)
+    plans = [response.plan for group in groups for response in group.responses]
+    outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
+    if recorder is not None:
+        recorder.record(
+            Judged.of(
+                judge,
+                request,
+                setup,
+                groups,
+                outcomes,
+                project_id=project_id,
+                request_id=request_id,
+                deadline=deadline,
+            )
+        )
     return wire.VerdictAnswer(
         request_id=request_id,
         run=request.run,
@@ -59,10 +80,11 @@ def _group(group: PlannedGroup, outcomes: Outcomes) -> wire.GroupVerdicts:
 
 def read_verdicts(plan: ResponsePlan, outcomes: Outcomes) -> list[wire.Verdict]:
     """The verdict of each of a plan's slots, in order."""
-    return [_verdict(slot, outcomes) for slot in plan.slots]
+    return [verdict_of(slot, outcomes) for slot in plan.slots]
 
 
-def _verdict(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
+def verdict_of(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
+    """The verdict of one slot."""
     votes = [outcomes.of[digest] for digest in slot.digests]
     outcome = combine_votes(votes)
     scores = tuple([None if isinstance(v, CallFailed) else v.score for v in votes]) if len(votes) > 1 else ()
@@ -87,8 +109,9 @@ def _verdict(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
 
 
 def failure_of(outcome: CallFailed) -> wire.Failure:
-    """Why there is no verdict, as answers say it."""
-    return wire.Failure(kind=outcome.kind, detail=outcome.detail)
+    """Why there is no verdict, as answers say it; what JSON cannot carry of an engine's words becomes U+FFFD."""
+    said = outcome.detail.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return wire.Failure(kind=outcome.kind, detail=said)
 
 
 def judge_of(judge: Judge, setup: JudgeSetup | None) -> wire.Judge | None:
@@ -109,6 +132,7 @@ def usage_of(outcomes: Outcomes) -> wire.Usage:
         judge_calls=outcomes.calls,
         checks=outcomes.checks,
         cached=len(outcomes.cached),
+        joined=len(outcomes.joined),
         failed=failures_by_kind(outcomes.of.values()).total(),
         prompt_tokens_computed=outcomes.tokens_computed,
         prompt_tokens_reused=outcomes.tokens_reused,

@@ -1,23 +1,31 @@
-"""Verdict caches, chosen by URL: `memory://` or `redis://host:port/db`."""
+"""Verdict caches, chosen by URL: `memory://` or `redis://host:port/db`, each with options of its own."""
 
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from judge_server.cache.memory import MemoryCache
 from judge_server.cache.redis import RedisCache
+from judge_server.engines.options import Options
 from judge_server.ports import VerdictCache
+
+_WEEK_S = 7 * 24 * 3600
 
 
 def cache_from_url(url: str) -> VerdictCache:
-    """The cache an URL names.
+    """The cache an URL names: `memory://?entries=&bytes=&ttl_s=`, or `redis://HOST:PORT/DB?ttl_s=`.
 
     Raises:
-        ValueError: the scheme is unknown; the message lists those that are.
+        ValueError: the scheme is unknown, and the message lists those that are; or an option is.
     """
-    scheme = urlsplit(url).scheme
-    if scheme == "memory":
-        return MemoryCache()
-    if scheme in ("redis", "rediss", "unix"):
-        return RedisCache(url)
+    parts = urlsplit(url)
+    options = Options(parts)
+    ttl_s = options.integer("ttl_s", _WEEK_S)
+    if parts.scheme == "memory":
+        entries, size = options.integer("entries", 100_000), options.integer("bytes", 64 * 2**20)
+        options.refuse_others()
+        return MemoryCache(entries, max_bytes=size, ttl_s=ttl_s)
+    if parts.scheme in ("redis", "rediss", "unix"):
+        theirs = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ttl_s"])
+        return RedisCache(parts._replace(query=theirs).geturl(), ttl_s=ttl_s)
     raise ValueError(f"cache {url!r} is unknown; use memory:// or redis://HOST:PORT/DB")
 
 

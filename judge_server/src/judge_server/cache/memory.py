@@ -1,34 +1,61 @@
-"""Verdicts in this process's memory: bounded, the least recently read go first."""
+"""Verdicts in this process's memory: bounded in number and in bytes, for a time; the least recently read go first."""
 
+import sys
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from judge_server.ports import Finding
 
+_BYTES_EACH = 350
+"""About what an entry takes beside its rationale."""
+
 
 class MemoryCache:
-    """Keeps up to `max_entries` findings (about 350 bytes each)."""
+    """Keeps up to `max_entries` findings of up to `max_bytes` together, each for `ttl_s`; `clock` gives seconds."""
 
-    def __init__(self, max_entries: int = 100_000) -> None:
+    def __init__(
+        self,
+        max_entries: int = 100_000,
+        *,
+        max_bytes: int = 64 * 2**20,
+        ttl_s: float = 7 * 24 * 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._findings: OrderedDict[bytes, Finding] = OrderedDict()
-        self._max_entries = max_entries
+        self._expires: dict[bytes, float] = {}  # beside them, since a pair for each is work for the garbage collector
+        self._max_entries, self._max_bytes, self._ttl_s, self._clock = max_entries, max_bytes, ttl_s, clock
+        self._bytes = 0
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
         """The findings known for these digests, which count as just read."""
         found = {}
+        now = self._clock()
         for digest in digests:
             finding = self._findings.get(digest)
-            if finding is not None:
-                self._findings.move_to_end(digest)
-                found[digest] = finding
+            if finding is None:
+                continue
+            if self._expires[digest] <= now:
+                self._forget(digest)
+                continue
+            self._findings.move_to_end(digest)
+            found[digest] = finding
         return found
 
     async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
-        """Store findings; one that is there stands."""
+        """Store findings; one that is there stands until its time is over."""
+        now = self._clock()
+        expires = now + self._ttl_s
         for digest, finding in findings.items():
-            self._findings.setdefault(digest, finding)
-        while len(self._findings) > self._max_entries:
-            self._findings.popitem(last=False)
+            if digest in self._findings:
+                if self._expires[digest] > now:
+                    continue
+                self._forget(digest)
+            self._findings[digest] = finding
+            self._expires[digest] = expires
+            self._bytes += _size(finding)
+        while self._findings and (len(self._findings) > self._max_entries or self._bytes > self._max_bytes):
+            self._forget(next(iter(self._findings)))
 
     async def ready(self) -> bool:
         """Always."""
@@ -37,3 +64,13 @@ class MemoryCache:
     async def close(self) -> None:
         """Forget everything."""
         self._findings.clear()
+        self._expires.clear()
+        self._bytes = 0
+
+    def _forget(self, digest: bytes) -> None:
+        del self._expires[digest]
+        self._bytes -= _size(self._findings.pop(digest))
+
+
+def _size(finding: Finding) -> int:
+    return _BYTES_EACH + (sys.getsizeof(finding.rationale) if finding.rationale else 0)

@@ -1,15 +1,19 @@
 """Verdicts in Redis: one round trip to read many, one to write many, each entry with a time to live.
 
 Where Redis does not answer within a second, nothing is known and nothing is kept, which the log says: verdicts cost
-judge calls then, but no request fails.
+judge calls then, but no request fails. It is left alone for a second after that, so that not every request waits.
 """
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from judge_server.ports import Finding
@@ -18,34 +22,50 @@ log = logging.getLogger("adjudge")
 
 _PREFIX = b"adjudge:verdict:1:"
 _TIMEOUT_S = 1.0
+_LEFT_ALONE_S = 1.0
+_COMPRESSED_FROM = 512
+_COMPRESSED = b"z"
+"""The first byte of a compressed value; JSON begins with a bracket."""
 
 
 class RedisCache:
-    """Findings as small JSON arrays under `adjudge:verdict:1:<digest>`, shared by every process on that Redis."""
+    """Findings as small JSON arrays under `adjudge:verdict:1:<digest>`, shared by every process on that Redis.
 
-    def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600) -> None:
-        self._redis = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+    Values of 512 bytes or more, which have long rationales, are compressed. `clock` gives seconds.
+    """
+
+    def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600, clock: Callable[[], float] = time.monotonic) -> None:
+        once_more = Retry(NoBackoff(), 1)  # a connection that a restarted server has dropped
+        self._redis = Redis.from_url(
+            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=once_more, retry_on_error=[]
+        )
         self._ttl_s = ttl_s
+        self._clock = clock
+        self._alone_until = float("-inf")
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
         """The findings known for these digests, by one MGET."""
-        if not digests:
+        if not digests or self._clock() < self._alone_until:
             return {}
         try:
             values = await self._redis.mget([_PREFIX + digest for digest in digests])
         except (RedisError, OSError) as error:
+            self._leave_alone()
             log.warning("the verdict cache cannot be read: %s", error)
             return {}
-        return {d: Finding(*json.loads(v)) for d, v in zip(digests, values, strict=True) if v is not None}
+        return {d: _decoded(v) for d, v in zip(digests, values, strict=True) if isinstance(v, bytes)}
 
     async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
         """Store findings by one pipeline; SET NX leaves one that is there."""
+        if not findings or self._clock() < self._alone_until:
+            return
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for digest, finding in findings.items():
-                    pipeline.set(_PREFIX + digest, json.dumps(astuple(finding)), nx=True, ex=self._ttl_s)
+                    pipeline.set(_PREFIX + digest, _encoded(finding), nx=True, ex=self._ttl_s)
                 await pipeline.execute()
         except (RedisError, OSError) as error:
+            self._leave_alone()
             log.warning("%d verdicts were not cached: %s", len(findings), error)
 
     async def ready(self) -> bool:
@@ -58,3 +78,17 @@ class RedisCache:
     async def close(self) -> None:
         """Release the connections; the entries stay."""
         await self._redis.aclose()
+
+    def _leave_alone(self) -> None:
+        self._alone_until = self._clock() + _LEFT_ALONE_S
+
+
+def _encoded(finding: Finding) -> bytes:
+    value = json.dumps(astuple(finding), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return value if len(value) < _COMPRESSED_FROM else _COMPRESSED + zlib.compress(value)
+
+
+def _decoded(value: bytes) -> Finding:
+    if value.startswith(_COMPRESSED):
+        value = zlib.decompress(value[1:])
+    return Finding(*json.loads(value.decode("utf-8", "surrogatepass")))

@@ -6,7 +6,7 @@ import httpx2
 
 from judge_server.engines.llamacpp_completion import Completion, complete, in_schema, one_of, sampling
 from judge_server.engines.llamacpp_tokens import ChatTokens
-from judge_server.ports import AnswerForm, Call, Choice, Menu, Reply, Written
+from judge_server.ports import AnswerForm, Call, Choice, Menu, Prose, Reply, Written
 
 TOP_TOKENS = 200
 """How many next-token probabilities are read; a spelling below all of these weighs less than 1/200 of the mass."""
@@ -52,6 +52,9 @@ class Answering:
             case Written(schema, max_tokens):
                 written = await self._complete(max_tokens, **in_schema(schema), **sampling(self._call.sample))
                 text, cut = written.text, written.limited
+            case Prose(max_tokens):
+                said = await self._complete(max_tokens, **sampling(self._call.sample))
+                text, cut = said.text.strip(), said.limited
         # The prompt is what the first completion read; later ones read only the words put after it.
         return Reply(
             masses,
@@ -94,5 +97,5 @@ def _longest(answer: AnswerForm) -> int:
             return 1 if then is None else max(1, label + _longest(then))
         case Choice(_, lead):
             return len(lead.encode()) + answer.room
-        case Written(_, max_tokens):
+        case Written(max_tokens=max_tokens) | Prose(max_tokens):
             return max_tokens

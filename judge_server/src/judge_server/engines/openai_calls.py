@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from judge_server.engines.openai_wire import Completion
-from judge_server.ports import Batch, Call, CallFailed, Capabilities, Choice, Menu, Reply, Written
+from judge_server.ports import Batch, Call, CallFailed, Capabilities, Choice, Menu, Prose, Reply, Written
 
 LimitField = Literal["max_tokens", "max_completion_tokens"]
 Message = Mapping[str, str]
@@ -105,7 +105,7 @@ def answer_tokens(call: Call, dialect: Dialect) -> int:
             return SAID_TOKENS
         case Choice(labels):
             return AROUND_LABEL + max(len(label.encode()) for label in labels)
-        case Written(max_tokens=limit):
+        case Written(max_tokens=limit) | Prose(limit):
             return limit
 
 
@@ -171,7 +171,7 @@ def _schema(call: Call) -> object | None:
         case Written(schema):
             parsed: object = json.loads(schema)
             return parsed
-        case Menu():
+        case Menu() | Prose():
             return None
 
 

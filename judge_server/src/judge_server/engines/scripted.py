@@ -9,7 +9,7 @@ from dataclasses import replace
 from urllib.parse import SplitResult
 
 from judge_server.engines.options import Options
-from judge_server.engines.scripted_answers import Draw, drawing, fill, fraction
+from judge_server.engines.scripted_answers import Draw, drawing, fill, fraction, say
 from judge_server.ports import (
     AnswerForm,
     Batch,
@@ -19,6 +19,7 @@ from judge_server.ports import (
     Choice,
     EngineIdentity,
     Menu,
+    Prose,
     Reply,
     Written,
 )
@@ -191,9 +192,9 @@ def _reply(
             return replace(reply, masses=masses([option.label for option in options]), chosen=chosen)
         case Choice(labels):
             return replace(reply, chosen=labels[label(len(labels))])
-        case Written(schema, max_tokens):
-            text = fill(schema, value, label)
-            shown = text[: 4 * max_tokens]
+        case (Written() | Prose()) as form:
+            text = fill(form.schema, value, label) if isinstance(form, Written) else say(label)
+            shown = text[: 4 * form.max_tokens]
             written = reply.tokens_written + _tokens(shown)
             return replace(reply, text=shown, cut=shown != text, tokens_written=written)
 
@@ -218,7 +219,7 @@ def _room(batch: Batch, call: Call) -> int:
     asked = _tokens(batch.system + batch.shared + call.question) + call.think_tokens
     if call.reasoning is not None:
         asked += call.reasoning.max_tokens + _tokens(call.reasoning.ask)
-    return asked + (call.answer.max_tokens if isinstance(call.answer, Written) else 1)
+    return asked + (call.answer.max_tokens if isinstance(call.answer, Written | Prose) else 1)
 
 
 def _tokens(text: str) -> int:

@@ -11,6 +11,7 @@ Draw = Callable[[int], int]
 
 _QUARTERS = 5
 _UNBOUNDED = 10
+_MOST_SENTENCES = 8
 
 
 def fraction(text: str) -> float:
@@ -27,6 +28,11 @@ def drawing(text: str) -> Draw:
         return int.from_bytes(digest, "big") % among
 
     return draw
+
+
+def say(label: Draw) -> str:
+    """A sentence or a few."""
+    return " ".join(f"Thought {label(10_000)}." for _ in range(2 + label(_MOST_SENTENCES)))
 
 
 def fill(schema: str, value: Draw, label: Draw) -> str:

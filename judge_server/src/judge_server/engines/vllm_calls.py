@@ -16,7 +16,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
 from judge_server.engines.vllm_tokens import THOUGHT, ChatTokens
-from judge_server.ports import Call, CallFailed, Choice, Menu, Reply, Written
+from judge_server.ports import AnswerForm, Call, CallFailed, Choice, Menu, Prose, Reply, Written
 
 
 class Answerer:
@@ -62,8 +62,8 @@ class Answerer:
                 return output
         raise EngineGenerateError("the request was ended before its answer")
 
-    def _room(self, form: Menu | Choice | Written) -> int:
-        if isinstance(form, Written):
+    def _room(self, form: AnswerForm) -> int:
+        if isinstance(form, Written | Prose):
             return form.max_tokens
         if isinstance(form, Choice):
             return len(self.tokens.plain(form.lead)) + form.room
@@ -94,12 +94,13 @@ class _Exchange:
         masses, chosen, text, cut = await self._answer(self._call.answer)
         return Reply(masses, chosen, text, cut, reasons, self._computed, self._reused or 0, self._written)
 
-    async def _answer(
-        self, form: Menu | Choice | Written
-    ) -> tuple[tuple[float, ...] | None, str | None, str | None, bool]:
+    async def _answer(self, form: AnswerForm) -> tuple[tuple[float, ...] | None, str | None, str | None, bool]:
         if isinstance(form, Written):
             output = await self._generate(form.max_tokens, structured=StructuredOutputsParams(json=form.schema))
             return None, None, output.text, output.finish_reason == "length"
+        if isinstance(form, Prose):
+            output = await self._generate(form.max_tokens)
+            return None, None, output.text.strip(), output.finish_reason == "length"
         if isinstance(form, Choice):
             return None, *await self._choose(form), False
         masses = await self._masses(form)

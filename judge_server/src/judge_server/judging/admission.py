@@ -1,80 +1,160 @@
-"""Admission: the one queue in front of an engine. First come, first served; bounded; nothing expired gets through.
+"""Admission: the one queue in front of an engine. Who is let in, whose turn it is, and how many are at the engine.
 
-A request reserves room for all its calls before any is judged, so that it is refused as a whole or not at all.
+Fair over runs by estimated prompt tokens, online before bulk (`fair_queue`); bounded (`room`); at most as many batches
+at the engine as its limit allows (`concurrency`). Knows nothing of verdicts, and nothing of who waits for them: whoever
+gives up cancels, and leaves the queue or the engine's slot with that.
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
 
-from judge_server.errors import Overloaded
-from judge_server.ports import Batch, CallFailed, Engine, Reply
+from judge_server.judging.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit
+from judge_server.judging.fair_queue import Entry, FairQueue
+from judge_server.judging.room import Room
+from judge_server.judging.work import Caller
+from judge_server.ports import Batch
 
-log = logging.getLogger("adjudge")
+CHARACTERS_PER_TOKEN = 4.0
 
 
-@dataclass(slots=True)
-class Judged:
-    """A batch's outcomes, aligned with its calls, and the wall seconds it waited and took."""
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """How the queue is bounded and shared.
 
-    outcomes: list[Reply | CallFailed]
-    seconds_queued: float = 0.0
-    seconds_judging: float = 0.0
+    Attributes:
+        calls: how many calls may be on their way before requests are refused.
+        run_calls: how many of one run; None for no bound of its own.
+        run_at_engine: how many calls of one run may be at the engine while others wait or not; None for no bound. A
+            run may always have one batch there.
+        weights: of runs, by name; 1 for the others.
+        bulk_share: what bulk work gets while online work waits too, as a share of the prompt tokens.
+        batches: how many batches may be at the engine: None for what the engine says, a number, or `auto` for one
+            that follows the engine's throughput and is never above what it says.
+    """
+
+    calls: int = 50_000
+    run_calls: int | None = None
+    run_at_engine: int | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    bulk_share: float = 0.1
+    batches: int | Literal["auto"] | None = None
+
+
+USUAL_RULES = QueueRules()
+
+
+class Ticket:
+    """A batch's way through the queue and the engine: whose it is, and when it came, began and ended (clock times)."""
+
+    __slots__ = ("arrived", "at_engine", "began", "caller", "calls", "ended", "entry", "granted")
+
+    def __init__(self, caller: Caller, batch: Batch, arrived: float) -> None:
+        self.caller = caller
+        self.calls = len(batch.calls)
+        self.entry: Entry[Ticket] = Entry(caller.run, caller.priority, estimated_tokens(batch), self)
+        self.granted: asyncio.Future[None] | None = None
+        self.at_engine = False
+        self.arrived = arrived
+        self.began: float | None = None
+        self.ended: float | None = None
+
+    def seconds(self, now: float) -> tuple[float, float]:
+        """Seconds queued and seconds at the engine up to now."""
+        end = now if self.ended is None else self.ended
+        began = end if self.began is None else self.began
+        return began - self.arrived, end - began
 
 
 class Admission:
-    """Lets `concurrent_batches` batches reach the engine at a time and keeps at most `capacity` calls waiting."""
+    """The queue in front of an engine that takes `concurrent_batches` batches at a time.
 
-    def __init__(self, engine: Engine, *, concurrent_batches: int, capacity: int) -> None:
-        self._engine = engine
-        self._slots = asyncio.Semaphore(concurrent_batches)
-        self._capacity = capacity
-        self._reserved = 0
+    Attributes:
+        room: how many calls are on their way.
+        concurrency: how many batches may be at the engine.
+        calls_at_engine: by run.
+    """
 
-    @contextmanager
-    def reserve(self, calls: int) -> Iterator[None]:
-        """Hold room for a request's calls while it is judged; an idle queue takes a request of any size.
+    def __init__(
+        self, concurrent_batches: int, rules: QueueRules, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
+        self.room = Room(rules.calls, rules.run_calls, clock)
+        self.concurrency = _limit(concurrent_batches, rules, clock)
+        self.calls_at_engine: Counter[str] = Counter()
+        self._queue: FairQueue[Ticket] = FairQueue(rules.weights, bulk_share=rules.bulk_share)
+        self._run_at_engine = rules.run_at_engine
+        self._batches_at_engine = 0
 
-        A request without calls, all of whose verdicts are known, needs no room.
+    def state(self) -> tuple[int, int, int, Iterable[tuple[str, int]]]:
+        """Calls waiting, calls at the engine, batches that may be at the engine, and each run's calls on their way."""
+        at_engine = self.calls_at_engine.total()
+        return self.room.held - at_engine, at_engine, self.concurrency.limit, self.room.held_by_run.items()
 
-        Raises:
-            Overloaded: others hold so much that these calls do not fit.
-        """
-        if calls and self._reserved and self._reserved + calls > self._capacity:
-            raise Overloaded(
-                f"{self._reserved} judge calls are waiting and {calls} more exceed the queue's {self._capacity}; "
-                "try again later, or send fewer responses at once",
-                retry_after_s=5,
-            )
-        self._reserved += calls
+    @asynccontextmanager
+    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
+        """Wait for a place at the engine, and hold it in the block. Cancelling the wait leaves the queue."""
+        ticket.granted = asyncio.get_running_loop().create_future()
+        self._queue.push(ticket.entry)
+        self._fill()
         try:
+            await ticket.granted
+            ticket.began = self.clock()
             yield
+            self.concurrency.done(ticket.entry.cost, full=len(self._queue) > 0)
         finally:
-            self._reserved -= calls
+            ticket.ended = self.clock()
+            self.withdraw(ticket)
+            if ticket.at_engine:
+                self._give_back(ticket)
+            del ticket.entry.item  # or ticket and entry would hold each other until the garbage collector comes
 
-    async def judge(self, batch: Batch, deadline: float) -> Judged:
-        """Wait for a slot and answer the batch; what is not answered by `deadline` (loop time) is a `timeout`."""
-        late = CallFailed("timeout", "the request's deadline passed before the judge came to this criterion")
-        judged = Judged([late] * len(batch.calls))
-        arrived = time.monotonic()
-        started = None
-        try:
-            async with asyncio.timeout_at(deadline), self._slots:
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise TimeoutError  # `timeout_at` acts only where something waits, and a free slot does not
-                started = time.monotonic()
-                async for index, outcome in self._engine.answer(batch):
-                    judged.outcomes[index] = outcome
-        except TimeoutError:
-            pass  # the outcomes not yet replaced say so
-        except Exception as error:  # an engine's fault costs its own calls, never the request
-            log.exception("the engine broke off a batch of %d calls", len(batch.calls))
-            broken = CallFailed("engine", f"the engine broke off: {type(error).__name__}; its log says more")
-            judged.outcomes = [broken if outcome is late else outcome for outcome in judged.outcomes]
-        ended = time.monotonic()
-        judged.seconds_queued = (started or ended) - arrived
-        judged.seconds_judging = ended - (started or ended)
-        return judged
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take a batch that nobody wants any more out of the queue; one at the engine leaves by its `turn`."""
+        self._queue.remove(ticket.entry)
+
+    def hurry(self, ticket: Ticket) -> None:
+        """Let a batch that waits in the class bulk wait in the class online instead."""
+        if ticket.entry.priority == "bulk" and self._queue.remove(ticket.entry):
+            ticket.entry.priority = "online"
+            self._queue.push(ticket.entry)
+
+    def _fill(self) -> None:
+        """Give places to those whose turn it is, as long as there are any."""
+        while len(self._queue) and self._batches_at_engine < self.concurrency.limit:
+            bound = self._run_at_engine
+            passed_over = [run for run, calls in self.calls_at_engine.items() if bound is not None and calls >= bound]
+            entry = self._queue.pop(passed_over)
+            if entry is None:
+                return
+            ticket = entry.item
+            if ticket.granted is not None and not ticket.granted.done():
+                ticket.granted.set_result(None)
+                ticket.at_engine = True
+                self._batches_at_engine += 1
+                self.calls_at_engine[entry.run] += ticket.calls
+
+    def _give_back(self, ticket: Ticket) -> None:
+        run = ticket.entry.run
+        self._batches_at_engine -= 1
+        self.calls_at_engine[run] -= ticket.calls
+        if self.calls_at_engine[run] <= 0:
+            del self.calls_at_engine[run]
+        ticket.at_engine = False
+        self._fill()
+
+
+def estimated_tokens(batch: Batch) -> float:
+    """Roughly the prompt tokens of a batch whose shared part is computed once: a quarter of its characters."""
+    characters = len(batch.system) + len(batch.shared) + sum(len(call.question) for call in batch.calls)
+    return max(1.0, characters / CHARACTERS_PER_TOKEN)
+
+
+def _limit(concurrent_batches: int, rules: QueueRules, clock: Callable[[], float]) -> ConcurrencyLimit:
+    if rules.batches == "auto":
+        return AdaptiveLimit(concurrent_batches, clock)
+    return FixedLimit(concurrent_batches if rules.batches is None else rules.batches)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import lru_cache
 
 from judge_server.judging.ways import Way
-from judge_server.ports import AnswerForm, Call, Choice, EngineIdentity, Menu
+from judge_server.ports import AnswerForm, Call, Choice, EngineIdentity, Menu, Prose
 from trainer_client.wire import RATIONALE_TOKENS
 
 
@@ -46,6 +46,8 @@ def _form(answer: AnswerForm) -> bytes:
         parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)
     elif isinstance(answer, Choice):
         parts = ("choice", answer.lead, answer.ask, *answer.labels)
+    elif isinstance(answer, Prose):
+        parts = ("prose", str(answer.max_tokens))
     else:
         parts = ("written", str(answer.max_tokens), answer.schema)
     return ("\0" + "\0".join(parts)).encode()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from judge_server.errors import EngineGone
 from judge_server.judging.plan import ResponsePlan
-from judge_server.ports import Call, Engine, Written
+from judge_server.ports import Call, Engine, Prose, Written
 
 _MARGIN = 0.95
 _TRIES = 8
@@ -50,7 +50,7 @@ async def fit_response(
 
 def _room(call: Call) -> int:
     """The most tokens that follow the question: thoughts, reasons and what asks for the verdict, the answer."""
-    written = call.answer.max_tokens if isinstance(call.answer, Written) else 0
+    written = call.answer.max_tokens if isinstance(call.answer, Written | Prose) else 0
     if call.reasoning is None:
         return call.think_tokens + written
     return 2 * call.think_tokens + call.reasoning.max_tokens + len(call.reasoning.ask.encode()) + written

@@ -1,29 +1,35 @@
 """A judge: an engine behind its admission queue, programs beside it, and the verdicts given before.
 
-Plans go in, one outcome per digest comes out. Each distinct digest is asked once, however many responses or criteria
-share it, and not at all if its verdict is known. Failures are outcomes too, and are never kept.
+Plans go in, one outcome per digest comes out. Each distinct digest is asked once, however many responses, criteria or
+requests share it, and not at all if its verdict is known. Failures are outcomes too, and are never kept.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from judge_server.checks import Check, Checker
-from judge_server.errors import InvalidRequest
-from judge_server.judging.admission import Admission
+from judge_server.errors import InvalidRequest, Overloaded
+from judge_server.judging.admission import USUAL_RULES, Admission, QueueRules
+from judge_server.judging.asking import Asker, Asking
+from judge_server.judging.findings import FreshFindings
 from judge_server.judging.fingerprint import judge_fingerprint
+from judge_server.judging.joining import Flight, Flights, Waiter
 from judge_server.judging.plan import Asked, ResponsePlan
 from judge_server.judging.ways import JudgeSetup, Way
-from judge_server.judging.work import Outcomes, Waiting, unknown
-from judge_server.ports import Batch, CallFailed, Engine, EngineIdentity, Finding, Reply, VerdictCache
+from judge_server.judging.work import NOBODY, Caller, Outcomes, Waiting, Work, unknown
+from judge_server.metrics import JudgeMetrics
+from judge_server.ports import Engine, EngineIdentity, Finding, VerdictCache
 from judge_server.prompts import Form, PromptTemplates
 from judge_server.prompts.library import TemplateLibrary
 from trainer_client.wire import FieldError, JudgingOptions, Protocol
 
-ENGINE_RETRY_PAUSE_S = 0.2
+STORE_PATIENCE_S = 0.1
+"""How long an answer waits until its verdicts are written to the cache; they are written all the same."""
+
 _VOTES = "judging.votes"
 _SETUPS_KEPT = 256
-_TRANSIENT = frozenset({"engine", "overloaded"})
 
 
 class Judge:
@@ -35,24 +41,30 @@ class Judge:
         cache: VerdictCache,
         fence: Callable[[str], str],
         *,
-        queue_calls: int,
+        rules: QueueRules = USUAL_RULES,
         checker: Checker | None = None,
         templates: TemplateLibrary | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.engine = engine
         self.cache = cache
         self.checker = checker or Checker()
         self._fence = fence
-        self._queue_calls = queue_calls
+        self._rules = rules
         self.templates = templates or TemplateLibrary(None)
+        self.clock = clock
+        self.metrics = JudgeMetrics(clock)
         self._setups: dict[Way, JudgeSetup] = {}
+        self._fresh = FreshFindings()
+        self._flights = Flights()
+        self._storing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Load the engine. Raises `EngineStartError` with the way out when it cannot be loaded."""
         self.identity: EngineIdentity = await self.engine.start()
-        self._admission = Admission(
-            self.engine, concurrent_batches=self.identity.concurrent_batches, capacity=self._queue_calls
-        )
+        self._admission = Admission(self.identity.concurrent_batches, self._rules, clock=self.clock)
+        self._asker = Asker(self.engine, self._admission, self._fresh, self.metrics)
+        self.metrics.watch(self._admission)
 
     def setup(self, way: Way) -> JudgeSetup:
         """The templates and the fingerprint this judge has for a way of asking.
@@ -98,118 +110,116 @@ class Judge:
         plans: Sequence[ResponsePlan],
         deadline: float,
         *,
+        caller: Caller = NOBODY,
         into: Outcomes | None = None,
         done: Callable[[int], None] | None = None,
     ) -> Outcomes:
-        """Find or ask every verdict of the plans by `deadline` (loop time).
+        """Find or ask every verdict of the plans by `deadline` (loop time), at the cost of `caller`.
 
         What is known so far stands in `into`; `done` is told the place of each plan that has all its outcomes. What
-        was judged before a cancellation is kept.
+        was judged before a cancellation is kept. A call that another request has on its way is waited for instead.
 
         Raises:
             Overloaded: the queue has no room for the calls that must be asked.
         """
         result = Outcomes() if into is None else into
-        known = await self.cache.get_many(list({digest for plan in plans for digest in plan.digests}))
-        result.of.update(known)
-        result.cached = frozenset(known)
-        work = unknown(plans, result.of)
+        digests = {digest for plan in plans for digest in plan.digests}
+        with self._fresh.reading():
+            await self._look_up(digests, deadline, result)
+            work = unknown(plans, result.of)
         waiting = Waiting(plans, result.of, done)
-        with self._admission.reserve(sum(len(asked) for _, asked, _ in work)):
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    for plan, asked, checks in work:
-                        if asked:
-                            tasks.create_task(self._ask(plan, asked, deadline, result, waiting))
-                        for digest, check in checks:
-                            tasks.create_task(self._check(digest, check, deadline, result, waiting))
-            finally:
-                judged = (digest for _, asked, _ in work for one in asked for digest in one.digests)
-                found = {digest: result.of.get(digest) for digest in judged if digest not in known}
-                if fresh := {digest: outcome for digest, outcome in found.items() if isinstance(outcome, Finding)}:
-                    await asyncio.shield(self.cache.put_many(fresh))
+        waiter = Waiter(result, waiting, deadline)
+        made = self._set_off(work, caller, waiter)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _, _, checks in work:
+                    for digest, check in checks:
+                        tasks.create_task(self._check(digest, check, deadline, result, waiting))
+                await waiter.all_known()
+        finally:
+            waiter.leave()
+            for asking in made:
+                asking.charge()
+            self.metrics.request(caller, result, len(digests))
+            await self._store()
         return result
 
     async def close(self) -> None:
-        """End the programs, the engine and the cache."""
+        """End the programs, the engine and the cache; what is being stored is stored first."""
         await self.checker.close()
         await self.engine.close()
+        if self._storing:
+            await asyncio.wait(self._storing)
         await self.cache.close()
+
+    async def _look_up(self, digests: Collection[bytes], deadline: float, result: Outcomes) -> None:
+        """Take what the cache knows, if it says so before the deadline, and what others have just found."""
+        known: Mapping[bytes, Finding] = {}
+        began = self.clock()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                known = await self.cache.get_many(list(digests))
+        self.metrics.cache_seconds("get", self.clock() - began)
+        found = {digest: self._fresh.get(digest) for digest in digests if digest not in known} if self._fresh else {}
+        fresh = {digest: finding for digest, finding in found.items() if finding is not None}
+        result.of.update(known)
+        result.of.update(fresh)
+        result.cached, result.joined = frozenset(known), frozenset(fresh)
+
+    def _set_off(self, work: Sequence[Work], caller: Caller, waiter: Waiter) -> list[Asking]:
+        """Have the waiter wait for all that is to be asked: what is on its way already, and flights of its own."""
+        own: list[tuple[ResponsePlan, list[Asked]]] = []
+        joins: list[tuple[Flight, list[bytes]]] = []
+        for plan, asked, _ in work:
+            mine = []
+            for one in asked:
+                missing = [digest for digest in one.digests if digest not in waiter.result.of]
+                flight = self._flights.find(missing[0])
+                if flight is None:
+                    mine.append(one)
+                else:
+                    joins.append((flight, missing))
+            if mine:
+                own.append((plan, mine))
+        calls = sum(len(asked) for _, asked in own)
+        try:
+            self._admission.room.enter(caller.run, calls)
+        except Overloaded:
+            self.metrics.shed(calls)
+            raise
+        for flight, missing in joins:
+            flight.join(waiter, missing)
+            if caller.priority == "online" and flight.hurry is not None:
+                flight.hurry()
+        waiter.result.joined |= {digest for _, missing in joins for digest in missing}
+        return [self._begin(plan, asked, caller, waiter) for plan, asked in own]
+
+    def _begin(self, plan: ResponsePlan, asked: Sequence[Asked], caller: Caller, waiter: Waiter) -> Asking:
+        flight, of = self._flights.begin(asked), waiter.result.of
+        digests = [digest for one in asked for digest in one.digests]
+        flight.latest.update([(digest, of[digest]) for digest in digests if digest in of])
+        flight.join(waiter, [digest for digest in digests if digest not in of])
+        return self._asker.launch(flight, plan, caller, waiter.result)
 
     async def _check(self, digest: bytes, check: Check, deadline: float, result: Outcomes, waiting: Waiting) -> None:
         result.of[digest] = await self.checker.run(check, deadline)
         result.checks += 1
         waiting.known([digest])
 
-    async def _ask(
-        self, plan: ResponsePlan, asked: Sequence[Asked], deadline: float, result: Outcomes, waiting: Waiting
-    ) -> None:
-        unread = await self._ask_once(plan.batch, asked, deadline, result)
-        gone = [one for one in asked if any(_transient(result.of[d]) for d in one.digests)]
-        if gone:
-            pause = max(_pause_after(result.of[d]) for one in gone for d in one.digests)
-            if asyncio.get_running_loop().time() + pause < deadline:
-                await asyncio.sleep(pause)
-                unread += await self._ask_once(plan.batch, gone, deadline, result)
-        if unread:
-            await self._ask_alone(plan, unread, deadline, result)
-        waiting.known([d for one in asked for d in one.digests])
+    async def _store(self) -> None:
+        """Write what is new to the cache; an answer waits for that for a moment only."""
+        new = self._fresh.take_new()
+        if not new:
+            return
+        storing = asyncio.create_task(self._put(new))
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
+        await asyncio.wait({storing}, timeout=STORE_PATIENCE_S)
 
-    async def _ask_once(
-        self, batch: Batch, asked: Sequence[Asked], deadline: float, result: Outcomes
-    ) -> list[tuple[Asked, int]]:
-        """Ask, and return what the judge wrote no readable verdict on: calls, and the place in each."""
-        calls = tuple([one.question.call for one in asked])
-        unread = []
-        for one, outcome in zip(asked, await self._judged(replace(batch, calls=calls), deadline, result), strict=True):
-            if isinstance(outcome, Reply):
-                verdicts = one.question.read(outcome)
-                if outcome.text is not None:
-                    unread += [(one, place) for place, verdict in enumerate(verdicts) if _unreadable(verdict)]
-            else:
-                verdicts = [outcome] * len(one.digests)
-            for digest, verdict in zip(one.digests, verdicts, strict=True):
-                if not isinstance(result.of.get(digest), Finding):  # the first verdict stands
-                    result.of[digest] = verdict
-        return [(one, place) for one, place in unread if not isinstance(result.of[one.digests[place]], Finding)]
-
-    async def _ask_alone(
-        self, plan: ResponsePlan, unread: Sequence[tuple[Asked, int]], deadline: float, result: Outcomes
-    ) -> None:
-        """Ask once more, each criterion by itself, for verdicts that could not be read from what was written."""
-        questions = [one.question.alone(place) if one.question.alone else one.question for one, place in unread]
-        calls = tuple([question.call for question in questions])
-        outcomes = await self._judged(Batch(plan.system_alone, plan.batch.shared, calls), deadline, result)
-        for (one, place), question, outcome in zip(unread, questions, outcomes, strict=True):
-            if isinstance(outcome, Reply):
-                (result.of[one.digests[place]],) = question.read(outcome)
-
-    async def _judged(self, batch: Batch, deadline: float, result: Outcomes) -> list[Reply | CallFailed]:
-        judged = await self._admission.judge(batch, deadline)
-        result.calls += sum(not _expired(outcome) for outcome in judged.outcomes)
-        result.seconds_queued += judged.seconds_queued
-        result.seconds_judging += judged.seconds_judging
-        for outcome in judged.outcomes:
-            if isinstance(outcome, Reply):
-                result.tokens_computed += outcome.tokens_computed
-                result.tokens_reused += outcome.tokens_reused
-                result.tokens_written += outcome.tokens_written
-        return judged.outcomes
-
-
-def _transient(outcome: Finding | CallFailed) -> bool:
-    return isinstance(outcome, CallFailed) and outcome.kind in _TRANSIENT
-
-
-def _pause_after(outcome: Finding | CallFailed) -> float:
-    """Seconds to leave the engine alone after an outcome."""
-    asked = outcome.retry_after_s if isinstance(outcome, CallFailed) else None
-    return max(ENGINE_RETRY_PAUSE_S, asked or 0.0)
-
-
-def _unreadable(verdict: Finding | CallFailed) -> bool:
-    return isinstance(verdict, CallFailed) and verdict.kind == "parse"
-
-
-def _expired(outcome: Reply | CallFailed) -> bool:
-    return isinstance(outcome, CallFailed) and outcome.kind == "timeout"
+    async def _put(self, new: Mapping[bytes, Finding]) -> None:
+        began = self.clock()
+        try:
+            await self.cache.put_many(new)
+        finally:
+            self._fresh.stored(new)
+            self.metrics.cache_seconds("put", self.clock() - began)

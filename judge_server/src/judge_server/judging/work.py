@@ -1,20 +1,44 @@
-"""What a request leaves to be asked, and what has become of it."""
+"""What a request leaves to be asked, for whom, and what has become of it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from judge_server.checks import Check
 from judge_server.judging.plan import Asked, ResponsePlan
 from judge_server.ports import CallFailed, Finding
+from trainer_client.wire import ComparisonRequest, Priority, RewardRequest, VerdictRequest
+
+Outcome = Finding | CallFailed
+
+
+class Caller(NamedTuple):
+    """Whom calls are charged to, and how soon they are wanted. Requests that name no run share the run named ''."""
+
+    run: str = ""
+    priority: Priority = "online"
+
+    @classmethod
+    def of(cls, request: RewardRequest | VerdictRequest | ComparisonRequest) -> "Caller":
+        """The caller of a request."""
+        return cls(request.run or "", request.priority)
+
+
+NOBODY = Caller()
+"""A caller who gives no name."""
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of every digest asked for, which of them were known before, and what asking cost."""
+    """What became of every digest asked for, which of them were known before, and what asking cost.
 
-    of: dict[bytes, Finding | CallFailed] = field(default_factory=dict)
+    `cached` came from the cache, `joined` from another request's calls; what asking cost is of this request's own.
+    """
+
+    of: dict[bytes, Outcome] = field(default_factory=dict)
     cached: frozenset[bytes] = frozenset()
+    joined: frozenset[bytes] = frozenset()
     calls: int = 0
     checks: int = 0
     tokens_computed: int = 0
@@ -30,7 +54,7 @@ class Waiting:
     def __init__(
         self,
         plans: Sequence[ResponsePlan],
-        known: dict[bytes, Finding | CallFailed],
+        known: dict[bytes, Outcome],
         done: Callable[[int], None] | None,
     ) -> None:
         self._done = done
@@ -60,7 +84,7 @@ class Waiting:
 Work = tuple[ResponsePlan, list[Asked], list[tuple[bytes, Check]]]
 
 
-def unknown(plans: Sequence[ResponsePlan], known: dict[bytes, Finding | CallFailed]) -> list[Work]:
+def unknown(plans: Sequence[ResponsePlan], known: dict[bytes, Outcome]) -> list[Work]:
     """What of each plan nobody has an outcome for, each digest once; a call that has one verdict unknown is asked."""
     claimed = set(known)
     work: list[Work] = []
@@ -77,6 +101,6 @@ def unknown(plans: Sequence[ResponsePlan], known: dict[bytes, Finding | CallFail
     return work
 
 
-def failures_by_kind(outcomes: Iterable[Finding | CallFailed]) -> Counter[str]:
+def failures_by_kind(outcomes: Iterable[Outcome]) -> Counter[str]:
     """How many calls failed, by kind."""
     return Counter(o.kind for o in outcomes if isinstance(o, CallFailed))

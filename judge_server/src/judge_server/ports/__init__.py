@@ -15,12 +15,24 @@ from judge_server.ports.engine import (
     EngineIdentity,
     Menu,
     Option,
+    Prose,
     Reasoning,
     Reply,
     Sample,
     Written,
 )
+from judge_server.ports.ledger import Ledger, LedgerReader
+from judge_server.ports.operations import (
+    Operation,
+    OperationKind,
+    OperationProgress,
+    Operations,
+    OperationState,
+    ResultPage,
+    UnknownOperation,
+)
 from judge_server.ports.rubrics import RubricSource
+from judge_server.ports.validations import RubricValidations
 from judge_server.ports.verdicts import Finding, VerdictCache
 
 __all__ = [
@@ -33,12 +45,23 @@ __all__ = [
     "Engine",
     "EngineIdentity",
     "Finding",
+    "Ledger",
+    "LedgerReader",
     "Menu",
+    "Operation",
+    "OperationKind",
+    "OperationProgress",
+    "OperationState",
+    "Operations",
     "Option",
+    "Prose",
     "Reasoning",
     "Reply",
+    "ResultPage",
     "RubricSource",
+    "RubricValidations",
     "Sample",
+    "UnknownOperation",
     "VerdictCache",
     "Written",
 ]

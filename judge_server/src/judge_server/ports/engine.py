@@ -48,7 +48,14 @@ class Written:
     max_tokens: int
 
 
-AnswerForm = Menu | Choice | Written
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """An answer in words, up to the end of the model's turn or to `max_tokens`."""
+
+    max_tokens: int
+
+
+AnswerForm = Menu | Choice | Written | Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +110,8 @@ class Reply:
             any constraint (each in [0, 1], their sum at most 1); None where the engine cannot read them.
         chosen: for a `Choice` (also the one that follows a menu, given the option of greatest mass), the label
             picked; None where the engine cannot hold the model to the labels.
-        text: for `Written`, what was written. For the other forms, on an engine that cannot constrain or read
-            probabilities, what the model said instead, to be read by `judge_server.judging.reading`.
+        text: for `Written` and `Prose`, what was written. For the other forms, on an engine that cannot constrain or
+            read probabilities, what the model said instead, to be read by `judge_server.judging.reading`.
         cut: the text ended at its limit of tokens.
         reasoning: the reasons given first, where they were asked for.
         tokens_computed: prompt tokens that were computed.

@@ -16,6 +16,7 @@ from jinja2 import Template
 from judge_server.prompts.fencing import neutralise
 from judge_server.prompts.sources import ENVIRONMENT, MAY_USE, TemplateRefused, own_templates
 from trainer_client.wire import Criterion, Protocol
+from trainer_client.wire.criteria import GUIDANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class CriterionWords:
-    """A criterion as templates see it; its description can hold no control token.
+    """A criterion as templates see it; none of its texts can hold a control token.
 
-    `negative` is true of what a good response avoids: a pitfall, or a criterion of negative weight.
+    `negative` is true of what a good response avoids: a pitfall, or a criterion of negative weight. `name` and all
+    after it are empty where the criterion does not have them; of a list, the entries stand behind semicolons.
     """
 
     description: str
@@ -39,6 +41,12 @@ class CriterionWords:
     scale: int
     points: str
     negative: bool
+    name: str
+    required_elements: str
+    scoring_guide: str
+    expected_keywords: str
+    expected_concepts: str
+    verification_method: str
 
 
 class PromptTemplates:
@@ -142,7 +150,12 @@ def _words(criterion: Criterion) -> CriterionWords:
         scale=criterion.scale,
         points=f"{points(criterion):g}",
         negative=criterion.weight < 0 or criterion.kind == "pitfall",
+        **{field: _text(getattr(criterion, field)) for field in GUIDANCE},
     )
+
+
+def _text(value: str | tuple[str, ...] | None) -> str:
+    return neutralise("; ".join(value) if isinstance(value, tuple) else value or "")
 
 
 def points(criterion: Criterion) -> float:

@@ -10,10 +10,15 @@ from typing import NoReturn
 
 from jinja2 import nodes
 
+from trainer_client.wire.criteria import GUIDANCE
+
 MATERIAL = frozenset({"prompt", "grounding", "reference_answer", "response", "ground_truth", "final_answer", "a", "b"})
 """Texts that reach a template fenced."""
 
-CRITERION: Mapping[str, type] = {"description": str, "kind": str, "scale": int, "points": str, "negative": bool}
+CRITERION: Mapping[str, type] = {
+    **{"description": str, "kind": str, "scale": int, "points": str, "negative": bool},
+    **dict.fromkeys(GUIDANCE, str),
+}
 """What a template may read of a criterion."""
 
 LOOP: Mapping[str, type] = {

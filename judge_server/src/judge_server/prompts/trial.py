@@ -22,6 +22,12 @@ class TrialCriterion:
     scale: int = 1
     points: str = "1"
     negative: bool = False
+    name: str = ""
+    required_elements: str = ""
+    scoring_guide: str = ""
+    expected_keywords: str = ""
+    expected_concepts: str = ""
+    verification_method: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ _CRITERIA = (
     *[TrialCriterion(f"⟦{kind}⟧", kind, negative=kind == "pitfall") for kind in get_args(CriterionKind)],
     TrialCriterion("⟦negative⟧", negative=True),
     TrialCriterion("⟦scale⟧", scale=20, points="20"),
+    TrialCriterion("⟦guided⟧", name="n", required_elements="r", scoring_guide="s", expected_keywords="k"),
+    TrialCriterion("⟦checked⟧", expected_concepts="c", verification_method="v"),
 )
 
 

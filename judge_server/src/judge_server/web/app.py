@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
-from judge_server.web import comparisons, health, problems, rewards, rubrics, verdicts
+from judge_server.web import comparisons, health, ledger, metrics, problems, recompute, rewards, rubrics, verdicts
 from judge_server.web.boundary import Boundary
 from judge_server.web.service import Service
 from trainer_client import __version__
@@ -27,7 +27,7 @@ def create_app(service: Service, *, max_body_bytes: int = 64 * 2**20, lifespan: 
         generate_unique_id_function=_operation_id,
     )
     app.state.service = service
-    for module in (rewards, verdicts, comparisons, rubrics, health):
+    for module in (rewards, recompute, verdicts, ledger, comparisons, rubrics, health, metrics):
         app.include_router(module.router)
     problems.install(app)
     app.add_middleware(Boundary, max_body_bytes=max_body_bytes)

@@ -34,6 +34,7 @@ def problem_of(error: ServiceError, request_id: str) -> Problem:
         request_id=request_id,
         retryable=error.retryable,
         errors=error.errors,
+        current_version=error.current_version,
     )
 
 
@@ -93,8 +94,10 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI `responses` for these problem statuses."""
     meanings = {
         404: "Nothing is there under that name.",
+        412: "The alias stands for another version than `If-Match` says; `current_version` is which.",
         413: "The body is above the size limit.",
         422: "The request is wrong; `errors` names the fields.",
+        428: "The request says neither `If-Match` nor `If-None-Match`.",
         429: "The judge's queue is full; `Retry-After` says when to come back.",
         502: "Verdicts failed and the failure policy is `error`.",
         503: "Not ready to judge.",
@@ -107,4 +110,4 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def _response(problem: Problem, headers: dict[str, str]) -> Response:
     headers = headers | {"X-Request-Id": problem.request_id}  # an unforeseen error is answered outside the boundary
-    return Response(problem.model_dump_json(), problem.status, headers, "application/problem+json")
+    return Response(problem.model_dump_json(exclude_none=True), problem.status, headers, "application/problem+json")

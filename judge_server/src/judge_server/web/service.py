@@ -6,17 +6,20 @@ from fastapi import Request
 
 from judge_server.errors import NotReady
 from judge_server.judging.judge import Judge
-from judge_server.ports import RubricSource
+from judge_server.ports import LedgerReader, RubricSource
+from judge_server.recording import Recorder
 from judge_server.scoring import Scorer
 
 
 @dataclass(slots=True)
 class Service:
-    """The parts behind the routes. `judge` is set once its engine is loaded."""
+    """The parts behind the routes. `judge` is set once its engine is loaded; without a `recorder` nothing is kept."""
 
     rubrics: RubricSource
     judge: Judge | None = None
     problem: str = "the judge model is still loading"
+    recorder: Recorder | None = None
+    ledger: LedgerReader | None = None
 
     def ready_judge(self) -> Judge:
         """The judge; raises `NotReady` before it has started."""
@@ -26,7 +29,13 @@ class Service:
 
     def scorer(self) -> Scorer:
         """The scorer; raises `NotReady` before the judge has started."""
-        return Scorer(self.ready_judge(), self.rubrics)
+        return Scorer(self.ready_judge(), self.rubrics, self.recorder)
+
+    def readable_ledger(self) -> LedgerReader:
+        """The ledger; raises `NotReady` where this process has none."""
+        if self.ledger is None:
+            raise NotReady("This process has no ledger. Ask one that was started with a database.")
+        return self.ledger
 
     async def checks(self) -> dict[str, bool]:
         """What readiness depends on, each part by itself."""

@@ -44,6 +44,11 @@ async def verdicts(
     """One verdict per criterion and response; any rubric will do, since no reward is made of it."""
     service = service_of(request)
     work = judge_responses(
-        service.ready_judge(), service.rubrics, body, request_id=request.state.request_id, project_id=PROJECT_ID
+        service.ready_judge(),
+        service.rubrics,
+        body,
+        request_id=request.state.request_id,
+        project_id=PROJECT_ID,
+        recorder=service.recorder,
     )
     return await answered(request, work)

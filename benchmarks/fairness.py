@@ -1,0 +1,145 @@
+"""What a run's neighbours cost it, and what deadlines are worth on an engine that has too much to do.
+
+First a light run asks for 4 responses x 12 criteria at a time, alone and then while another run has 100,000 calls in
+the queue. Then many small requests with deadlines go to an engine that can do a fraction of them: what counts is how
+many are answered within their deadline and 200 ms. The scripted engine takes a fixed time for each call.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import time
+from typing import Any
+
+import httpx2
+from rich.progress import Progress
+
+from benchmarks.report import publish
+from benchmarks.server import running_service
+
+ENGINE = "scripted://hash?delay_s=0.02&concurrency=16"
+FLOOD_CALLS = 100_000
+CRITERIA = 12
+FLOOD_RESPONSES = 64
+LIGHT_RESPONSES = 4
+BUSY_ENGINE = "scripted://hash?delay_s=0.1&concurrency=4"
+SENDERS = 16
+GRACE_S = 0.2
+PATIENCE_S = 600.0
+
+WORDS = ("both", "sides", "sum", "divide", "x", "y", "so", "three", "holds", "then", "therefore", "answer")
+
+
+def body(run: str, responses: int, criteria: int, deadline_s: float) -> dict[str, Any]:
+    """A request nobody has sent before."""
+    text = " ".join(random.choices(WORDS, k=200))
+    rubric = {"criteria": [{"id": f"c{i}", "description": f"Part {i} of the argument holds."} for i in range(criteria)]}
+    group = {"id": "g", "prompt": "Prove it.", "responses": [f"{random.random()} {text}" for _ in range(responses)]}
+    return {"run": run, "rubric": rubric, "groups": [group], "deadline_s": deadline_s}
+
+
+async def light_run(client: httpx2.AsyncClient, requests: int, what: str) -> list[float]:
+    """Seconds of each request of the light run, one after another."""
+    seconds = []
+    with Progress(transient=True) as bar:
+        for _ in bar.track(range(requests), description=what):
+            content = body("light", LIGHT_RESPONSES, CRITERIA, 60.0)
+            began = time.perf_counter()
+            answer = await client.post("/v1/rewards", json=content)
+            seconds.append(time.perf_counter() - began)
+            if answer.status_code != 200 or answer.json()["usage"]["failed"]:
+                raise RuntimeError(f"HTTP {answer.status_code}: {answer.text[:300]}")
+    return seconds
+
+
+async def waiting(client: httpx2.AsyncClient) -> float:
+    """How many calls wait for the engine."""
+    page = (await client.get("/metrics")).text
+    return next(float(line.split()[1]) for line in page.splitlines() if line.startswith("adjudge_calls_waiting "))
+
+
+async def neighbours(url: str, requests: int) -> list[dict[str, Any]]:
+    """The light run alone, and beside the flood."""
+    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+        await light_run(client, 5, "warming up")
+        alone = await light_run(client, requests, "the light run alone")
+        flood = [
+            asyncio.create_task(client.post("/v1/rewards", json=body("flood", FLOOD_RESPONSES, CRITERIA, PATIENCE_S)))
+            for _ in range(FLOOD_CALLS // (FLOOD_RESPONSES * CRITERIA) + 1)
+        ]
+        before, queued = -1.0, 0.0
+        while queued > before or not queued:  # until all of it has come
+            await asyncio.sleep(2.0)
+            before, queued = queued, await waiting(client)
+        beside = await light_run(client, requests, "the light run beside the flood")
+        left = await waiting(client)
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+    rows = []
+    for name, seconds, before, after in (("alone", alone, 0.0, 0.0), ("beside a flood", beside, queued, left)):
+        cuts = statistics.quantiles(seconds, n=100)
+        rows.append(
+            {
+                "light run": name,
+                "requests": len(seconds),
+                "p50 ms": cuts[49] * 1000,
+                "p99 ms": cuts[98] * 1000,
+                "p99 to alone": cuts[98] / statistics.quantiles(alone, n=100)[98],
+                "others' calls waiting": f"{before:,.0f} to {after:,.0f}",
+            }
+        )
+    return rows
+
+
+async def deadlines(url: str, requests: int) -> list[dict[str, Any]]:
+    """Small requests, far too many, each with a deadline of its own."""
+    over: list[float] = []
+    judged = failed = 0
+    numbers = iter(range(requests))
+    async with httpx2.AsyncClient(base_url=url, timeout=60.0) as client:
+        with Progress(transient=True) as bar:
+            task = bar.add_task("requests with deadlines", total=requests)
+
+            async def sender(run: str) -> None:
+                nonlocal judged, failed
+                for _ in numbers:
+                    deadline_s = random.uniform(0.2, 1.0)
+                    content = body(run, 2, 6, deadline_s)
+                    began = time.perf_counter()
+                    answer = (await client.post("/v1/rewards", json=content)).raise_for_status().json()
+                    over.append(time.perf_counter() - began - deadline_s)
+                    failed += answer["usage"]["failed"]
+                    judged += 12 - answer["usage"]["failed"]
+                    bar.advance(task)
+
+            await asyncio.gather(*(sender(f"run {n % 4}") for n in range(SENDERS)))
+    return [
+        {
+            "requests": requests,
+            "within deadline + 200 ms": f"{sum(late <= GRACE_S for late in over) / len(over):.3%}",
+            "p99 over the deadline, ms": statistics.quantiles(over, n=100)[98] * 1000,
+            "most over, ms": max(over) * 1000,
+            "verdicts judged": judged,
+            "cut off": failed,
+        }
+    ]
+
+
+def main() -> None:
+    """Run both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--light", type=int, default=150, help="requests of the light run, each time")
+    parser.add_argument("--deadlines", type=int, default=3000, help="requests with deadlines")
+    given = parser.parse_args()
+    with running_service(ENGINE, ADJUDGE_QUEUE_CALLS=str(2 * FLOOD_CALLS)) as (url, _):
+        rows = asyncio.run(neighbours(url, given.light))
+    publish("fairness", f"A light run alone, and while another has {FLOOD_CALLS:,} calls in the queue", rows)
+    with running_service(BUSY_ENGINE) as (url, _):
+        rows = asyncio.run(deadlines(url, given.deadlines))
+    publish("deadlines", f"{SENDERS} senders at once on an engine that is too slow for them", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The folder of a run: what was made, discarded and published, each in a file that a killed run can go on from.
+
+`rubrics.jsonl` and `discarded.jsonl` hold what became of each input, under its key: what stands there is never done
+again. `published.jsonl` says which of the rubrics are in the store: a rubric is kept here before it is published, so
+that none is lost between the two, and publishing it again changes nothing. `failed.jsonl` is of the last run alone.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+
+from judge_server.generation.journal import Journal, read_journal
+from judge_server.operations.job import JobFailed
+
+RUBRICS, DISCARDED, PUBLISHED, FAILED = "rubrics.jsonl", "discarded.jsonl", "published.jsonl", "failed.jsonl"
+_LOCK = ".lock"
+
+
+class FolderInUse(JobFailed):
+    """Another run works in the folder; the message says what to do."""
+
+
+class RunFolder:
+    """A run's files, open for one run at a time: use it with `with`.
+
+    Attributes:
+        made: the keys of the inputs that gave a rubric.
+        discarded: the keys of those that gave none, with the reason.
+        published: the keys of the rubrics that are in the store.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.made: set[str] = set()
+        self.discarded: dict[str, str] = {}
+        self.published: set[str] = set()
+
+    def __enter__(self) -> Self:
+        """Make the folder if need be, and read what an earlier run did.
+
+        Raises:
+            FolderInUse: another run is at it.
+            ValueError: a file in it is not ours, or was altered.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(FileLock(self.path / _LOCK, timeout=0))
+            except Timeout:
+                raise FolderInUse(f"another run works in {self.path}; wait for it, or use another folder") from None
+            self._rubrics, self._discarded, self._published = (
+                stack.enter_context(Journal(self.path / name)) for name in (RUBRICS, DISCARDED, PUBLISHED)
+            )
+            (self.path / FAILED).unlink(missing_ok=True)
+            self._failed = stack.enter_context(Journal(self.path / FAILED))
+            self.made = {record["key"] for record in self.rubrics()}
+            self.discarded = {r["key"]: r["reason"] for r in read_journal(self.path / DISCARDED)}
+            self.published = {record["key"] for record in read_journal(self.path / PUBLISHED)}
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the files."""
+        self._open.close()
+
+    def knows(self, key: str) -> bool:
+        """Whether the input of this key needs no model any more."""
+        return key in self.made or key in self.discarded
+
+    def rubrics(self) -> Iterator[dict[str, Any]]:
+        """The rubrics made, in the order in which they were."""
+        return read_journal(self.path / RUBRICS)
+
+    def keep(self, key: str, record: Mapping[str, Any]) -> None:
+        """Keep a rubric that was made."""
+        self._rubrics.append({"key": key, **record})
+        self.made.add(key)
+
+    def discard(self, key: str, record: Mapping[str, Any]) -> None:
+        """Keep why an input gave none; `record` has the `reason`."""
+        self._discarded.append({"key": key, **record})
+        self.discarded[key] = record["reason"]
+
+    def mark_published(self, key: str, record: Mapping[str, Any]) -> None:
+        """Keep where in the store a rubric is."""
+        self._published.append({"key": key, **record})
+        self.published.add(key)
+
+    def fail(self, record: Mapping[str, Any]) -> None:
+        """Report a line that could not be read, repeats another, or was left undone by an engine's failure."""
+        self._failed.append(record)
+
+
+def read_failures(path: Path) -> Iterator[dict[str, Any]]:
+    """What the last run in a folder reported of lines: `line`, `kind` and `detail`."""
+    return read_journal(path / FAILED)
+
+
+def first_discards(path: Path, reasons: Collection[str]) -> dict[str, tuple[int, str]]:
+    """Of each of these reasons, one discard in a folder: its line, and what was wrong."""
+    found: dict[str, tuple[int, str]] = {}
+    for record in read_journal(path / DISCARDED):
+        if record["reason"] in reasons:
+            found.setdefault(record["reason"], (record["line"], record["detail"]))
+    return found

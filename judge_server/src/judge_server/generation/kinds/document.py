@@ -1,0 +1,176 @@
+"""`document` (Rubric-Grounded): a question and its rubric from a document that whoever answers never sees."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import BaseModel, Field, JsonValue, StringConstraints
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.generator import Made, Row, source_digest
+from judge_server.generation.kinds.base import WordedGenerator, WritingParameters
+from judge_server.generation.kinds.shapes import Line, Note, Phrase, several, whole, with_criteria
+from judge_server.generation.structure import Draft, Rules, check_drafts, check_self_contained
+from judge_server.generation.wording import Wording
+from judge_server.generation.writer import Writer
+from trainer_client.wire import Criterion, RubricContent
+
+LARGEST_FILE = 2**20
+"""Bytes of a document's file."""
+
+MOST_POINTS = 10
+
+
+class DocumentRow(Row):
+    """A document: its text, or the path of a UTF-8 file, from the folder the inputs are in."""
+
+    text: Annotated[str, StringConstraints(max_length=LARGEST_FILE)] = ""
+    path: str | None = None
+
+    def loaded(self, folder: Path | None) -> Self:
+        """The row with the file's text; `ValueError` says why it cannot be read."""
+        if self.path is None or self.text:
+            return self
+        if folder is None:
+            raise ValueError(f"the document {self.path!r} is a path, and no files are read here; give its text")
+        try:
+            content = _content(folder / self.path)
+            return self.model_copy(update={"text": content.decode("utf-8-sig").strip(), "path": None})
+        except OSError as error:
+            raise ValueError(f"the document {self.path!r} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise ValueError(f"the document {self.path!r} is not UTF-8 text") from None
+
+
+class DocumentParameters(WritingParameters):
+    """`fewest` and `most` criteria, and how many characters of a document are read: its beginning."""
+
+    fewest: int = Field(default=5, ge=1, le=10)
+    most: int = Field(default=10, ge=1, le=10)
+    passage_characters: int = Field(default=8_000, ge=200)
+    analysis_tokens: int = Field(default=300, ge=16)
+    enrichment_tokens: int = Field(default=400, ge=16)
+
+
+class Analysis(BaseModel):
+    """What a document is: stage 1."""
+
+    genre: Phrase
+    contribution: Note
+    concepts: Annotated[list[Phrase], several(Phrase, 1, 5)]
+    depth: Phrase
+    reasoning_mode: Phrase
+
+
+class TaskItem(BaseModel):
+    """A criterion as stage 2 writes it."""
+
+    name: Phrase
+    description: Note
+    weight: Annotated[float, whole(1, MOST_POINTS)]
+
+
+class Task(BaseModel):
+    """What stage 2 writes."""
+
+    question: Line
+    rationale: Note
+    criteria: list[TaskItem]
+
+
+class Enrichment(BaseModel):
+    """What stage 3 adds to a criterion."""
+
+    required_elements: Annotated[list[Phrase], several(Phrase, 1, 3)]
+    scoring_guide: Note
+    expected_keywords: Annotated[list[Phrase], several(Phrase, 1, 4)]
+    expected_concepts: Annotated[list[Phrase], several(Phrase, 1, 3)]
+    verification_method: Note
+
+
+class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
+    """Analysis; question and rubric together, self-contained; then all that a grader is told beside a description."""
+
+    kind = "document"
+    summary = "a question and its rubric, both self-contained, from a document (Rubric-Grounded)"
+    Input = DocumentRow
+    Parameters = DocumentParameters
+    steps: ClassVar[tuple[str, ...]] = ("analysis", "task", "check", "enrichment", "validity")
+    wording = Wording("author.system", "document.analysis", "document.task", "document.enrichment")
+
+    def source_of(self, row: DocumentRow) -> str:
+        """The document."""
+        return row.text
+
+    async def make(self, row: DocumentRow, writer: Writer) -> Made:
+        """Make one question and its rubric; see `Generator.make`."""
+        told = self.parameters
+        if not row.text.strip():
+            raise Discarded("empty_source", "the document is empty")
+        passage = row.text[: told.passage_characters].rstrip()
+        analysis = await self._analysed(passage, writer)
+        task = await self._task(passage, analysis, writer)
+        criteria = [await self._enriched(at, one, task, passage, writer) for at, one in enumerate(task.criteria, 1)]
+        kept, flags = await self.validity(writer, criteria, question=task.question, correct=None)
+        content = RubricContent(criteria=tuple(criteria))
+        about: dict[str, JsonValue] = {
+            "question": task.question,
+            "question_rationale": task.rationale,
+            "document_analysis": analysis.model_dump(mode="json"),
+            "doc_hash": source_digest(row.text),
+        }
+        return Made(
+            content=content,
+            metadata={**about, **kept},
+            record={**about, "passage": passage, "criteria": content.model_dump(mode="json")["criteria"]},
+            flags=(*(["passage_cut"] if len(passage) < len(row.text.rstrip()) else []), *flags),
+        )
+
+    async def _analysed(self, passage: str, writer: Writer) -> Analysis:
+        prompt = self.wording("document.analysis", passage=passage)
+        analysis = await self.drafted(writer, Analysis, prompt, max_tokens=self.parameters.analysis_tokens)
+        _check_filled("the analysis", analysis)
+        return analysis
+
+    async def _task(self, passage: str, analysis: Analysis, writer: Writer) -> Task:
+        told = self.parameters
+        prompt = self.wording("document.task", passage=passage, analysis=analysis, fewest=told.fewest, most=told.most)
+        task = await self.drafted(writer, with_criteria(Task, told.fewest, told.most), prompt)
+        if not task.question.strip():
+            raise Discarded("wrong_shape", "the question is empty")
+        check_self_contained("the question", task.question)
+        drafts = [Draft(item.description, weight=item.weight) for item in task.criteria]
+        check_drafts(drafts, Rules(told.fewest, told.most, ("point",), 0, MOST_POINTS, whole=False))
+        for number, item in enumerate(task.criteria, 1):
+            if not item.name.strip():
+                raise Discarded("wrong_shape", f"criterion {number} has no name")
+            check_self_contained(f"criterion {number}", item.description)
+        return task
+
+    async def _enriched(self, number: int, item: TaskItem, task: Task, passage: str, writer: Writer) -> Criterion:
+        prompt = self.wording(
+            "document.enrichment",
+            passage=passage,
+            question=task.question,
+            name=item.name,
+            description=item.description,
+        )
+        told = await self.drafted(writer, Enrichment, prompt, max_tokens=self.parameters.enrichment_tokens)
+        _check_filled(f"criterion {number}", told)
+        known = {"id": f"c{number}", "name": item.name, "description": item.description, "weight": item.weight}
+        return Criterion.model_validate({**known, **told.model_dump()})
+
+
+def _check_filled(what: str, shape: BaseModel) -> None:
+    """Every field has a value, and no text in it is empty."""
+    for field, value in shape.model_dump().items():
+        texts = value if isinstance(value, list) else [value]
+        if not texts or not all(text.strip() for text in texts):
+            raise Discarded("wrong_shape", f"{what} has no {field}")
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise ValueError(f"the document {path.name!r} is larger than {LARGEST_FILE:,} bytes; give it in parts")
+    return content

@@ -1,0 +1,188 @@
+"""`evolving` (RLER): new criteria that tell a query's current responses apart, as a new version of its rubric."""
+
+import hashlib
+import re
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.generator import Made
+from judge_server.generation.kinds.base import QuestionRow, Responses, WordedGenerator, WritingParameters
+from judge_server.generation.kinds.shapes import Line, among, with_criteria
+from judge_server.generation.structure import Draft, Rules, check_drafts, words
+from judge_server.generation.wording import Wording
+from judge_server.generation.writer import Writer
+from trainer_client.wire import Criterion, RubricContent
+from trainer_client.wire.references import parse_reference
+
+
+def _is_reference(text: str) -> str:
+    parse_reference(text)
+    return text
+
+
+EVOLVED = "evolved"
+"""The tag of criteria that this generator wrote; all others are never dropped."""
+
+_ANOTHER = re.compile(
+    r"\bresponses?\s+(?:#|no\.?\s*)?\d|\b(?:better|worse|best|worst|first|second|other)\s+(?:response|answer|one)s?\b",
+    re.IGNORECASE,
+)
+"""Words about one response among several, which whoever judges by the criterion does not see."""
+
+
+class EvolvingRow(QuestionRow):
+    """A query, its rubric, and responses to it. A name that no rubric has yet begins one."""
+
+    rubric: Annotated[str, AfterValidator(_is_reference)]
+    responses: Responses = Field(min_length=2)
+
+
+class EvolvingParameters(WritingParameters):
+    """How much a rubric may change at a time.
+
+    Attributes:
+        fewest: the least number of new criteria that are written.
+        most: the greatest.
+        scale: the highest grade.
+        least_spread: what a criterion's highest and lowest grade of the responses must differ by.
+        most_evolved: how many evolved criteria a rubric keeps, the newest.
+        shown: the most responses that are compared.
+        response_characters: what of each is read: its beginning.
+        show_known: whether the model sees the rubric's criteria as it writes. A small model copies them; what repeats
+            one is dropped either way.
+    """
+
+    fewest: int = Field(default=1, ge=1, le=8)
+    most: int = Field(default=3, ge=1, le=8)
+    scale: int = Field(default=4, ge=1, le=10)
+    least_spread: int = Field(default=1, ge=1, le=10)
+    most_evolved: int = Field(default=12, ge=1, le=256)
+    shown: int = Field(default=8, ge=2, le=64)
+    response_characters: int = Field(default=4_000, ge=100)
+    show_known: bool = True
+
+
+class EvolvingItem(BaseModel):
+    """A criterion as the model writes it."""
+
+    sign: Annotated[str, among("positive", "negative")]
+    description: Line
+
+
+class EvolvingRubric(BaseModel):
+    """What the model writes."""
+
+    criteria: list[EvolvingItem]
+
+
+class EvolvingGenerator(WordedGenerator[EvolvingRow, EvolvingParameters]):
+    """New criteria from the responses; those that grade all of them alike are dropped, the others join the rubric."""
+
+    kind = "evolving"
+    summary = "new criteria that tell current responses apart, as a new version of the query's rubric (RLER)"
+    Input = EvolvingRow
+    Parameters = EvolvingParameters
+    steps: ClassVar[tuple[str, ...]] = ("rubric", "check", "grades", "validity")
+    revises = True
+    wording = Wording("author.system", "checker.system", "evolving.rubric", "evolving.grade")
+
+    def source_of(self, row: EvolvingRow) -> str:
+        """The query."""
+        return row.question
+
+    def name_of(self, row: EvolvingRow) -> str | None:
+        """The rubric's own name, where the reference has one."""
+        return parse_reference(row.rubric).name
+
+    async def make(self, row: EvolvingRow, writer: Writer) -> Made:
+        """Make the next version; see `Generator.make`. Flag: `new_rubric`."""
+        told = self.parameters
+        parent = await self.find(row.rubric) if self.find is not None else None
+        if parent is None and ("@" in row.rubric or row.rubric.startswith("sha256:")):
+            raise Discarded("empty_source", f"there is no rubric {row.rubric}")
+        known = parent.criteria if parent is not None else ()
+        responses = [one[: told.response_characters] for one in row.responses[: told.shown]]
+        drafts = await self._written(row, responses, known, writer)
+        grades = await self._grades(row, responses, drafts, writer)
+        apart = [draft for draft in drafts if max(grades[draft]) - min(grades[draft]) >= told.least_spread]
+        if not apart:
+            raise Discarded("no_contrast", f"{len(drafts)} new criteria, and each grades all responses alike")
+        criteria = self._evolved(known, apart)
+        kept, flags = await self.validity(writer, criteria[-len(apart) :], question=row.question, correct=None)
+        table: list[JsonValue] = [{"criterion": draft.description, "grades": [*grades[draft]]} for draft in drafts]
+        return Made(
+            content=RubricContent(criteria=criteria),
+            metadata={**(parent.metadata if parent is not None else {}), "question": row.question, **kept},
+            record={"responses": len(responses), "grades": table},
+            flags=(*(["new_rubric"] if parent is None else []), *flags),
+            name=parent.name if parent is not None else None,
+            parent_reference=parent.reference if parent is not None else None,
+        )
+
+    async def _written(
+        self, row: EvolvingRow, responses: list[str], known: tuple[Criterion, ...], writer: Writer
+    ) -> list[Draft]:
+        """New criteria; what the rubric says already is passed over."""
+        told = self.parameters
+        prompt = self.wording(
+            "evolving.rubric",
+            question=row.question,
+            responses=responses,
+            known=[one.description for one in known] if told.show_known else [],
+            fewest=told.fewest,
+            most=told.most,
+        )
+        written = await self.drafted(writer, with_criteria(EvolvingRubric, told.fewest, told.most), prompt)
+        drafts = [_draft(number, item) for number, item in enumerate(written.criteria, 1)]
+        check_drafts(drafts, Rules(told.fewest, told.most, ("point",), -1, 1, positive=not known), references=responses)
+        said = {tuple(words(one.description)) for one in known}
+        new = [draft for draft in drafts if tuple(words(draft.description)) not in said]
+        if not new:
+            raise Discarded("duplicate_criteria", "the rubric says all of the new criteria already")
+        return new
+
+    async def _grades(
+        self, row: EvolvingRow, responses: list[str], drafts: list[Draft], writer: Writer
+    ) -> dict[Draft, list[int]]:
+        """What each criterion grades the responses; all about one response in a row, as they begin alike."""
+        labels = [str(grade) for grade in range(self.parameters.scale + 1)]
+        grades: dict[Draft, list[int]] = {draft: [] for draft in drafts}
+        for response in responses:
+            for draft in drafts:
+                prompt = self.wording(
+                    "evolving.grade",
+                    question=row.question,
+                    response=response,
+                    description=draft.description,
+                    scale=self.parameters.scale,
+                )
+                said = await writer.choose(labels, prompt, system=self.wording("checker.system"))
+                grades[draft].append(int(said))
+        return grades
+
+    def _evolved(self, known: tuple[Criterion, ...], new: list[Draft]) -> tuple[Criterion, ...]:
+        """The rubric with the new criteria at its end; of older evolved ones the newest stay, ids and all."""
+        added = [
+            Criterion(
+                id="evolved-" + hashlib.sha256(" ".join(words(draft.description)).encode()).hexdigest()[:12],
+                description=draft.description,
+                weight=draft.weight,
+                scale=self.parameters.scale,
+                tags=(EVOLVED,),
+            )
+            for draft in new
+        ]
+        older = [one for one in known if EVOLVED in one.tags]
+        room = max(0, self.parameters.most_evolved - len(added))
+        stay = older[len(older) - room :] if room < len(older) else older
+        return (*(one for one in known if EVOLVED not in one.tags or one in stay), *added)
+
+
+def _draft(number: int, item: EvolvingItem) -> Draft:
+    if item.sign not in ("positive", "negative"):
+        raise Discarded("unknown_kind", f"criterion {number} is {item.sign!r}; there are positive and negative")
+    if named := _ANOTHER.search(item.description):
+        raise Discarded("not_self_contained", f"criterion {number} speaks of {named[0]!r}, which its reader has not")
+    return Draft(item.description, weight=1.0 if item.sign == "positive" else -1.0)

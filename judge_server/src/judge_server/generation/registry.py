@@ -1,0 +1,28 @@
+"""The generators there are, by kind."""
+
+from typing import Any
+
+from judge_server.generation.generator import Find, Generator
+from judge_server.generation.kinds import ALL
+
+GENERATORS: dict[str, type[Generator[Any, Any]]] = {one.kind: one for one in ALL}
+
+
+def generator_of(kind: str, parameters: dict[str, Any], *, find: Find | None = None) -> Generator[Any, Any]:
+    """A generator of a kind, told these parameters; close it when done. Raises as `check_parameters`."""
+    return _kind(kind)(check_parameters(kind, parameters), find=find)
+
+
+def check_parameters(kind: str, parameters: dict[str, Any]) -> Any:
+    """What a generator of a kind is told.
+
+    Raises:
+        ValueError: there is no such kind, or a parameter is unknown or out of range (pydantic's `ValidationError`).
+    """
+    return _kind(kind).Parameters.model_validate(parameters)
+
+
+def _kind(kind: str) -> type[Generator[Any, Any]]:
+    if kind not in GENERATORS:
+        raise ValueError(f"there is no generator {kind!r}; there are {', '.join(GENERATORS)}")
+    return GENERATORS[kind]

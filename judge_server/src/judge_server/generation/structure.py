@@ -1,0 +1,142 @@
+"""The structural checks that generated rubrics pass: counts, weights, kinds, repetition, leaks, self-containment.
+
+They read texts and numbers only; whether a criterion is any good is asked of a judge (`validity`).
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from judge_server.generation.discards import Discarded
+from trainer_client.wire import Criterion
+
+LONGEST_QUOTE = 20
+"""Words in a row that a criterion may not share with a reference answer; a shorter answer not as a whole."""
+
+SHORTEST_REFERENCE = 6
+"""A reference answer of fewer words is a result, which criteria must be able to name."""
+
+_ENDS = ".,;:!?\"'`“”‘’()[]*_"
+_SOURCE = re.compile(
+    r"\b(?:the|this|that|given|provided|above|following|source)\s+"
+    r"(?:(?:given|provided|above|following|source|original)\s+)?"
+    r"(?:document|passage|text|excerpt|article|abstract)(?:'s|’s)?\b(?![\s-]+(?:editors?|files?|fields?|modes?|box))",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the rubrics of a kind must keep to.
+
+    Attributes:
+        fewest: the least number of criteria.
+        most: the greatest number of criteria.
+        kinds: the kinds a criterion may have.
+        lowest: the least weight.
+        highest: the greatest weight; 0 is never one where `whole` is set.
+        whole: weights are whole numbers.
+        positive: some weight must be above 0.
+    """
+
+    fewest: int
+    most: int
+    kinds: Collection[str]
+    lowest: float
+    highest: float
+    whole: bool = True
+    positive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A criterion as a model wrote it: nothing of it is believed."""
+
+    description: str
+    kind: str = "point"
+    weight: float = 1.0
+
+
+def check_drafts(drafts: Sequence[Draft], rules: Rules, *, references: Iterable[str] = ()) -> None:
+    """Check all that a rubric of a kind must keep to.
+
+    Raises:
+        Discarded: `too_few`, `too_many`, `unknown_kind`, `empty_criterion`, `bad_weight`, `duplicate_criteria` or
+            `leaks_reference`, looked for in this order.
+    """
+    _check_count(len(drafts), rules)
+    for number, draft in enumerate(drafts, 1):
+        if draft.kind not in rules.kinds:
+            known = ", ".join(rules.kinds)
+            raise Discarded("unknown_kind", f"criterion {number} is of kind {draft.kind!r}; there are {known}")
+        if len(words(draft.description)) < 2:
+            raise Discarded("empty_criterion", f"criterion {number} says {draft.description!r}, which checks nothing")
+        _check_weight(number, draft.weight, rules)
+    if rules.positive and not any(draft.weight > 0 for draft in drafts):
+        raise Discarded("bad_weight", "no criterion has a weight above 0")
+    check_distinct([draft.description for draft in drafts])
+    check_leaks([draft.description for draft in drafts], references)
+
+
+def check_distinct(descriptions: Sequence[str]) -> None:
+    """Raise `duplicate_criteria` where two say the same but for letter case, white space and punctuation at words."""
+    first: dict[str, int] = {}
+    for number, description in enumerate(descriptions, 1):
+        earlier = first.setdefault(" ".join(words(description)), number)
+        if earlier != number:
+            raise Discarded("duplicate_criteria", f"criteria {earlier} and {number} are alike: {description!r}")
+
+
+def check_leaks(descriptions: Sequence[str], references: Iterable[str]) -> None:
+    """Raise `leaks_reference` where a criterion repeats a reference answer word for word."""
+    for reference in references:
+        said = words(reference)
+        if len(said) < SHORTEST_REFERENCE:
+            continue
+        length = min(len(said), LONGEST_QUOTE)
+        quotes = {tuple(said[at : at + length]) for at in range(len(said) - length + 1)}
+        for number, description in enumerate(descriptions, 1):
+            heard = words(description)
+            if any(tuple(heard[at : at + length]) in quotes for at in range(len(heard) - length + 1)):
+                raise Discarded(
+                    "leaks_reference", f"criterion {number} repeats {length} words in a row of the reference answer"
+                )
+
+
+def check_self_contained(what: str, text: str) -> None:
+    """Raise `not_self_contained` where a text names a document that its reader does not have."""
+    if named := _SOURCE.search(text):
+        raise Discarded("not_self_contained", f"{what} speaks of {named[0]!r}, which its reader does not have")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in lower case, without the punctuation around them; signs such as + stay."""
+    return [word for part in text.casefold().split() if (word := part.strip(_ENDS))]
+
+
+def named_by_kind(drafts: Iterable[Draft]) -> tuple[Criterion, ...]:
+    """The criteria of drafts that were checked, called by their kinds: `factual-1`, `process-1`, `factual-2`, …"""
+    seen: dict[str, int] = {}
+    made = []
+    for draft in drafts:
+        seen[draft.kind] = seen.get(draft.kind, 0) + 1
+        fields = {"kind": draft.kind, "description": draft.description, "weight": draft.weight}
+        made.append(Criterion.model_validate({"id": f"{draft.kind}-{seen[draft.kind]}", **fields}))
+    return tuple(made)
+
+
+def _check_count(count: int, rules: Rules) -> None:
+    if count < rules.fewest:
+        raise Discarded("too_few", f"{count} criteria, and at least {rules.fewest} are needed")
+    if count > rules.most:
+        raise Discarded("too_many", f"{count} criteria, and at most {rules.most} are taken")
+
+
+def _check_weight(number: int, weight: float, rules: Rules) -> None:
+    within = rules.lowest <= weight <= rules.highest
+    if not within or (rules.whole and (weight != int(weight) or weight == 0)):
+        raise Discarded(
+            "bad_weight",
+            f"criterion {number} weighs {weight:g}, and {'whole numbers ' if rules.whole else ''}from {rules.lowest:g} "
+            f"to {rules.highest:g}{' but 0' if rules.whole and rules.lowest < 0 else ''} are taken",
+        )

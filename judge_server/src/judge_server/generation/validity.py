@@ -1,0 +1,138 @@
+"""The validity judge: of each criterion of a rubric, whether it is true, about this question and of its kind (SRaR).
+
+It judges rubrics, never responses. A criterion it gave no readable verdict on is neither valid nor invalid.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError, WithJsonSchema
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.wording import Wording
+from judge_server.generation.writer import Writer
+from trainer_client.wire import Criterion, RubricVersion
+
+VALIDITY_WORDING = Wording("checker.system", "validity")
+VERDICT_TOKENS = 120
+
+
+class Verdict(BaseModel):
+    """What the judge writes of one criterion."""
+
+    valid: bool
+    reason: Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 120})]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemValidity:
+    """Whether a criterion is valid; None where the judge gave no verdict, and then `reason` says why not."""
+
+    id: str
+    kind: str
+    valid: bool | None
+    reason: str
+
+
+_ITEMS: TypeAdapter[list[ItemValidity]] = TypeAdapter(list[ItemValidity])
+
+
+async def judge_items(
+    writer: Writer, criteria: Sequence[Criterion], *, question: str, correct: str | None
+) -> list[ItemValidity]:
+    """Judge each criterion by itself, in order; `correct` is the known answer, if there is one.
+
+    Raises:
+        WriterFailed: the engine gave no answer.
+    """
+    return [await _judge_item(writer, one, question, correct) for one in criteria]
+
+
+async def _judge_item(writer: Writer, criterion: Criterion, question: str, correct: str | None) -> ItemValidity:
+    prompt = VALIDITY_WORDING(
+        "validity",
+        question=question,
+        correct=correct,
+        kind=criterion.kind,
+        negative=criterion.weight < 0,
+        description=criterion.description,
+    )
+    system = VALIDITY_WORDING("checker.system")
+    try:
+        verdict = await writer.written(Verdict, prompt, system=system, max_tokens=VERDICT_TOKENS)
+    except Discarded as unread:
+        return ItemValidity(criterion.id, kind_of(criterion), None, str(unread))
+    return ItemValidity(criterion.id, kind_of(criterion), verdict.valid, verdict.reason)
+
+
+def kind_of(criterion: Criterion) -> str:
+    """What rates are counted by: the kind, and of a `point` its sign."""
+    return "negative point" if criterion.kind == "point" and criterion.weight < 0 else criterion.kind
+
+
+def validity_metadata(items: Sequence[ItemValidity], model: str) -> dict[str, JsonValue]:
+    """What is kept with a version: a verdict and a reason a criterion, and who said so in which words."""
+    return {
+        "items": [asdict(item) for item in items],
+        "model": model,
+        "template_digest": VALIDITY_WORDING.digest,
+    }
+
+
+def published_validity(version: RubricVersion) -> tuple[str, list[ItemValidity]] | None:
+    """The judge's model and the verdicts that a version was published with; None where there are none."""
+    kept = version.metadata.get("validity")
+    if not isinstance(kept, dict):
+        return None
+    try:
+        items = _ITEMS.validate_python(kept.get("items"))
+    except ValidationError:
+        return None
+    model = kept.get("model")
+    return (model if isinstance(model, str) else "", items) if items else None
+
+
+def question_of(version: RubricVersion) -> str:
+    """What a version's criteria are about; raises `ValueError` where its metadata has no `question`."""
+    question = version.metadata.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError(
+            f"the metadata of {version.reference} has no question, so nothing says what its criteria are about; "
+            "metadata stays as it was published, so publish the criteria under another name with a question"
+        )
+    return question
+
+
+async def judge_version(writer: Writer, version: RubricVersion) -> list[ItemValidity]:
+    """Judge the criteria of a version that was published, for the question its metadata names.
+
+    Raises:
+        ValueError: its metadata has no `question`.
+        WriterFailed: the engine gave no answer.
+    """
+    question, correct = question_of(version), version.metadata.get("ground_truth")
+    return await judge_items(
+        writer, version.criteria, question=question, correct=correct if isinstance(correct, str) else None
+    )
+
+
+def rates_by_kind(items: Iterable[Mapping[str, Any] | ItemValidity]) -> dict[str, dict[str, float | int | None]]:
+    """Of each kind: `items`, `valid`, `invalid`, `unjudged`, and `rate`, the valid of those judged (None of none)."""
+    counts: dict[str, Counter[bool | None]] = {}
+    for item in items:
+        told = asdict(item) if isinstance(item, ItemValidity) else item
+        counts.setdefault(told["kind"], Counter())[told["valid"]] += 1
+    return {kind: _rate(counted) for kind, counted in sorted(counts.items())}
+
+
+def _rate(counted: Counter[bool | None]) -> dict[str, float | int | None]:
+    judged = counted[True] + counted[False]
+    return {
+        "items": counted.total(),
+        "valid": counted[True],
+        "invalid": counted[False],
+        "unjudged": counted[None],
+        "rate": counted[True] / judged if judged else None,
+    }

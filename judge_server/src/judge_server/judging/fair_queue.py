@@ -1,0 +1,147 @@
+"""Whose turn it is: start-time fair queueing over runs, and over two classes above them. Knows no engine and no clock.
+
+Start-time fair queueing (Goyal, Vin and Cheng, 1996) in virtual time. The next piece of work of a run carries a start
+tag: the larger of the virtual time at which the run came to wait and the tag of its last piece plus that piece's cost
+over the run's weight. The smallest tag is served, and is the virtual time from then on. Over any interval in which two
+runs both wait, what they were given, over their weights, differs by at most one piece of each; what is taken out while
+it waits has cost its run nothing. A run that did not wait is owed nothing.
+
+The same stands between the classes, but that the piece goes first which would end first: `online` has the weight that
+`bulk_share` leaves, so its work comes before bulk's, and bulk still gets its share of the cost while both wait.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from trainer_client.wire import Priority
+
+T = TypeVar("T")
+K = TypeVar("K", bound=str)
+
+_IDLE_TAGS_KEPT = 64
+
+
+@dataclass(slots=True, eq=False)
+class Entry(Generic[T]):
+    """A piece of work that waits: whose it is, in which class, and what it costs (any unit, above 0)."""
+
+    run: str
+    priority: Priority
+    cost: float
+    item: T
+
+
+class FairQueue(Generic[T]):
+    """Pieces of work, given out one at a time.
+
+    Args:
+        weights: of runs; 1 for those not named.
+        bulk_share: what share of the cost goes to bulk work while both classes wait; in (0, 1).
+
+    Raises:
+        ValueError: a weight is not above 0, or the share is not between 0 and 1.
+    """
+
+    def __init__(self, weights: Mapping[str, float] | None = None, *, bulk_share: float = 0.1) -> None:
+        if not 0 < bulk_share < 1:
+            raise ValueError(f"bulk_share is {bulk_share}; it is a share between 0 and 1, neither of them itself")
+        for run, weight in (weights or {}).items():
+            if not weight > 0:
+                raise ValueError(f"the weight of run {run!r} is {weight}; a weight is above 0")
+        self._weights = dict(weights or {})
+        self._class_weights: dict[Priority, float] = {"online": 1.0 - bulk_share, "bulk": bulk_share}
+        self._classes: _Turns[Priority] = _Turns()
+        self._runs: dict[Priority, _Turns[str]] = {"online": _Turns(), "bulk": _Turns()}
+        self._waiting: dict[Priority, dict[str, OrderedDict[Entry[T], None]]] = {"online": {}, "bulk": {}}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, entry: Entry[T]) -> None:
+        """Let a piece of work wait behind those of its run and class."""
+        runs = self._waiting[entry.priority]
+        if not runs:
+            self._classes.comes(entry.priority)
+        if entry.run not in runs:
+            runs[entry.run] = OrderedDict()
+            self._runs[entry.priority].comes(entry.run)
+        runs[entry.run][entry] = None
+        self._length += 1
+
+    def remove(self, entry: Entry[T]) -> bool:
+        """Take out a piece of work that waits; False where it does not."""
+        runs = self._waiting[entry.priority]
+        own = runs.get(entry.run)
+        if own is None or entry not in own:
+            return False
+        del own[entry]
+        self._length -= 1
+        self._tidy(entry)
+        return True
+
+    def pop(self, passed_over: Container[str] = ()) -> Entry[T] | None:
+        """The piece of work whose turn it is; None where there is none but of the runs passed over.
+
+        A run that was passed over makes up for nothing later.
+        """
+        heads: dict[Priority, Entry[T]] = {}
+        for priority, runs in self._waiting.items():
+            if able := [run for run in runs if run not in passed_over]:
+                heads[priority] = next(iter(runs[self._runs[priority].first(able)]))
+        if not heads:
+            return None
+        ends = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
+        entry = heads[self._classes.first_to_end(ends)]
+        turns, waiting = self._runs[entry.priority], self._waiting[entry.priority]
+        del waiting[entry.run][entry]
+        self._length -= 1
+        self._classes.serves(entry.priority, ends[entry.priority])
+        turns.serves(entry.run, entry.cost / self._weights.get(entry.run, 1.0))
+        for other in waiting:
+            if other in passed_over:
+                turns.comes(other)
+        self._tidy(entry)
+        return entry
+
+    def _tidy(self, entry: Entry[T]) -> None:
+        runs = self._waiting[entry.priority]
+        if not runs[entry.run]:
+            del runs[entry.run]
+            self._runs[entry.priority].forget(runs)
+
+
+class _Turns(Generic[K]):
+    """The tags of some keys, and the virtual time."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._tags: dict[K, float] = {}
+
+    def comes(self, key: K) -> None:
+        """The key begins to wait."""
+        self._tags[key] = max(self._now, self._tags.get(key, 0.0))
+
+    def first(self, keys: Iterable[K]) -> K:
+        """Which of the keys has its turn."""
+        return min(keys, key=self._tags.__getitem__)
+
+    def first_to_end(self, costs: Mapping[K, float]) -> K:
+        """Which of the keys would be the first whose next piece, at this cost, is done with in virtual time."""
+        return min(costs, key=lambda key: self._tags[key] + costs[key])
+
+    def serves(self, key: K, cost: float) -> None:
+        """The key is served at this cost."""
+        self._now = max(self._now, self._tags[key])
+        self._tags[key] += cost
+
+    def forget(self, waiting: Collection[K]) -> None:
+        """Drop the tags that say nothing any more, once there are many."""
+        if len(self._tags) <= _IDLE_TAGS_KEPT:
+            return
+        if not waiting:
+            self._now = max(self._tags.values())  # nobody waits: all begin anew
+        if self._now >= min(self._tags.values()):
+            self._tags = {key: tag for key, tag in self._tags.items() if tag > self._now or key in waiting}

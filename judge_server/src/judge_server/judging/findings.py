@@ -1,0 +1,63 @@
+"""Findings from the moment they are known until the cache shows them to everybody who reads it.
+
+Without this, a request that read the cache just before another one's verdicts were written there would ask for them
+again. Nothing here reads or writes a cache.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from judge_server.ports import Finding
+
+
+class FreshFindings:
+    """Keeps each finding until it is stored and every read of the cache that began before that has ended."""
+
+    def __init__(self) -> None:
+        self._of: dict[bytes, Finding] = {}
+        self._new: dict[bytes, Finding] = {}
+        self._readers: set[int] = set()
+        self._stored: deque[tuple[int, Mapping[bytes, Finding]]] = deque()
+        self._time = 0
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def add(self, digest: bytes, finding: Finding) -> None:
+        """A finding is known; the first one of a digest stands."""
+        if digest not in self._of:
+            self._of[digest] = self._new[digest] = finding
+
+    def get(self, digest: bytes) -> Finding | None:
+        """The finding, if it is kept here."""
+        return self._of.get(digest)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """The cache is read in this block, and what it did not show is looked for here before the block ends."""
+        self._time += 1
+        mine = self._time
+        self._readers.add(mine)
+        try:
+            yield
+        finally:
+            self._readers.discard(mine)
+            self._drop()
+
+    def take_new(self) -> Mapping[bytes, Finding]:
+        """What nobody has begun to store yet; whoever takes it stores it, and says so."""
+        new, self._new = self._new, {}
+        return new
+
+    def stored(self, findings: Mapping[bytes, Finding]) -> None:
+        """These were stored, or could not be."""
+        self._time += 1
+        self._stored.append((self._time, findings))
+        self._drop()
+
+    def _drop(self) -> None:
+        oldest = min(self._readers, default=self._time + 1)
+        while self._stored and self._stored[0][0] < oldest:
+            for digest in self._stored.popleft()[1]:
+                self._of.pop(digest, None)

@@ -1,0 +1,76 @@
+"""Room in the queue: how many calls may be on their way, of all runs and of each, and when there will be more.
+
+Knows nothing of turns. A request is let in with all its calls or refused as a whole.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+from judge_server.errors import Overloaded
+from judge_server.judging.rates import FadingCount
+
+_RATE_HALF_LIFE_S = 5.0
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 1, 60
+_WAIT_OF_UNKNOWN_RATE_S = 5
+
+
+class Room:
+    """Counts the calls that are on their way.
+
+    At most `calls` of them, but two exceptions: an idle queue takes a request of any size; and a run that holds less
+    than its equal share of the room is let in although others have filled it, up to twice `calls` in all. `run_calls`
+    bounds those of one run.
+    """
+
+    def __init__(self, calls: int, run_calls: int | None, clock: Callable[[], float]) -> None:
+        self._calls = calls
+        self._run_calls = run_calls
+        self.held_by_run: Counter[str] = Counter()
+        self._total = 0
+        self._drained = FadingCount(_RATE_HALF_LIFE_S, clock)
+
+    @property
+    def held(self) -> int:
+        """Calls on their way, waiting or at the engine."""
+        return self._total
+
+    def enter(self, run: str, calls: int) -> None:
+        """Let a request's calls in.
+
+        Raises:
+            Overloaded: there is no room for them; says when there may be.
+        """
+        own = self.held_by_run[run]
+        if self._run_calls is not None and own and own + calls > self._run_calls:
+            raise Overloaded(
+                f"{own} judge calls of this run are waiting and {calls} more exceed the {self._run_calls} a run may "
+                "have; try again later, or send fewer responses at once",
+                retry_after_s=self._wait_for(own + calls - self._run_calls),
+            )
+        if calls and self._total and self._total + calls > self._calls and not self._fair(own + calls, calls):
+            raise Overloaded(
+                f"{self._total} judge calls are waiting and {calls} more exceed the queue's {self._calls}; "
+                "try again later, or send fewer responses at once",
+                retry_after_s=self._wait_for(self._total + calls - self._calls),
+            )
+        self.held_by_run[run] += calls
+        self._total += calls
+
+    def leave(self, run: str, calls: int) -> None:
+        """So many calls of a run have ended, one way or another."""
+        self._total -= calls
+        self.held_by_run[run] -= calls
+        if not self.held_by_run[run]:
+            del self.held_by_run[run]
+        self._drained.add(calls)
+
+    def _fair(self, own: int, calls: int) -> bool:
+        others = len(self.held_by_run) + (own == calls)
+        return own * others <= self._calls and self._total + calls <= 2 * self._calls
+
+    def _wait_for(self, calls: int) -> int:
+        rate = self._drained.per_second
+        if not rate:
+            return _WAIT_OF_UNKNOWN_RATE_S
+        return min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, math.ceil(calls / rate)))

@@ -1,0 +1,172 @@
+"""Operations as tasks of this event loop, some at a time, kept in files that the next process goes on from."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from judge_server.operations.job import Job, JobContext, JobFailed
+from judge_server.operations.records import OperationFiles, read_page
+from judge_server.ports.operations import Operation, OperationKind, OperationProgress, ResultPage, UnknownOperation
+
+log = logging.getLogger("adjudge")
+
+MOST_RESULTS = 1000
+"""Results a page may have."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class InProcessOperations:
+    """Runs jobs, at most `at_once` at a time, in the order in which they were submitted.
+
+    Call `start` to go on with what an earlier process left, and `close` to leave off: what is then queued or running
+    goes on at the next `start`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        jobs: Mapping[OperationKind, Job],
+        *,
+        at_once: int = 1,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._files = OperationFiles(root)
+        self._jobs = jobs
+        self._turns = asyncio.Semaphore(at_once)
+        self._now = now
+        self._operations: dict[str, Operation] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._closing = False
+
+    async def start(self) -> None:
+        """Read what is kept, and go on with what had not ended."""
+        for operation in sorted(self._files.load(), key=lambda kept: kept.created_at):
+            self._operations[operation.id] = operation
+            if not operation.ended and operation.kind in self._jobs:
+                self._change(operation.id, state="queued")
+                self._begin(operation.id)
+
+    async def close(self) -> None:
+        """Leave off; nothing that has not ended is marked as ended."""
+        self._closing = True
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def submit(self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue]) -> Operation:
+        """Queue an operation; it is kept when this returns."""
+        job = self._jobs.get(kind)
+        if job is None:
+            raise ValueError(f"{kind} cannot be run here; there are {', '.join(self._jobs) or 'no operations'}")
+        job.check(dict(request))
+        operation = Operation(
+            id=f"op-{secrets.token_hex(8)}",
+            project_id=project_id,
+            kind=kind,
+            request=dict(request),
+            state="queued",
+            revision=1,
+            created_at=self._now(),
+        )
+        self._files.save(operation)
+        self._operations[operation.id] = operation
+        self._begin(operation.id)
+        return operation
+
+    async def get(self, project_id: str, operation_id: str) -> Operation:
+        """The operation as it stands."""
+        operation = self._operations.get(operation_id)
+        if operation is None or operation.project_id != project_id:
+            raise UnknownOperation(f"there is no operation {operation_id}")
+        return operation
+
+    async def list(self, project_id: str) -> tuple[Operation, ...]:
+        """The project's operations, the newest first."""
+        mine = (one for one in self._operations.values() if one.project_id == project_id)
+        return tuple(sorted(mine, key=lambda one: one.created_at, reverse=True))
+
+    async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
+        """The operation each time it changed, until it has ended."""
+        while True:
+            changed = self._changed
+            operation = await self.get(project_id, operation_id)
+            if operation.revision > after:
+                after = operation.revision
+                yield operation
+            if operation.ended:
+                return
+            if changed is self._changed:
+                await changed.wait()
+
+    async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
+        """A page of what was made so far."""
+        if not 1 <= limit <= MOST_RESULTS or after < 0:
+            raise ValueError(f"a page holds 1 to {MOST_RESULTS} results, after 0 or more")
+        operation = await self.get(project_id, operation_id)
+        job = self._jobs.get(operation.kind)
+        if job is None:
+            return ResultPage(results=(), next_after=None)
+        file = job.results_file(operation.request, self._files.folder(operation_id))
+        return await asyncio.to_thread(read_page, file, after=after, limit=limit, ended=operation.ended)
+
+    async def cancel(self, project_id: str, operation_id: str) -> Operation:
+        """End it where it is."""
+        await self.get(project_id, operation_id)
+        task = self._tasks.get(operation_id)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return await self.get(project_id, operation_id)
+
+    def _begin(self, operation_id: str) -> None:
+        task = asyncio.create_task(self._run(operation_id))
+        self._tasks[operation_id] = task
+        task.add_done_callback(lambda done: self._end(operation_id, done))
+
+    async def _run(self, operation_id: str) -> None:
+        async with self._turns:
+            operation = self._operations[operation_id]
+            self._change(operation_id, state="running", started_at=operation.started_at or self._now())
+            context = JobContext(
+                operation_id,
+                operation.project_id,
+                dict(operation.request),
+                self._files.folder(operation_id),
+                lambda progress: self._progressed(operation_id, progress),
+            )
+            await self._jobs[operation.kind].run(context)
+
+    def _end(self, operation_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[operation_id]
+        if task.cancelled():
+            if not self._closing:
+                self._change(operation_id, state="cancelled", ended_at=self._now())
+        elif (error := task.exception()) is not None:
+            if not isinstance(error, JobFailed | OSError | ValueError):
+                log.error("operation %s failed", operation_id, exc_info=error)
+            problem = str(error) or type(error).__name__
+            self._change(operation_id, state="failed", problem=problem, ended_at=self._now())
+        else:
+            self._change(operation_id, state="done", ended_at=self._now())
+
+    def _progressed(self, operation_id: str, progress: OperationProgress) -> None:
+        if not self._operations[operation_id].ended:
+            self._change(operation_id, progress=progress)
+
+    def _change(self, operation_id: str, **changes: Any) -> None:
+        before = self._operations[operation_id]
+        operation = before.model_copy(update={**changes, "revision": before.revision + 1})
+        self._operations[operation_id] = operation
+        self._files.save(operation)
+        self._changed.set()
+        self._changed = asyncio.Event()

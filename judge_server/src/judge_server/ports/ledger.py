@@ -1,0 +1,40 @@
+"""Where what was judged is kept, and read again."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, LedgerRows, RunPart, UseFilter, UseRead
+
+
+class Ledger(Protocol):
+    """Keeps rows for good. The first verdict under a digest stands; a later one that differs is a re-judgement."""
+
+    def write(self, rows: LedgerRows) -> None:
+        """Write rows, all or none, those that are there already left as they are; blocks its thread.
+
+        `ConnectionError` where they cannot be written now, `ValueError` where they never will be.
+        """
+
+    async def ready(self) -> bool:
+        """Whether it can be read."""
+
+    async def close(self) -> None:
+        """Release connections."""
+
+
+class LedgerReader(Protocol):
+    """Reads what is kept."""
+
+    async def uses(self, wanted: UseFilter) -> list[UseRead]:
+        """The uses of a run that are asked for, oldest first, with all their votes."""
+
+    async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
+        """Texts by digest, as JSON; those that are not kept are absent."""
+
+    async def judged_run(self, part: RunPart) -> JudgedRun:
+        """What of a part of a run there is to make rewards of."""
+
+    async def judged_responses(
+        self, part: RunPart, after: bytes | None, count: int
+    ) -> tuple[list[JudgedResponse], bytes | None]:
+        """Responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""

@@ -1,0 +1,81 @@
+"""From rows of the ledger to verdicts as answers give them, page by page, and the cursors of those pages."""
+
+import base64
+import binascii
+import json
+import struct
+from collections.abc import Sequence
+
+from judge_server.judging.plan import Slot
+from judge_server.judging.work import Outcome, Outcomes
+from judge_server.ports import CallFailed, Finding, LedgerReader
+from judge_server.verdicts import verdict_of
+from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
+from trainer_client.wire.ledger_rows import UseFilter, UseRead, UseRow, VerdictRow
+
+_CURSOR = struct.Struct(">16sII")
+
+
+async def recorded_page(ledger: LedgerReader, wanted: UseFilter, *, texts: bool) -> RecordedPage:
+    """The verdicts that are asked for, and the cursor of what follows."""
+    found = await ledger.uses(wanted._replace(limit=wanted.limit + 1))
+    shown = found[: wanted.limit]
+    kept: dict[bytes, str] = {}
+    if texts:
+        digests = {
+            d for use in shown for d in (use.response.prompt, use.response.response, use.response.grounding) if d
+        }
+        kept = await ledger.texts(wanted.project_id, list(digests))
+    cursor = to_cursor(shown[-1].votes[0][0]) if len(found) > len(shown) else None
+    return RecordedPage(verdicts=tuple([_recorded(use, kept) for use in shown]), next_cursor=cursor)
+
+
+def to_cursor(use: UseRow) -> str:
+    """The cursor that continues after a use."""
+    return base64.urlsafe_b64encode(_CURSOR.pack(use.request, use.place, use.slot)).decode()
+
+
+def from_cursor(cursor: str) -> tuple[bytes, int, int]:
+    """What a cursor continues after; raises `ValueError` if no page gave it out."""
+    try:
+        packed = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
+        request, place, slot = _CURSOR.unpack(packed)
+    except (binascii.Error, struct.error, UnicodeError):
+        raise ValueError("this cursor is not one we gave out; pass a page's next_cursor unchanged") from None
+    if max(place, slot) >= 2**31:
+        raise ValueError("this cursor is not one we gave out; pass a page's next_cursor unchanged")
+    return request, place, slot
+
+
+def _recorded(use: UseRead, texts: dict[bytes, str]) -> RecordedVerdict:
+    request, response = use.request, use.response
+    first, _ = use.votes[0]
+    votes = {vote.digest: _outcome(vote, found) for vote, found in use.votes}
+    slot = Slot(first.criterion, first.method, tuple(votes), first.step)  # type: ignore[arg-type]
+    cached = frozenset(vote.digest for vote, _ in use.votes if vote.cached)
+    return RecordedVerdict(
+        run=request.run or None,
+        step=request.step,
+        group=response.group_id,
+        response=response.position,
+        rubric=None if response.rubric is None else f"sha256:{response.rubric.hex()}",
+        verdict=verdict_of(slot, Outcomes(of=votes, cached=cached)),
+        request_id=request.request_id,
+        judge=request.model,
+        fingerprint=request.fingerprint,
+        at=request.created_at,
+        **{name: json.loads(texts[d]) for name, d in _texts_of(use) if d in texts},
+    )
+
+
+def _texts_of(use: UseRead) -> Sequence[tuple[str, bytes | None]]:
+    response = use.response
+    return ("prompt", response.prompt), ("text", response.response), ("grounding", response.grounding)
+
+
+def _outcome(use: UseRow, found: VerdictRow | None) -> Outcome:
+    if use.failure is not None:
+        return CallFailed(use.failure, use.detail or "")  # type: ignore[arg-type]
+    if found is None:
+        return CallFailed("engine", "its verdict is not in the ledger")
+    return Finding(found.score, found.probability, found.menu_mass, found.step, found.grade, found.rationale)

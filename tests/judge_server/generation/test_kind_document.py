@@ -1,0 +1,155 @@
+"""`document`: analysis, question and rubric, enrichment, and what makes a document or a question unusable."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.generator import Made, source_digest
+from judge_server.generation.kinds import DocumentGenerator
+from judge_server.generation.kinds.document import LARGEST_FILE, DocumentParameters, DocumentRow
+from tests.judge_server.generation.scripted_writer import Told, criteria, writer
+
+TEXT = "A heap is a list in which no parent is greater than its children. Its first item is the smallest."
+ANALYSIS = {
+    "genre": "reference",
+    "contribution": "Says what a heap is.",
+    "concepts": ["heap", "order"],
+    "depth": "introductory",
+    "reasoning_mode": "definition",
+}
+ITEMS = [{"name": f"Point {n}", "description": f"Explains the point number {n}.", "weight": n} for n in range(1, 6)]
+TASK = {"question": "Why is the smallest item of a heap found at once?", "rationale": "Order.", "criteria": ITEMS}
+MORE = {
+    "required_elements": ["parent not greater than child"],
+    "scoring_guide": "All points for the reason, some for the fact, none otherwise.",
+    "expected_keywords": ["heap"],
+    "expected_concepts": ["order"],
+    "verification_method": "Look for the reason.",
+}
+GOOD = (ANALYSIS, TASK, *[MORE] * 5)
+ROW = DocumentRow(text=TEXT)
+
+
+async def make(told: Told, row: DocumentRow = ROW, **parameters: Any) -> Made:
+    """What the input gives."""
+    return await DocumentGenerator(DocumentParameters.model_validate({"validity": False} | parameters)).make(
+        row, await writer(told)
+    )
+
+
+async def reason(*said: Any, row: DocumentRow = ROW, **parameters: Any) -> str:
+    """Why it is discarded."""
+    with pytest.raises(Discarded) as caught:
+        await make(Told(*said), row, **parameters)
+    return caught.value.reason
+
+
+async def test_a_document_becomes_a_question_and_criteria_with_all_nine_fields() -> None:
+    told = Told(*GOOD)
+    made = await make(told)
+    assert len(told.asked) == 7
+    assert "Says what a heap is. Central ideas: heap, order." in told.asked[1][1]
+    first = made.content.criteria[0]
+    assert first.model_dump(exclude={"kind", "tags", "scale", "verification"}, mode="json") == {
+        "id": "c1",
+        "name": "Point 1",
+        "description": "Explains the point number 1.",
+        "weight": 1.0,
+        **MORE,
+    }
+    assert "Point 1: Explains the point number 1." in told.asked[2][1]
+
+
+async def test_the_record_is_the_papers() -> None:
+    made = await make(Told(*GOOD))
+    assert set(made.record) == {
+        "question",
+        "passage",
+        "criteria",
+        "question_rationale",
+        "document_analysis",
+        "doc_hash",
+    }
+    assert made.record["passage"] == TEXT
+    assert made.record["doc_hash"] == source_digest(TEXT)
+    assert made.record["document_analysis"] == ANALYSIS
+    assert "passage" not in made.metadata
+    assert made.metadata["question"] == TASK["question"]
+
+
+async def test_no_prompt_but_the_makers_sees_more_than_the_budget_of_the_document() -> None:
+    told = Told(*GOOD)
+    made = await make(told, DocumentRow(text="x" * 300), passage_characters=200)
+    assert all("x" * 200 in prompt and "x" * 201 not in prompt for _, prompt in told.asked)
+    assert made.flags == ("passage_cut",)
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t"])
+async def test_an_empty_document_is_discarded_without_asking(text: str) -> None:
+    assert await reason(row=DocumentRow(text=text)) == "empty_source"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"question": "What does the document say of heaps?"}, "not_self_contained"),
+        ({"question": "What is the passage about?"}, "not_self_contained"),
+        ({"question": "How does this text define a heap?"}, "not_self_contained"),
+        ({"question": " "}, "wrong_shape"),
+        (
+            {"criteria": [ITEMS[0] | {"description": "Repeats what the passage says."}, *ITEMS[1:]]},
+            "not_self_contained",
+        ),
+        ({"criteria": ITEMS[:4]}, "too_few"),
+        ({"criteria": [ITEMS[0] | {"description": f"Names {n} of them."} for n in range(40)]}, "too_many"),
+        ({"criteria": [ITEMS[0], ITEMS[0], *ITEMS[2:]]}, "duplicate_criteria"),
+        ({"criteria": [ITEMS[0] | {"weight": -1}, *ITEMS[1:]]}, "bad_weight"),
+        ({"criteria": [item | {"weight": 0} for item in ITEMS]}, "bad_weight"),
+        ({"criteria": [ITEMS[0] | {"description": "."}, *ITEMS[1:]]}, "empty_criterion"),
+        ({"criteria": [ITEMS[0] | {"name": " "}, *ITEMS[1:]]}, "wrong_shape"),
+    ],
+)
+async def test_each_thing_the_author_does_wrong_has_its_reason(change: dict[str, Any], expected: str) -> None:
+    assert await reason(ANALYSIS, TASK | change) == expected
+
+
+@pytest.mark.parametrize(
+    "change", [{"scoring_guide": " "}, {"expected_keywords": []}, {"required_elements": [""]}, {"expected_concepts": 3}]
+)
+async def test_a_criterion_that_lacks_a_field_spoils_the_example(change: dict[str, Any]) -> None:
+    assert await reason(ANALYSIS, TASK, MORE, MORE | change) == "wrong_shape"
+
+
+async def test_an_analysis_that_says_nothing_is_no_analysis() -> None:
+    assert await reason(ANALYSIS | {"genre": ""}) == "wrong_shape"
+    assert await reason("It is about heaps.") == "unreadable"
+
+
+async def test_weight_zero_is_a_weight_where_others_are_above_it() -> None:
+    said = TASK | criteria([ITEMS[0] | {"weight": 0}, *ITEMS[1:]])
+    assert (await make(Told(ANALYSIS, said, *[MORE] * 5))).content.criteria[0].weight == 0
+
+
+def test_a_document_may_be_a_file_beside_the_inputs(tmp_path: Path) -> None:
+    (tmp_path / "heap.txt").write_text(f"\ufeff{TEXT}\n", encoding="utf-8")
+    named, written = DocumentRow(path="heap.txt").loaded(tmp_path), DocumentRow(text=TEXT).loaded(tmp_path)
+    assert named.text == TEXT
+    assert named.canonical == written.canonical, "two documents with the same content are one input"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "cannot be read: No such file"), (b"\xff\xfe\x00h", "is not UTF-8"), (b"x" * (LARGEST_FILE + 1), "larger")],
+)
+def test_a_file_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, content: bytes | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / "x.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        DocumentRow(path="x.txt").loaded(tmp_path)
+
+
+def test_no_file_is_read_where_there_is_no_folder() -> None:
+    with pytest.raises(ValueError, match="no files are read here"):
+        DocumentRow(path="/etc/hostname").loaded(None)

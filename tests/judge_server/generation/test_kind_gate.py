@@ -1,0 +1,77 @@
+"""`gate`: yes/no criteria, and the judge pass that keeps those which the reference answer satisfies."""
+
+from typing import Any
+
+import pytest
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.generator import Made
+from judge_server.generation.kinds import GateGenerator
+from judge_server.generation.kinds.gate import GateParameters, GateRow
+from tests.judge_server.generation.scripted_writer import ANSWER, Told, criteria, writer
+
+ROW = GateRow(question="How many meters does James run?", reference_answer=ANSWER)
+QUESTIONS = [
+    "Does the response count 9 sprints?",
+    "Does the response name a unit?",
+    "Does the response state 540?",
+]
+
+
+def verdicts(*satisfied: bool) -> dict[str, Any]:
+    """What the judge writes of as many criteria."""
+    return criteria([{"id": n, "satisfied": yes, "justification": "so"} for n, yes in enumerate(satisfied, 1)])
+
+
+async def make(told: Told, **parameters: Any) -> Made:
+    """What the input gives."""
+    return await GateGenerator(GateParameters.model_validate({"validity": False} | parameters)).make(
+        ROW, await writer(told)
+    )
+
+
+async def reason(*said: Any, **parameters: Any) -> str:
+    """Why it is discarded."""
+    with pytest.raises(Discarded) as caught:
+        await make(Told(*said), **parameters)
+    return caught.value.reason
+
+
+async def test_only_criteria_that_the_reference_answer_satisfies_are_kept() -> None:
+    told = Told(criteria(QUESTIONS), verdicts(True, False, True))
+    made = await make(told)
+    assert [c.description for c in made.content.criteria] == [QUESTIONS[0], QUESTIONS[2]]
+    assert made.record["dropped"] == [{"criterion": QUESTIONS[1], "justification": "so"}]
+    assert len(told.asked) == 2
+    assert all(question in told.asked[1][1] for question in QUESTIONS)
+    assert "When uncertain" in told.asked[1][1]
+
+
+async def test_too_few_satisfied_criteria_make_no_rubric() -> None:
+    assert await reason(criteria(QUESTIONS), verdicts(True, False, False)) == "not_satisfied_by_reference"
+    assert (await make(Told(criteria(QUESTIONS), verdicts(True, False, False)), kept=1)).content.criteria
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (criteria(QUESTIONS[:1]), "too_few"),
+        (criteria([f"Does it name the number {n}?" for n in range(40)]), "too_many"),
+        (criteria([*QUESTIONS, QUESTIONS[0].upper()]), "duplicate_criteria"),
+        (criteria([*QUESTIONS, " "]), "empty_criterion"),
+        (criteria([*QUESTIONS, f"Does it say {ANSWER}?"]), "leaks_reference"),
+        ("Does it help?", "unreadable"),
+    ],
+)
+async def test_each_thing_the_author_does_wrong_has_its_reason(said: Any, expected: str) -> None:
+    assert await reason(said) == expected
+
+
+@pytest.mark.parametrize("ids", [(1, 2, 2), (0, 1, 2), (1, 2, 4)])
+async def test_verdicts_that_do_not_match_the_criteria_are_not_guessed_at(ids: tuple[int, ...]) -> None:
+    said = criteria([{"id": id_, "satisfied": True, "justification": "so"} for id_ in ids])
+    assert await reason(criteria(QUESTIONS), said) == "wrong_shape"
+
+
+async def test_a_judge_that_leaves_criteria_out_decides_none() -> None:
+    assert await reason(criteria(QUESTIONS), verdicts(True, True)) == "too_few"

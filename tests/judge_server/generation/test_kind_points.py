@@ -1,0 +1,81 @@
+"""`points`: criteria with points, and the ideal answer that is written where none is given."""
+
+from typing import Any
+
+import pytest
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.generator import Made
+from judge_server.generation.kinds import PointsGenerator
+from judge_server.generation.kinds.points import PointsParameters, PointsRow
+from tests.judge_server.generation.scripted_writer import Told, criteria, writer
+
+IDEAL = "Keep it in a cloth bag at room temperature. Do not put it into the fridge."
+ITEMS = [
+    {"description": "Names a cloth bag.", "points": 7},
+    {"description": "Advises room temperature.", "points": 5},
+    {"description": "Advises the fridge.", "points": -6},
+]
+ASKED = "How do I keep bread fresh?"
+
+
+async def make(told: Told, row: dict[str, Any] | None = None) -> Made:
+    """What the input gives."""
+    told_row = PointsRow.model_validate(row or {"question": ASKED, "ideal_answer": IDEAL})
+    return await PointsGenerator(PointsParameters(validity=False)).make(told_row, await writer(told))
+
+
+async def test_points_are_weights() -> None:
+    made = await make(Told(criteria(ITEMS)))
+    assert [(c.id, c.kind, c.weight) for c in made.content.criteria] == [
+        ("point-1", "point", 7),
+        ("point-2", "point", 5),
+        ("point-3", "point", -6),
+    ]
+
+
+async def test_an_ideal_answer_is_written_where_none_is_given() -> None:
+    told = Told(IDEAL, criteria(ITEMS))
+    made = await make(told, {"question": ASKED})
+    assert IDEAL in told.asked[1][1]
+    assert made.record == {"ideal_answer": IDEAL, "ideal_answer_given": False}
+
+
+async def test_a_conversation_is_one_question() -> None:
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "Bread!"},
+    ]
+    told = Told(criteria(ITEMS))
+    made = await make(told, {"prompt": turns, "ideal_answer": IDEAL})
+    assert made.metadata["question"] == "User: Hi\n\nAssistant: Yes?\n\nUser: Bread!"
+    alone = await make(Told(criteria(ITEMS)), {"prompt": turns[:1], "ideal_answer": IDEAL})
+    assert alone.metadata["question"] == "Hi"
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([item | {"points": -3} for item in ITEMS], "bad_weight"),
+        ([ITEMS[0] | {"points": 0}, *ITEMS[1:]], "bad_weight"),
+        ([ITEMS[0] | {"points": 11}, *ITEMS[1:]], "bad_weight"),
+        ([ITEMS[0] | {"points": 2.5}, *ITEMS[1:]], "bad_weight"),
+        (ITEMS[:2], "too_few"),
+        ([ITEMS[0] | {"description": f"Names {n} ways."} for n in range(40)], "too_many"),
+        ([*ITEMS, ITEMS[1]], "duplicate_criteria"),
+        ([*ITEMS, ITEMS[1] | {"description": "-"}], "empty_criterion"),
+        ([*ITEMS, ITEMS[1] | {"description": IDEAL}], "leaks_reference"),
+        ([*ITEMS, "Be good."], "wrong_shape"),
+    ],
+)
+async def test_each_thing_a_model_does_wrong_has_its_reason(items: list[Any], expected: str) -> None:
+    with pytest.raises(Discarded) as caught:
+        await make(Told(criteria(items)))
+    assert caught.value.reason == expected
+
+
+async def test_half_an_array_makes_no_rubric() -> None:
+    with pytest.raises(Discarded) as caught:
+        await make(Told('[{"description": "Names a cloth bag.", "points": 7}, {"descr'))
+    assert caught.value.reason in {"unreadable", "wrong_shape"}

@@ -1,0 +1,178 @@
+"""`reference`: the reference answer, its verification, and the rubric that is made of it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.generator import Made
+from judge_server.generation.kinds import ReferenceGenerator
+from judge_server.generation.kinds.reference import ReferenceParameters, ReferenceRow
+from judge_server.generation.writer import WriterFailed
+from judge_server.ports import CallFailed, Reply, Sample, Written
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, Told, criteria, writer
+
+QUESTION = "James runs 3 sprints of 60 meters 3 times a week. How many meters a week?"
+ROW = ReferenceRow(question=QUESTION, ground_truth="540")
+GIVEN = ReferenceRow(question=QUESTION, ground_truth="540", reference_answer=ANSWER)
+STEP = {"kind": "process", "description": "Multiplies 3 by 3 to get 9 sprints.", "weight": 3}
+STEP_2 = {"kind": "process", "description": "Multiplies 9 by 60.", "weight": 2}
+FACT = {"kind": "factual", "description": "States 540 meters a week.", "weight": 5}
+GOOD = criteria([STEP, STEP_2, FACT])
+
+QUIET = {"validity": False}
+
+
+@pytest.fixture
+async def generators() -> AsyncIterator[list[ReferenceGenerator]]:
+    """Generators to be closed."""
+    made: list[ReferenceGenerator] = []
+    yield made
+    for one in made:
+        await one.close()
+
+
+async def make(generators: list[ReferenceGenerator], row: ReferenceRow, told: Told, **parameters: Any) -> Made:
+    """What one input gives."""
+    generators.append(ReferenceGenerator(ReferenceParameters.model_validate(QUIET | parameters)))
+    return await generators[-1].make(row, await writer(told))
+
+
+async def reason(generators: list[ReferenceGenerator], *said: Any, row: ReferenceRow = GIVEN, **told: Any) -> str:
+    """Why it is discarded."""
+    with pytest.raises(Discarded) as caught:
+        await make(generators, row, Told(*said), **told)
+    return caught.value.reason
+
+
+async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_of_it(
+    generators: list[ReferenceGenerator],
+) -> None:
+    told = Told(ANSWER, GOOD)
+    made = await make(generators, ROW, told)
+    assert [(c.id, c.kind, c.weight) for c in made.content.criteria] == [
+        ("process-1", "process", 3),
+        ("process-2", "process", 2),
+        ("factual-1", "factual", 5),
+    ]
+    assert QUESTION in told.asked[0][1]
+    assert "He runs 9*60 = 540 meters." in told.asked[1][1]
+    assert made.record == {"reference_answer": ANSWER, "reference_answer_given": False}
+    assert made.metadata == {"question": QUESTION, "ground_truth": "540"}
+
+
+async def test_a_given_answer_is_not_written_again(generators: list[ReferenceGenerator]) -> None:
+    told = Told(GOOD)
+    made = await make(generators, GIVEN, told)
+    assert len(told.asked) == 1
+    assert made.record["reference_answer_given"] is True
+
+
+@pytest.mark.parametrize(("says", "flags"), [("States 540 meters.", ()), ("States the result.", ("result_not_named",))])
+async def test_a_rubric_that_any_result_would_satisfy_is_flagged(
+    generators: list[ReferenceGenerator], says: str, flags: tuple[str, ...]
+) -> None:
+    made = await make(generators, GIVEN, Told(criteria([STEP, STEP_2, FACT | {"description": says}])))
+    assert made.flags == flags
+
+
+async def test_prefixes_of_the_paper_are_taken_off(generators: list[ReferenceGenerator]) -> None:
+    said = criteria([STEP | {"description": "Process Criteria: Multiplies 3 by 3."}, STEP_2, FACT])
+    made = await make(generators, GIVEN, Told(said))
+    assert made.content.criteria[0].description == "Multiplies 3 by 3."
+
+
+@pytest.mark.parametrize(("given", "written"), [(WRONG, []), (None, [WRONG])])
+async def test_a_reference_answer_that_is_wrong_is_discarded_before_a_rubric_is_asked_for(
+    generators: list[ReferenceGenerator], given: str | None, written: list[str]
+) -> None:
+    row = ReferenceRow(question=QUESTION, ground_truth="540", reference_answer=given)
+    assert await reason(generators, *written, row=row) == "wrong_reference_answer"
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "answer"),
+    [
+        (r"\frac{1}{2}", r"So it is \boxed{0.5}"),
+        ("x^2+1", "Final answer: $1 + x^2$"),
+        ("540", "9 * 60 = $540"),
+        ("Paris", "Final answer: paris"),
+    ],
+)
+async def test_answers_are_compared_as_mathematics_or_as_words_without_asking_the_model(
+    generators: list[ReferenceGenerator], ground_truth: str, answer: str
+) -> None:
+    row = ReferenceRow(question=QUESTION, ground_truth=ground_truth, reference_answer=answer)
+    assert (await make(generators, row, Told(GOOD))).content.criteria
+
+
+async def test_an_answer_that_cannot_be_compared_is_not_taken_for_right(generators: list[ReferenceGenerator]) -> None:
+    row = ReferenceRow(question=QUESTION, ground_truth="<>", reference_answer="So it is.")
+    with pytest.raises(Discarded, match="no final answer that can be compared"):
+        await make(generators, row, Told(GOOD))
+
+
+@pytest.mark.parametrize(("said", "right"), [("yes", True), ("no", False)])
+async def test_of_answers_in_other_words_the_model_decides(
+    generators: list[ReferenceGenerator], said: str, right: bool
+) -> None:
+    row = ReferenceRow(
+        question="Why is the sky blue?", ground_truth="Rayleigh scattering", reference_answer="Air scatters blue most."
+    )
+    if right:
+        assert (await make(generators, row, Told(said, GOOD))).content.criteria
+    else:
+        assert await reason(generators, said, row=row) == "wrong_reference_answer"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Here is a fine rubric: be good.", "unreadable"),
+        ('{"criteria": [{"kind": "process", "descr', "unreadable"),
+        (Reply(text='{"criteria": [{"kind": "process", "descr', cut=True), "cut_short"),
+        ({"rubric": []}, "wrong_shape"),
+        (criteria([STEP | {"weight": "heavy"}, STEP_2, FACT]), "wrong_shape"),
+        (criteria([STEP]), "too_few"),
+        (criteria([STEP | {"description": f"Writes the number {n} down."} for n in range(40)]), "too_many"),
+        (criteria([STEP | {"kind": "bonus"}, STEP_2, FACT]), "unknown_kind"),
+        (criteria([STEP | {"weight": -3}, STEP_2, FACT]), "bad_weight"),
+        (criteria([STEP | {"weight": 0}, STEP_2, FACT]), "bad_weight"),
+        (criteria([STEP | {"weight": 9}, STEP_2, FACT]), "bad_weight"),
+        (criteria([STEP | {"description": ""}, STEP_2, FACT]), "empty_criterion"),
+        (criteria([STEP, FACT, STEP]), "duplicate_criteria"),
+        (criteria([STEP | {"description": "Says: " + ANSWER}, STEP_2, FACT]), "leaks_reference"),
+        (CallFailed("truncated_input", "too many tokens"), "too_long"),
+    ],
+)
+async def test_each_thing_a_model_does_wrong_is_discarded_for_its_own_reason(
+    generators: list[ReferenceGenerator], said: Any, expected: str
+) -> None:
+    assert await reason(generators, said) == expected
+
+
+async def test_a_reference_answer_that_comes_to_no_end_is_cut_short(generators: list[ReferenceGenerator]) -> None:
+    assert await reason(generators, Reply(text="First,", cut=True), row=ROW) == "cut_short"
+
+
+async def test_an_overlong_reference_answer_is_dropped(generators: list[ReferenceGenerator]) -> None:
+    assert await reason(generators, row=GIVEN, reference_characters=20) == "too_long"
+
+
+async def test_an_engine_that_gives_no_answer_is_no_discard(generators: list[ReferenceGenerator]) -> None:
+    with pytest.raises(WriterFailed):
+        await make(generators, GIVEN, Told(*[CallFailed("engine", "gone")] * 4))
+
+
+async def test_the_model_is_held_to_the_bounds_it_was_told(generators: list[ReferenceGenerator]) -> None:
+    told = Told(criteria([FACT]))
+    await make(generators, GIVEN, told, fewest=1, most=2, temperature=0.5, seed=3, rubric_tokens=99)
+    form = told.calls[0].answer
+    assert isinstance(form, Written)
+    assert '"maxItems":2,"minItems":1' in form.schema
+    assert '"enum":["process","factual"]' in form.schema
+    assert '"maximum":5,"minimum":1' in form.schema
+    assert form.max_tokens == 99
+    assert told.calls[0].sample == Sample(0.5, 3)
+    assert "1 to 2 criteria" in told.asked[0][1]

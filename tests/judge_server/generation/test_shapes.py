@@ -1,0 +1,81 @@
+"""The shapes models write in: LaTeX survives JSON, and bounds are told to engines and read leniently."""
+
+import json
+from typing import Annotated
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from judge_server.generation.kinds.shapes import Line, Phrase, among, several, whole, with_backslashes, with_criteria
+from judge_server.generation.schemas import schema_of
+
+
+class Item(BaseModel):
+    """One item."""
+
+    text: Line
+    sign: Annotated[str, among("plus", "minus")]
+    weight: Annotated[float, whole(1, 5)]
+
+
+class Several(BaseModel):
+    """A list under the name that generators use."""
+
+    criteria: list[Item]
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"\frac{1}{2}",
+        r"\binom{4}{2}",
+        r"\boxed{3}",
+        r"\times 3",
+        r"\text{ m}",
+        r"\theta",
+        r"a \neq b",
+        r"\rho",
+        r"\tan x",
+        r"\beta",
+    ],
+)
+def test_a_backslash_that_json_took_for_an_escape_is_put_back(latex: str) -> None:
+    read = json.loads(f'"{latex}"')
+    assert read != latex
+    assert with_backslashes(read) == latex
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs"))))
+def test_other_texts_stay_as_they_are(text: str) -> None:
+    assert with_backslashes(text) == text
+
+
+@pytest.mark.parametrize("text", ["One.\nTwo.", "a\tb", "one\r\ntwo", "a\nequal", "x\tand y"])
+def test_white_space_stays_white_space(text: str) -> None:
+    assert with_backslashes(text) == text
+
+
+def test_engines_are_held_to_bounds_that_reading_does_not_keep() -> None:
+    schema = json.loads(schema_of(with_criteria(Several, 2, 3)))["properties"]["criteria"]
+    assert (schema["minItems"], schema["maxItems"]) == (2, 3)
+    assert schema["items"]["properties"]["weight"] == {"type": "integer", "minimum": 1, "maximum": 5}
+    assert schema["items"]["properties"]["sign"] == {"type": "string", "enum": ["plus", "minus"]}
+    item = Item.model_validate({"text": "", "sign": "both", "weight": -2.5})
+    assert (item.sign, item.weight) == ("both", -2.5)
+
+
+def test_lists_of_phrases_are_bounded_for_engines_alone() -> None:
+    class Concepts(BaseModel):
+        concepts: Annotated[list[Phrase], several(Phrase, 1, 2)]
+
+    schema = json.loads(schema_of(Concepts))["properties"]["concepts"]
+    assert schema == {
+        "type": "array",
+        "items": {"type": "string", "minLength": 2, "maxLength": 60},
+        "minItems": 1,
+        "maxItems": 2,
+    }
+    assert Concepts.model_validate({"concepts": []}).concepts == []
+    assert Concepts.model_validate({"concepts": ["\frac"] * 3}).concepts == [r"\frac"] * 3

@@ -1,0 +1,153 @@
+"""The structural checks: each of what a model does wrong has a reason of its own."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.generation.discards import Discarded
+from judge_server.generation.structure import (
+    Draft,
+    Rules,
+    check_distinct,
+    check_drafts,
+    check_leaks,
+    check_self_contained,
+    named_by_kind,
+    words,
+)
+
+RULES = Rules(2, 4, ("factual", "process"), 1, 5)
+FACT = Draft("States that there are 22 legs.", "factual", 5)
+STEP = Draft("Adds 16 legs and 6 legs.", "process", 2)
+
+
+def reason(*drafts: Draft, rules: Rules = RULES, references: tuple[str, ...] = ()) -> str:
+    """Why these drafts are discarded."""
+    with pytest.raises(Discarded) as caught:
+        check_drafts(drafts, rules, references=references)
+    return caught.value.reason
+
+
+def test_criteria_that_keep_to_the_rules_pass() -> None:
+    check_drafts([FACT, STEP], RULES, references=["There are 4 * 4 + 3 * 2 = 22 legs in all of the field."])
+
+
+@pytest.mark.parametrize(
+    ("drafts", "expected"),
+    [
+        ([FACT], "too_few"),
+        ([Draft(f"States the number {n}.", "factual") for n in range(40)], "too_many"),
+        ([FACT, Draft("Is helpful to the reader.", "point", 1)], "unknown_kind"),
+        ([FACT, Draft("  ", "process", 1)], "empty_criterion"),
+        ([FACT, Draft("...", "process", 1)], "empty_criterion"),
+        ([FACT, Draft("Process", "process", 1)], "empty_criterion"),
+        ([FACT, Draft("Adds the legs.", "process", -3)], "bad_weight"),
+        ([FACT, Draft("Adds the legs.", "process", 6)], "bad_weight"),
+        ([FACT, Draft("Adds the legs.", "process", 1.5)], "bad_weight"),
+        ([FACT, Draft("Adds the legs.", "process", float("nan"))], "bad_weight"),
+        ([FACT, Draft("Adds the legs.", "process", float("inf"))], "bad_weight"),
+        ([FACT, STEP, Draft("adds 16  legs, and 6 'legs'", "factual", 1)], "duplicate_criteria"),
+    ],
+)
+def test_each_fault_has_its_reason(drafts: list[Draft], expected: str) -> None:
+    assert reason(*drafts) == expected
+
+
+@pytest.mark.parametrize(("count", "passes"), [(1, False), (2, True), (4, True), (5, False)])
+def test_as_many_criteria_as_the_rules_allow_and_no_more(count: int, passes: bool) -> None:
+    drafts = [Draft(f"States the number {n}.", "factual") for n in range(count)]
+    if passes:
+        check_drafts(drafts, RULES)
+    else:
+        assert reason(*drafts) == ("too_few" if count < 2 else "too_many")
+
+
+def test_criteria_that_differ_in_a_sign_are_two() -> None:
+    check_drafts([Draft("Works out 6 + 2.", "process"), Draft("Works out 6 - 2.", "process")], RULES)
+
+
+def test_signed_points_may_not_be_zero_and_one_must_be_above_it() -> None:
+    points = Rules(1, 5, ("point",), -10, 10)
+    bad = Draft("Counts a bird twice.", weight=-4)
+    check_drafts([bad, Draft("Counts all legs.", weight=3)], points)
+    assert reason(bad, Draft("Counts all legs.", weight=0), rules=points) == "bad_weight"
+    assert reason(bad, rules=points) == "bad_weight"
+
+
+def test_a_part_of_a_rubric_may_be_all_negative_where_the_rest_is_not() -> None:
+    check_drafts([Draft("Counts a bird twice.", weight=-1)], Rules(1, 5, ("point",), -1, 1, positive=False))
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "He runs 3*3 = 9 sprints and so runs 540 meters in a week.",
+        "Says: he runs 3*3 = 9 SPRINTS, and so runs 540 meters in a week!",
+    ],
+)
+def test_a_criterion_that_repeats_the_reference_answer_word_for_word_is_a_leak(description: str) -> None:
+    reference = "He runs 3*3 = 9 sprints and so\nruns 540 meters in a week."
+    assert reason(FACT, Draft(description, "process", 1), references=(reference,)) == "leaks_reference"
+
+
+def test_naming_the_result_is_no_leak() -> None:
+    check_leaks(["States that the final answer is 540 meters."], ["540 meters", "The answer is 540.", ""])
+
+
+def test_a_long_answer_leaks_by_any_twenty_words_in_a_row() -> None:
+    reference = " ".join(f"w{n}" for n in range(100))
+    check_leaks([" ".join(f"w{n}" for n in range(40, 59))], [reference])
+    with pytest.raises(Discarded, match="20 words in a row"):
+        check_leaks(["x", " ".join(f"w{n}" for n in range(40, 60))], [reference])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What does the document say of heaps?",
+        "How does the given passage define a heap?",
+        "According to this text, what is a heap?",
+        "What is the main idea of the Article's author?",
+        "Why, in the following excerpt, is a heap an array?",
+    ],
+)
+def test_a_question_about_a_text_its_reader_does_not_have_is_refused(text: str) -> None:
+    with pytest.raises(Discarded) as caught:
+        check_self_contained("the question", text)
+    assert caught.value.reason == "not_self_contained"
+
+
+@pytest.mark.parametrize(
+    "text", ["How does a text editor keep its undo list?", "When does the text file get closed?", "What is a passage?"]
+)
+def test_a_question_about_texts_in_general_is_taken(text: str) -> None:
+    check_self_contained("the question", text)
+
+
+@given(st.lists(st.text(alphabet="ab .,\n", min_size=1, max_size=12), min_size=1, max_size=6))
+def test_what_differs_in_more_than_dress_is_never_called_a_duplicate(texts: list[str]) -> None:
+    distinct = len({tuple(words(text)) for text in texts}) == len(texts)
+    try:
+        check_distinct(texts)
+    except Discarded:
+        assert not distinct
+    else:
+        assert distinct
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=6, max_size=30), st.data())
+def test_a_quotation_is_found_wherever_it_stands(reference: list[str], data: Any) -> None:
+    length = min(20, len(reference))
+    at = data.draw(st.integers(0, len(reference) - length))
+    before, after = data.draw(st.lists(st.sampled_from("xy"))), data.draw(st.lists(st.sampled_from("xy")))
+    quoting = " ".join([*before, *reference[at : at + length], *after])
+    with pytest.raises(Discarded):
+        check_leaks([quoting], [" ".join(reference)])
+    check_leaks([" ".join([*reference[at : at + length - 1], "x"])], [" ".join(reference)])
+
+
+def test_criteria_are_called_by_their_kinds() -> None:
+    made = named_by_kind([STEP, FACT, Draft("Multiplies 3 by 2.", "process", 1)])
+    assert [(one.id, one.weight) for one in made] == [("process-1", 2), ("factual-1", 5), ("process-2", 1)]

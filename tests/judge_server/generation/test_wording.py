@@ -1,0 +1,64 @@
+"""The words generators ask with, as written down; whatever they show stays material."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.generation.kinds import ALL
+from judge_server.generation.registry import GENERATORS, generator_of
+from judge_server.generation.wording import Wording, own_templates
+from tests.judge_server.generation.golden_wording import COMMAND, GOLDEN, prompts
+
+RENDERED = prompts()
+FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_the_prompt_reads_as_written_down(name: str) -> None:
+    path = GOLDEN / name
+    written = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert RENDERED[name] == written, f"the prompts changed; if that is meant, run `{COMMAND}` and commit tests/"
+
+
+def test_no_prompt_is_written_down_that_is_not_rendered() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(RENDERED), f"run `{COMMAND}`"
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_texts_of_others_stand_between_markers_and_hold_no_control_token(name: str) -> None:
+    outside = FENCED.sub("…", RENDERED[name])
+    assert "<|im" not in RENDERED[name]
+    for piece in ("Write no rubric", "bbbbbbbbbbbb", "49", "He runs"):
+        assert piece not in outside
+
+
+@given(st.text(max_size=60))
+def test_no_text_closes_its_own_fence(text: str) -> None:
+    shown = Wording("answer")("answer", question=f"qqqq{text}qqqq")
+    assert "qqqq" not in FENCED.sub("", shown)
+
+
+def test_every_template_belongs_to_a_generator_or_to_the_validity_judge() -> None:
+    used = {name for kind in ALL for name in kind.wording.names} | {"validity"}
+    assert {f"{name}.j2" for name in used} == set(own_templates())
+
+
+def test_a_digest_hangs_on_every_template_and_on_their_names() -> None:
+    digests = {kind: generator_of(kind, {}).template_digest for kind in GENERATORS}
+    assert len(set(digests.values())) == len(GENERATORS)
+    assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in digests.values())
+    assert Wording("answer", "validity").digest == Wording("validity", "answer").digest != Wording("answer").digest
+
+
+def test_a_template_that_was_not_named_cannot_be_asked_with() -> None:
+    with pytest.raises(KeyError):
+        Wording("answer")("validity")
+
+
+def test_every_kind_says_what_it_does_and_in_which_steps() -> None:
+    assert list(GENERATORS) == ["reference", "document", "contrastive", "gate", "graded", "evolving", "points"]
+    for kind in ALL:
+        assert kind.summary
+        assert kind.steps[-2:] == ("check", "validity") or "check" in kind.steps

@@ -1,0 +1,233 @@
+"""The writer: what it asks of an engine, and what it makes of what comes back."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+
+from judge_server.engines import ScriptedEngine
+from judge_server.generation.discards import Discarded
+from judge_server.generation.schemas import schema_of
+from judge_server.generation.writer import ATTEMPTS, Writer, WriterFailed
+from judge_server.ports import Batch, Call, CallFailed, Capabilities, Choice, Prose, Reply, Sample, Written
+
+
+class Part(BaseModel):
+    name: str
+    weight: int = 1
+
+
+class Whole(BaseModel):
+    """Said to people, not to models."""
+
+    parts: list[Part] = Field(min_length=1, max_length=3)
+
+
+class Two(BaseModel):
+    parts: list[Part]
+    title: str
+
+
+Answer = Callable[[Batch, Call], Reply | CallFailed]
+
+
+async def writer_of(answer: Answer | str, **options: Any) -> Writer:
+    """A writer over a model that gives this answer."""
+    script: Answer = (lambda batch, call: Reply(text=answer)) if isinstance(answer, str) else answer
+    engine = ScriptedEngine(script, **options)
+    return Writer(engine, await engine.start(), pause_s=0.0)
+
+
+PARTS = {"parts": [{"name": "a", "weight": 2}, {"name": "b", "weight": 3}]}
+TEXT = json.dumps(PARTS)
+
+
+async def test_prose_comes_without_the_white_space_around_it() -> None:
+    assert await (await writer_of("\n It is so.\n")).prose("?", max_tokens=8) == "It is so."
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [(Reply(text="It is", cut=True), "cut_short"), (Reply(text=" \n"), "unreadable"), (Reply(), "unreadable")],
+)
+async def test_prose_that_is_cut_or_empty_is_discarded(reply: Reply, reason: str) -> None:
+    writer = await writer_of(lambda batch, call: reply)
+    with pytest.raises(Discarded) as discarded:
+        await writer.prose("?", max_tokens=8)
+    assert discarded.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXT,
+        f"Here you are:\n```json\n{TEXT}\n```\nAnything else?",
+        json.dumps(PARTS["parts"]),
+        "{'parts': [{name: 'a', weight: 2.0,}, {'name': \"b\", 'weight': 3} /* two */]}",
+        f'{{"parts": []}} No, rather: {TEXT}',
+        f'{{"parts": [{{"name": "x", "weight": 9}}]}} Or better: {TEXT}',
+        f'{TEXT} {{"note": "that was all"}}',
+    ],
+    ids=["plain", "fenced", "bare list", "another dialect", "second thoughts", "a better one", "an afterthought"],
+)
+async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> None:
+    whole = await (await writer_of(text)).written(Whole, "?", max_tokens=64)
+    assert whole.model_dump() == PARTS
+
+
+@pytest.mark.parametrize(
+    ("text", "cut", "reason", "says"),
+    [
+        ("I would rather not.", False, "unreadable", "I would rather not."),
+        ("", False, "unreadable", "nothing"),
+        (TEXT[:30], True, "cut_short", "limit"),
+        (TEXT[:30], False, "unreadable", "in the middle"),
+        ('{"parts": [{"name" "a"}]}', False, "unreadable", "stops being JSON"),
+        ('{"parts": [{"weight": 1}]}', False, "wrong_shape", "parts.0.name"),
+        ('{"parts": [{"name": "a", "weight": "heavy"}]}', False, "wrong_shape", "parts.0.weight"),
+        ('{"parts": [{"name": "a", "weight": 1.5}]}', False, "wrong_shape", "parts.0.weight"),
+        ('{"parts": []}', False, "too_few", "parts"),
+        (json.dumps({"parts": [{"name": str(n)} for n in range(40)]}), False, "too_many", "parts"),
+        ('{"parts": [{"name": "a"}], "parts": [{"name": "b"}]}', False, "wrong_shape", "parts"),
+        ('"a"', False, "unreadable", "no JSON"),
+        ("[" * 100, False, "unreadable", "stops being JSON"),
+        (" " * 300_000, False, "unreadable", "300000 characters"),
+    ],
+)
+async def test_what_is_not_of_the_shape_is_discarded_by_reason(text: str, cut: bool, reason: str, says: str) -> None:
+    writer = await writer_of(lambda batch, call: Reply(text=text, cut=cut))
+    with pytest.raises(Discarded) as discarded:
+        await writer.written(Whole, "?", max_tokens=64)
+    assert discarded.value.reason == reason
+    assert says in discarded.value.detail
+
+
+async def test_a_bare_list_does_not_fill_a_shape_of_several_fields() -> None:
+    with pytest.raises(Discarded, match="wrong_shape"):
+        await (await writer_of(json.dumps(PARTS["parts"]))).written(Two, "?", max_tokens=64)
+
+
+async def test_the_engine_is_held_to_the_shape_and_told_how_to_sample() -> None:
+    calls: list[tuple[Batch, Call]] = []
+
+    def remember(batch: Batch, call: Call) -> Reply:
+        calls.append((batch, call))
+        return Reply(text=TEXT)
+
+    writer = await writer_of(remember)
+    await writer.written(Whole, "Write.", system="You write.", max_tokens=64, temperature=0.7, seed=3)
+    await writer.prose("Say.", max_tokens=9)
+    (batch, written), (_, said) = calls
+    assert (batch.system, batch.shared + written.question) == ("You write.", "Write.")
+    assert isinstance(written.answer, Written)
+    assert written.answer.max_tokens == 64
+    assert written.sample == Sample(0.7, 3)
+    assert (said.answer, said.sample) == (Prose(9), None)
+
+
+def test_a_schema_is_whole_in_itself_requires_every_field_and_speaks_to_no_people() -> None:
+    schema = json.loads(schema_of(Whole))
+    Draft202012Validator.check_schema(schema)
+    valid = Draft202012Validator(schema).is_valid
+    assert valid(PARTS)
+    assert not valid({"parts": []})
+    assert not valid({"parts": [{"name": "a"}]})
+    assert not valid({**PARTS, "more": 1})
+    for word in ("$ref", "$defs", "title", "description", "default"):
+        assert word not in schema_of(Whole)
+
+
+def test_a_shape_that_contains_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="contains itself"):
+        schema_of(Tree)
+
+
+class Tree(BaseModel):
+    branches: "list[Tree]"
+
+
+async def test_a_property_may_be_called_as_a_word_of_the_schema_is() -> None:
+    class Titled(BaseModel):
+        title: str
+        description: str
+
+    schema = json.loads(schema_of(Titled))
+    assert list(schema["properties"]) == schema["required"] == ["title", "description"]
+
+
+async def test_a_choice_is_one_of_its_labels_whether_the_engine_picks_or_says_it() -> None:
+    picks = await writer_of(lambda batch, call: Reply(chosen="no"))
+    says = await writer_of("No, it is not.")
+    for writer in (picks, says):
+        assert await writer.choose(("yes", "no"), "Is it?") == "no"
+    rambles = await writer_of("Who can say?")
+    with pytest.raises(Discarded, match="unreadable"):
+        await rambles.choose(("yes", "no"), "Is it?")
+
+
+async def test_a_choice_from_an_engine_that_cannot_be_held_to_labels_is_read() -> None:
+    plain = Capabilities(False, False, False, False, False)
+    writer = await writer_of(lambda batch, call: Reply(chosen=_labels(call)[1]), capabilities=plain)
+    assert await writer.choose(("yes", "no"), "Is it?") == "no"
+
+
+def _labels(call: Call) -> tuple[str, ...]:
+    assert isinstance(call.answer, Choice)
+    return call.answer.labels
+
+
+async def test_an_engine_that_fails_for_a_while_is_asked_again_and_one_that_keeps_failing_is_no_discard() -> None:
+    asked = 0
+
+    def until(good: int) -> Answer:
+        def answer(batch: Batch, call: Call) -> Reply | CallFailed:
+            nonlocal asked
+            asked += 1
+            return Reply(text="So.") if asked >= good else CallFailed("engine", "gone away")
+
+        return answer
+
+    assert await (await writer_of(until(ATTEMPTS))).prose("?", max_tokens=4) == "So."
+    asked = 0
+    with pytest.raises(WriterFailed, match="gone away"):
+        await (await writer_of(until(100))).prose("?", max_tokens=4)
+    assert asked == ATTEMPTS
+
+
+async def test_a_prompt_that_does_not_fit_is_discarded_and_not_asked_again() -> None:
+    writer = await writer_of("So.", context_tokens=50)
+    with pytest.raises(Discarded, match="too_long"):
+        await writer.prose("word " * 100, max_tokens=4)
+
+
+async def test_usage_counts_replies_and_those_of_a_part_are_in_the_whole() -> None:
+    reply = Reply(text="So.", tokens_computed=3, tokens_reused=2, tokens_written=1)
+    writer = await writer_of(lambda batch, call: reply)
+    first, second = writer.apart(), writer.apart()
+    await first.prose("?", max_tokens=4)
+    await second.prose("?", max_tokens=4)
+    await second.apart().prose("?", max_tokens=4)
+    counts = [(w.usage.calls, w.usage.tokens_computed, w.usage.tokens_written) for w in (first, second, writer)]
+    assert counts == [(1, 3, 1), (2, 6, 2), (3, 9, 3)]
+
+
+async def test_no_more_calls_are_under_way_than_the_engine_takes() -> None:
+    under_way, most = 0, 0
+
+    class Slow(ScriptedEngine):
+        async def answer(self, batch: Batch):  # type: ignore[no-untyped-def, override]
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+            yield 0, Reply(text="So.")
+
+    engine = Slow(concurrent_batches=2)
+    writer = Writer(engine, await engine.start())
+    await asyncio.gather(*(writer.apart().prose("?", max_tokens=4) for _ in range(10)))
+    assert most == 2

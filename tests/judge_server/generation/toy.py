@@ -1,0 +1,113 @@
+"""A small generator and a scripted model for it, to test what stands around generators."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, StringConstraints
+
+from judge_server.engines import ScriptedEngine
+from judge_server.generation.discards import Discarded
+from judge_server.generation.generator import Generator, Made, Parameters, Row
+from judge_server.generation.writer import Writer
+from judge_server.ports import Batch, Call, CallFailed, Prose, Reply
+from trainer_client.wire import Criterion, RubricContent
+
+
+class ToyRow(Row):
+    question: Annotated[str, StringConstraints(min_length=1)]
+    document: str = ""
+
+
+class ToyParameters(Parameters):
+    most: int = 4
+    temperature: float = 0.0
+
+
+class Item(BaseModel):
+    text: str
+    weight: int
+
+
+class Items(BaseModel):
+    items: list[Item]
+
+
+class ToyGenerator(Generator[ToyRow, ToyParameters]):
+    """Asks for an answer, then for criteria."""
+
+    kind = "toy"
+    summary = "Two calls and a look at what came of them."
+    Input = ToyRow
+    Parameters = ToyParameters
+    steps = ("answer", "criteria")
+
+    @property
+    def template_digest(self) -> str:
+        return "sha256:" + "0" * 64
+
+    def source_of(self, row: ToyRow) -> str:
+        return row.document or row.question
+
+    async def make(self, row: ToyRow, writer: Writer) -> Made:
+        answer = await writer.prose(f"Answer: {row.question}", max_tokens=64)
+        items = (await writer.written(Items, f"Criteria for: {row.question}", max_tokens=512)).items
+        if len(items) > self.parameters.most:
+            raise Discarded("too_many", f"{len(items)} criteria, at most {self.parameters.most}")
+        criteria = tuple(
+            Criterion(id=f"c{n}", description=item.text, weight=item.weight) for n, item in enumerate(items, 1)
+        )
+        return Made(
+            RubricContent(criteria=criteria),
+            metadata={"question": row.question},
+            tags=("toy",),
+            record={"question": row.question, "answer": answer},
+            flags=("short",) if len(items) < 3 else (),
+        )
+
+
+def good(question: str) -> str:
+    """Criteria that pass, three of them, as a model would write them for a question."""
+    mark = hashlib.sha256(question.encode()).hexdigest()[:6]
+    return json.dumps({"items": [{"text": f"Says {mark} {n}.", "weight": n} for n in (1, 2, 3)]})
+
+
+Answers = Callable[[str], str | CallFailed]
+
+
+class Asked:
+    """A script for a `ScriptedEngine` that remembers the questions it was asked to write criteria for."""
+
+    def __init__(self, answers: Answers = good) -> None:
+        self.answers = answers
+        self.questions: list[str] = []
+
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        question = batch.shared.partition(": ")[2]
+        if isinstance(call.answer, Prose):
+            return Reply(text="It is so.", tokens_computed=10, tokens_written=4)
+        self.questions.append(question)
+        text = self.answers(question)
+        if isinstance(text, CallFailed):
+            return text
+        return Reply(text=text, tokens_computed=20, tokens_reused=5, tokens_written=30)
+
+    def engine(self, **options: Any) -> ScriptedEngine:
+        return ScriptedEngine(self, **options)
+
+
+def lines(*rows: Any) -> bytes:
+    """JSONL; a row that is bytes already stands as it is."""
+    return b"".join(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def questions(number: int) -> list[dict[str, str]]:
+    """That many rows, all different."""
+    return [{"question": f"What is {n} times {n}?"} for n in range(1, number + 1)]
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

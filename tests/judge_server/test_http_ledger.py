@@ -1,0 +1,208 @@
+"""`GET /v1/verdicts`, `GET /v1/ledger` and `POST /v1/rewards/recompute` over HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.recording import Recorder
+from judge_server.web import Service, create_app
+from rubric_store import RubricStore, SQLLedger
+from tests.judge_server import support
+from tests.judge_server.recording.judged import some_fail
+from tests.judge_server.support import CRITERIA, STEPPED, request
+from tests.judge_server.test_http_bad_input import checked_problem
+
+
+@pytest.fixture
+async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a service that records, whose engine fails now and then."""
+    ledger = SQLLedger(f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}")
+    recorder = Recorder(ledger, tmp_path / "spool")
+    judge = await support.judge(ScriptedEngine(some_fail))
+    service = Service(rubrics=store, judge=judge, recorder=recorder, ledger=ledger)
+    transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
+        yield http
+    await asyncio.to_thread(recorder.close)
+    await ledger.close()
+
+
+async def post(http: httpx2.AsyncClient, body: dict[str, Any], path: str = "/v1/rewards", **options: Any) -> Any:
+    """The answer, once it is in the ledger."""
+    answer = await http.post(path, json=body, **options)
+    assert answer.status_code == 200, answer.text
+    for _ in range(2000):
+        if not (await http.get("/v1/ledger")).json()["waiting"]:
+            return answer
+        await asyncio.sleep(0.01)
+    raise AssertionError("it was never written")
+
+
+async def verdicts(http: httpx2.AsyncClient, **params: Any) -> list[dict[str, Any]]:
+    """All verdicts that are asked for, three a page."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = (await http.get("/v1/verdicts", params=params | {"limit": 3})).json()
+        assert len(page["verdicts"]) <= 3
+        found += page["verdicts"]
+        if page["next_cursor"] is None:
+            return found
+        params["after"] = page["next_cursor"]
+
+
+async def lines(http: httpx2.AsyncClient, **body: Any) -> list[dict[str, Any]]:
+    """The lines of a recomputation."""
+    answer = await http.post("/v1/rewards/recompute", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def kept(verdict: dict[str, Any]) -> Any:
+    """What the ledger keeps of a verdict as it was answered: no database keeps a NUL."""
+    return json.loads(json.dumps({k: v for k, v in verdict.items() if k != "cached"}).replace("\\u0000", "\\ufffd"))
+
+
+async def test_verdicts_are_read_as_they_were_answered(recorded: httpx2.AsyncClient) -> None:
+    judging = {"votes": 3, "rationale": True}
+    body = request(STEPPED, "No.", run="r", step=4, judging=judging)
+    answer = (await post(recorded, body)).json()
+    found = await verdicts(recorded, run="r")
+    answered = [verdict for response in answer["groups"][0]["responses"] for verdict in response["verdicts"]]
+    assert [kept(each["verdict"]) for each in found] == [kept(each) for each in answered]
+    assert {each["status"] for each in answered} == {"ok", "failed"}
+    first = found[0]
+    assert (first["run"], first["step"], first["group"], first["response"]) == ("r", 4, "g", 0)
+    assert (first["request_id"], first["rubric"]) == (answer["request_id"], answer["groups"][0]["rubric"])
+    assert (first["judge"], first["fingerprint"]) == ("scripted", answer["judge"]["fingerprint"])
+    assert first["text"] is None
+
+
+@pytest.mark.parametrize("how", ["streamed", "verdicts"])
+async def test_what_is_streamed_or_only_judged_is_recorded_too(recorded: httpx2.AsyncClient, how: str) -> None:
+    body = request("Yes.", "No.", run="r")
+    if how == "streamed":
+        await post(recorded, body, headers={"Accept": "application/x-ndjson"})
+    else:
+        await post(recorded, body, "/v1/verdicts")
+    assert len(await verdicts(recorded, run="r")) == 14
+
+
+async def test_verdicts_are_found_by_what_they_are_of(recorded: httpx2.AsyncClient) -> None:
+    published = await recorded.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})
+    body = request(*"abcdef", run="r", step=1, rubric="math/primes")
+    await post(recorded, body)
+    await post(recorded, request("a", run="r", step=2, rubric={"criteria": CRITERIA[:1]}))
+    assert len(await verdicts(recorded, run="r", rubric="math/primes@1")) == 42
+    assert len(await verdicts(recorded, run="r", rubric=published.json()["digest"])) == 42
+    assert len(await verdicts(recorded, run="r", step=2)) == 1
+    assert {v["verdict"]["criterion"] for v in await verdicts(recorded, run="r", criterion="fact")} == {"fact"}
+    failed = await verdicts(recorded, run="r", status="failed")
+    assert {v["verdict"]["failure"]["kind"] for v in failed} == {"truncated_input"}
+    assert len(failed) + len(await verdicts(recorded, run="r", status="ok")) == 43
+    assert await verdicts(recorded, run="other") == []
+
+
+async def test_texts_come_where_they_are_asked_for(recorded: httpx2.AsyncClient) -> None:
+    messages = [{"role": "assistant", "content": "Yes."}]
+    group = {"id": "g", "prompt": "?", "grounding": "G", "responses": ["Yes.", messages]}
+    await post(recorded, request(groups=[group], run="r"))
+    found = await verdicts(recorded, run="r", texts=True, criterion="fact")
+    first, second = found
+    assert (first["prompt"], first["text"], first["grounding"]) == ("?", "Yes.", "G")
+    assert second["text"][0]["content"] == "Yes."
+
+
+async def test_a_run_without_a_name_is_the_empty_one(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request())
+    assert [v["run"] for v in await verdicts(recorded, run="")] == [None] * 7
+    assert (await lines(recorded, on_failure="skip"))[-1]["summary"]["responses"] == 1
+
+
+async def test_recomputing_gives_the_same_rewards_and_others_under_other_rules(recorded: httpx2.AsyncClient) -> None:
+    answer = (await post(recorded, request(STEPPED, "No.", run="r", on_failure="skip"))).json()
+    start, group, summary = await lines(recorded, run="r", on_failure="skip")
+    assert start == {"start": {"run": "r", "requests": 1, "verdicts": 14}}
+    rewards = [response["reward"] for response in answer["groups"][0]["responses"]]
+    assert [response["reward"] for response in group["group"]["responses"]] == rewards
+    assert summary["summary"]["mean_reward"] == pytest.approx(sum(rewards) / 2)
+    before = (await recorded.get("/v1/ledger")).json()["recorded"]
+    only = {criterion["id"]: float(criterion["id"] == "answer") for criterion in CRITERIA}
+    other = await lines(recorded, run="r", on_failure="zero", reward={"mode": "points"}, weights=only)
+    assert {response["reward"] for response in other[1]["group"]["responses"]} <= {0.0, 1.0}
+    assert not {0.0, 1.0}.issuperset(rewards)
+    assert (await recorded.get("/v1/ledger")).json()["recorded"] == before
+
+
+async def test_what_breaks_off_a_recomputation_is_its_last_line(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request(*"abcdefgh", run="r"))
+    *_, last = await lines(recorded, run="r", on_failure="error")
+    assert last["problem"]["type"] == "urn:adjudge:judging-failed"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"run": "nobody"}, 404, None),
+        ({"run": "r", "reward": {"mode": "likert"}}, 422, "reward.mode"),
+        ({"run": "r", "weights": {"typo": 1}}, 422, "weights"),
+        ({"run": "r", "weights": {"fact": -1}}, 422, None),
+        ({"run": "r", "first_step": 2, "last_step": 1}, 422, ""),
+        ({"run": "r", "modus": "gate"}, 422, "modus"),
+    ],
+)
+async def test_what_cannot_be_recomputed_is_a_problem_at_once(
+    recorded: httpx2.AsyncClient, body: dict[str, Any], status: int, field: str | None
+) -> None:
+    await post(recorded, request(run="r"))
+    answer = await recorded.post("/v1/rewards/recompute", json=body)
+    assert answer.status_code == status
+    errors = checked_problem(answer)["errors"]
+    assert [error["field"] for error in errors] == ([] if field is None else [field])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"run": "r", "after": "nonsense"},
+        {"run": "r", "after": "____________________________AAAAAAAA"},
+        {"run": "r", "rubric": "No Reference"},
+        {"run": "r", "status": "perhaps"},
+        {"run": "r", "limit": 501},
+        {"run": "r", "step": 2**63},
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_read_is_a_problem(recorded: httpx2.AsyncClient, params: dict[str, Any]) -> None:
+    answer = await recorded.get("/v1/verdicts", params=params)
+    assert answer.status_code == 422
+    checked_problem(answer)
+
+
+async def test_a_database_that_is_away_is_no_fault_of_the_reader(
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise ConnectionError("nobody there")
+
+    for method in ("uses", "judged_run"):
+        monkeypatch.setattr(SQLLedger, method, away)
+    for answer in (
+        await recorded.get("/v1/verdicts", params={"run": "r"}),
+        await recorded.post("/v1/rewards/recompute", json={"run": "r"}),
+    ):
+        problem = checked_problem(answer)
+        assert (answer.status_code, problem["retryable"]) == (503, True)
+        assert "nobody there" in problem["detail"]
+
+
+async def test_a_service_that_keeps_nothing_says_so(http: httpx2.AsyncClient) -> None:
+    assert (await http.get("/v1/ledger")).json()["keeps"] == "nothing"
+    assert (await http.get("/v1/verdicts", params={"run": "r"})).status_code == 503

@@ -1,0 +1,255 @@
+"""Identical calls of different requests are made once: whoever waits gets the verdict, the last to leave ends it."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.cache import MemoryCache
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.errors import Overloaded
+from judge_server.judging.judge import Judge
+from judge_server.judging.work import Caller, Outcomes
+from judge_server.ports import Batch, CallFailed, Finding, Reply
+from tests.judge_server.support import Gated, Recording, criteria, judge, plans, soon
+
+AB = criteria("Alpha.", "Beta.")
+ABC = criteria("Alpha.", "Beta.", "Gamma.")
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry comes at once."""
+    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
+
+
+def ask(made: Judge, *responses: str, deadline: float, **options: object) -> "asyncio.Task[Outcomes]":
+    """A request for these responses by two criteria."""
+    return asyncio.create_task(made.outcomes(plans(made, *responses, of=AB), deadline, **options))  # type: ignore[arg-type]
+
+
+async def settle() -> None:
+    """Let everything happen that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_request_waits_for_the_calls_another_has_on_their_way_and_is_not_charged_for_them() -> None:
+    engine = Gated()
+    made = await judge(engine)
+    first = ask(made, "Yes.", deadline=await soon())
+    await engine.busy()
+    second = ask(made, "Yes.", "No.", deadline=await soon())
+    await settle()
+    engine.let(4)
+    a, b = await first, await second
+    assert len(engine.began) == 4
+    assert (a.calls, b.calls) == (2, 2)
+    assert (len(a.joined), len(b.joined), len(b.cached)) == (0, 2, 0)
+    assert {digest: b.of[digest] for digest in a.of} == a.of
+
+
+async def test_the_one_who_made_a_call_may_leave_and_the_other_still_gets_it() -> None:
+    engine = Gated()
+    made = await judge(engine)
+    first = ask(made, "Yes.", deadline=await soon())
+    await engine.busy()
+    second = ask(made, "Yes.", deadline=await soon())
+    await settle()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    engine.let(2)
+    outcomes = await second
+    assert all(isinstance(outcome, Finding) for outcome in outcomes.of.values())
+    assert len(engine.began) == 2
+
+
+async def test_the_last_one_to_leave_ends_the_call_and_frees_queue_and_engine() -> None:
+    engine = Gated(concurrent_batches=1)
+    made = await judge(engine, queue_calls=2)
+    deadline = await soon()
+    first, second = (ask(made, "Yes.", deadline=deadline) for _ in range(2))
+    await engine.busy()
+    for leaving in (first, second):
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+    await settle()
+    third = ask(made, "No.", deadline=await soon())
+    engine.let(2)
+    assert len((await third).of) == 2
+
+
+async def test_a_deadline_costs_only_the_request_that_has_it() -> None:
+    engine = Gated()
+    made = await judge(engine)
+    engine.let(1)
+    patient = ask(made, "Yes.", deadline=await soon())
+    await settle()
+    hasty = await ask(made, "Yes.", deadline=await soon(0.02))
+    kinds = sorted(o.kind if isinstance(o, CallFailed) else "ok" for o in hasty.of.values())
+    assert kinds == ["ok", "timeout"]
+    engine.let(1)
+    assert all(isinstance(outcome, Finding) for outcome in (await patient).of.values())
+
+
+async def test_calls_that_nobody_waits_for_any_more_leave_the_queue_though_others_of_the_response_stay() -> None:
+    engine = Gated(concurrent_batches=1)
+    made = await judge(engine)
+    deadline = await soon()
+    blocking = ask(made, "first", deadline=deadline)
+    await engine.busy()
+    leaving = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=ABC), deadline))
+    await settle()
+    staying = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=criteria("Beta.")), deadline))
+    await settle()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    engine.let(3)
+    await asyncio.gather(blocking, staying)
+    assert [question.split()[1] for question in engine.began[2:]] == ["Beta."]
+    engine.let(2)
+    rest = await made.outcomes(plans(made, "Yes.", of=ABC), deadline)
+    assert (len(rest.cached), rest.calls) == (1, 2)
+
+
+async def test_those_who_join_share_a_failure_and_it_is_not_kept() -> None:
+    script = Recording(lambda batch, call: CallFailed("engine", "gone"))
+    made = await judge(ScriptedEngine(script))
+    deadline = await soon()
+    a, b = await asyncio.gather(*(ask(made, "Yes.", deadline=deadline) for _ in range(2)))
+    assert {o.kind for r in (a, b) for o in r.of.values() if isinstance(o, CallFailed)} == {"engine"}
+    assert set(script.asked.values()) == {2}  # once, and once more
+    script.outcome = by_hash
+    assert (await ask(made, "Yes.", deadline=await soon())).calls == 2
+
+
+async def test_joining_needs_no_room_in_the_queue() -> None:
+    engine = Gated()
+    made = await judge(engine, queue_calls=2)
+    first = ask(made, "Yes.", deadline=await soon())
+    await engine.busy()
+    second = ask(made, "Yes.", deadline=await soon())
+    with pytest.raises(Overloaded):
+        await ask(made, "No.", deadline=await soon())
+    engine.let(2)
+    assert len((await second).joined) == 2
+    await first
+
+
+async def test_a_bulk_call_is_hurried_when_somebody_online_joins_it() -> None:
+    engine = Gated(concurrent_batches=1)
+    made = await judge(engine)
+    deadline = await soon()
+    work = [ask(made, "first", deadline=deadline)]
+    await engine.busy()
+    work += [ask(made, f"bulk {n}", deadline=deadline, caller=Caller("b", "bulk")) for n in range(4)]
+    await settle()
+    work += [ask(made, "bulk 3", deadline=deadline)]
+    await settle()
+    engine.let(4)
+    await asyncio.wait_for(work[-1], 10)
+    assert not work[1].done()
+    engine.let(6)
+    await asyncio.gather(*work)
+    assert len(engine.began) == 10
+
+
+async def test_what_breaks_the_reading_of_an_answer_reaches_everybody_who_waits_for_it() -> None:
+    made = await judge(ScriptedEngine(lambda batch, call: Reply(masses=())))
+    with pytest.raises(ExceptionGroup):
+        await asyncio.wait_for(ask(made, "Yes.", deadline=await soon()), 10)
+
+
+class Hesitant(ScriptedEngine):
+    """Takes a random number of turns of the event loop for a call, and counts what it began and finished."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__(concurrent_batches=3)
+        self.draw = draw
+        self.finished: Counter[tuple[str, str]] = Counter()
+        self.at_once = self.most_at_once = 0
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """As `ScriptedEngine`, hesitantly."""
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            for index, call in enumerate(batch.calls):
+                await turns(self.draw, 4)
+                self.finished[batch.shared, call.question] += 1
+                yield index, by_hash(batch, call)
+        finally:
+            self.at_once -= 1
+
+
+class HesitantCache(MemoryCache):
+    """Takes a random number of turns to read and to write."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self.draw = draw
+
+    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
+        """As `MemoryCache`, and the answer is on its way for a while."""
+        await turns(self.draw, 6)
+        found = await super().get_many(digests)
+        await turns(self.draw, 6)
+        return found
+
+    async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
+        """As `MemoryCache`, after a while."""
+        await turns(self.draw, 6)
+        await super().put_many(findings)
+
+
+async def turns(draw: random.Random, most: int) -> None:
+    """Wait for up to so many turns of the event loop."""
+    for _ in range(draw.randrange(most)):
+        await asyncio.sleep(0)
+
+
+@given(st.integers(0, 2**32), st.floats(0.0, 0.6))
+@settings(max_examples=40, deadline=None)
+def test_whoever_comes_and_goes_every_verdict_is_made_once_and_everybody_who_stays_has_it(
+    seed: int, leave: float
+) -> None:
+    async def run() -> None:
+        draw = random.Random(seed)
+        engine = Hesitant(draw)
+        made = await judge(engine, cache=HesitantCache(draw))
+        deadline = await soon()
+
+        async def request(number: int) -> Outcomes | None:
+            responses = draw.sample("uvwxyz", draw.randint(1, 4))
+            of = draw.sample(ABC, draw.randint(1, 3))
+            await turns(draw, 40)
+            caller = Caller(draw.choice("abc"), draw.choice(["online", "bulk"]))  # type: ignore[arg-type]
+            asked = plans(made, *responses, of=of)
+            working = asyncio.create_task(made.outcomes(asked, deadline, caller=caller))
+            if draw.random() < leave:
+                await turns(draw, 40)
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+                return None
+            outcomes = await working
+            assert outcomes.of.keys() == {digest for plan in asked for digest in plan.digests}
+            return outcomes
+
+        stayed = [outcomes for outcomes in await asyncio.gather(*map(request, range(25))) if outcomes is not None]
+        verdict_of: dict[bytes, object] = {}
+        for outcomes in stayed:
+            for digest, outcome in outcomes.of.items():
+                assert isinstance(outcome, Finding)
+                assert verdict_of.setdefault(digest, outcome) is outcome
+        assert set(engine.finished.values()) <= {1}
+        assert engine.most_at_once <= 3
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(made._flights) == len(made._fresh) == made._admission.room.held == 0
+        assert made._admission.state()[1] == engine.at_once == 0
+
+    asyncio.run(run())

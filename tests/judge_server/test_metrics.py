@@ -1,0 +1,189 @@
+"""What a judge counts: bounded labels whose series only grow, sums that agree, and the page that shows them."""
+
+import asyncio
+from collections import Counter
+
+import httpx2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.errors import Overloaded
+from judge_server.judging.judge import Judge
+from judge_server.judging.rates import FadingCount
+from judge_server.judging.work import Caller
+from judge_server.metrics.runs import NONE, OTHER, RunTable
+from judge_server.ports import CallFailed, Reply
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import Gated, criteria, judge, plans, request, soon
+
+AB = criteria("Alpha.", "Beta.")
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def samples(page: str) -> dict[tuple[str, ...], float]:
+    """Every sample of a page, by name and the values of its labels."""
+    families = text_string_to_metric_families(page)
+    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+def page(of: Judge) -> dict[tuple[str, ...], float]:
+    """The samples of a judge's page."""
+    return samples(of.metrics.text().decode())
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 1000), st.floats(0, 100)), max_size=80))
+@settings(max_examples=60)
+def test_labels_are_bounded_series_only_grow_and_nothing_is_counted_twice(events: list[tuple[int, int, float]]) -> None:
+    clock = Clock()
+    table = RunTable(3, clock)
+    before: dict[str, float] = {}
+    gone = 0.0
+    for run, tokens, seconds in events:
+        clock.now += seconds
+        table.add(f"run {run}", tokens, judgements=tokens)
+        now = {label: row.counts["judgements"] for label, row, _ in table.rows()}
+        assert len(now) <= 4
+        assert all(now[label] >= count for label, count in before.items() if label in now)
+        gone += sum(count for label, count in before.items() if label not in now)
+        before = now
+    assert sum(before.values()) + gone == sum(tokens for _, tokens, _ in events)
+    shares = [share for _, _, share in table.rows()]
+    assert not shares or sum(shares) == pytest.approx(1.0) or sum(shares) == 0.0
+
+
+def test_a_run_that_overtakes_the_least_active_one_takes_its_label() -> None:
+    clock = Clock()
+    table = RunTable(2, clock)
+    for run in ("a", "b"):
+        table.add(run, 100)
+    table.add("c", 150, judgements=1)
+    assert table.label_of("c") == OTHER
+    table.add("c", 100)
+    assert {label for label, _, _ in table.rows()} in ({"a", "c", OTHER}, {"b", "c", OTHER})
+    assert (table.label_of("c"), table.label_of("")) == ("c", OTHER)
+
+
+def test_however_many_names_come_only_so_many_are_followed() -> None:
+    table = RunTable(2, Clock())
+    for number in range(1000):
+        table.add(f"run {number}", 1)
+    assert len(table._followed) <= 16
+
+
+def test_requests_without_a_run_and_a_run_that_is_called_other_have_labels_too() -> None:
+    table = RunTable(2, Clock())
+    table.add("", 1, judgements=1)
+    table.add(OTHER, 1, judgements=1)
+    assert {label for label, _, _ in table.rows()} == {NONE, OTHER}
+
+
+@given(st.floats(0.01, 1000), st.floats(0.5, 60))
+@settings(max_examples=40)
+def test_a_steady_rate_is_read_as_what_it_is(per_second: float, half_life: float) -> None:
+    clock = Clock()
+    count = FadingCount(half_life, clock)
+    seconds = 6 * half_life
+    steps = 400
+    for _ in range(steps):
+        clock.now += seconds / steps
+        count.add(per_second * seconds / steps)
+    assert count.per_second == pytest.approx(per_second, rel=0.1)
+    clock.now += 40 * half_life
+    assert count.per_second < per_second * 1e-6
+
+
+async def test_verdicts_are_counted_by_what_became_of_them_and_tokens_by_run() -> None:
+    made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
+    for response in ("Yes.", "Yes.", "No."):
+        await made.outcomes(plans(made, response, of=AB), await soon(), caller=Caller("llama"))
+    seen = page(made)
+    assert (seen["adjudge_judgements_total", "", "judged"], seen["adjudge_judgements_total", "", "cached"]) == (4, 2)
+    assert (seen["adjudge_cache_lookups_total", "hit"], seen["adjudge_cache_lookups_total", "miss"]) == (2, 4)
+    assert seen["adjudge_judge_calls_total",] == 4
+    assert (seen["adjudge_prompt_tokens_total", "computed"], seen["adjudge_prompt_tokens_total", "reused"]) == (28, 12)
+    assert seen["adjudge_run_prompt_tokens_computed_total", "llama"] == 28
+    assert seen["adjudge_run_prompt_tokens_reused_total", "llama"] == 12
+    assert seen["adjudge_run_judgements_total", "llama"] == 6
+    assert seen["adjudge_run_share", "llama"] == pytest.approx(1.0, abs=1e-3)
+    assert seen["adjudge_queue_seconds_count", "online"] == 2
+    assert seen["adjudge_engine_seconds_count", "online"] == 2
+    assert seen["adjudge_cache_seconds_count", "get"] == 3
+    assert not [name for name, *_ in seen if name.endswith("_created")]
+
+
+async def test_failures_are_counted_by_kind_and_joined_verdicts_as_such() -> None:
+    made = await judge(ScriptedEngine(lambda batch, call: CallFailed("truncated_input", "too long")))
+    await made.outcomes(plans(made, "Yes.", of=AB), await soon())
+    assert page(made)["adjudge_judgements_total", "truncated_input", "failed"] == 2
+    engine = Gated()
+    made = await judge(engine)
+    deadline = await soon()
+    two = [asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), deadline)) for _ in range(2)]
+    await engine.busy()
+    assert page(made)["adjudge_calls_at_engine",] == 2
+    assert page(made)["adjudge_run_calls", OTHER] == 2  # no request of this run has ended
+    engine.let(2)
+    await asyncio.gather(*two)
+    seen = page(made)
+    assert (seen["adjudge_judgements_total", "", "judged"], seen["adjudge_judgements_total", "", "joined"]) == (2, 2)
+    assert seen["adjudge_calls_at_engine",] == seen["adjudge_calls_waiting",] == 0
+
+
+async def test_what_is_refused_is_counted_with_its_calls() -> None:
+    engine = Gated()
+    made = await judge(engine, queue_calls=2)
+    working = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await soon()))
+    await engine.busy()
+    with pytest.raises(Overloaded):
+        await made.outcomes(plans(made, "No.", of=AB), await soon())
+    seen = page(made)
+    assert (seen["adjudge_requests_shed_total",], seen["adjudge_calls_shed_total",]) == (1, 2)
+    engine.let(2)
+    await working
+
+
+async def test_the_page_is_there_for_prometheus_and_agrees_with_the_usage_of_the_answers(serve: Serve) -> None:
+    http = await serve()
+    usage: Counter[str] = Counter()
+    for run in ("a", "b", "b"):
+        answer = await http.post("/v1/rewards", json=request("Yes.", "No.", run=run, priority="bulk"))
+        usage.update(answer.json()["usage"])
+    answer = await http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    seen = samples(answer.text)
+    assert seen["adjudge_judge_calls_total",] == usage["judge_calls"]
+    assert seen["adjudge_prompt_tokens_total", "reused"] == usage["prompt_tokens_reused"] > 0
+    assert seen["adjudge_judgements_total", "", "cached"] == usage["cached"] > 0
+    assert seen["adjudge_queue_seconds_count", "bulk"] > 0
+
+
+async def test_the_page_is_empty_while_the_judge_is_loading(serve: Serve) -> None:
+    http: httpx2.AsyncClient = await serve(loaded=False)
+    answer = await http.get("/metrics")
+    assert (answer.status_code, answer.text) == (200, "")
+
+
+@pytest.mark.parametrize("path", ["rewards", "verdicts", "comparisons"])
+async def test_work_of_either_class_is_timed_as_such_and_there_is_no_third(serve: Serve, path: str) -> None:
+    http = await serve()
+    body = request("Yes.")
+    if path == "comparisons":
+        body = {"pairs": [{"id": "p", "prompt": "Is 7 prime?", "a": "Yes.", "b": "No."}]}
+    for priority, status in (("bulk", 200), ("urgent", 422)):
+        assert (await http.post(f"/v1/{path}", json=body | {"priority": priority})).status_code == status
+    seen = samples((await http.get("/metrics")).text)
+    assert seen["adjudge_queue_seconds_count", "bulk"] > 0
+    assert ("adjudge_queue_seconds_count", "online") not in seen

@@ -1,0 +1,230 @@
+"""Recomputing gives what judging under those rules would have given, and asks no judge."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.engines.scripted import always
+from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused
+from judge_server.recomputing import UnknownRun, recompute
+from judge_server.recording.rows import rows_of
+from rubric_store import SQLLedger, migrations
+from tests.judge_server.recording.judged import PROJECT, AtOnce, score, scorer, some_fail
+from tests.judge_server.support import CRITERIA, STEPPED, request
+from trainer_client.wire import PROTOCOLS_FOR
+from trainer_client.wire.recompute import RecomputedGroup, RecomputeRequest, RecomputeSummary
+
+RUNS = itertools.count()
+TEXTS = [STEPPED, "No.", "### Step 1: guess\nYes.", "<think>Hm.</think>So \\boxed{no}", "Yes."]
+PENALTIES = [
+    {},
+    {"length_penalty": {"target_tokens": 100}},
+    {"overlong_penalty": {"limit_tokens": 120, "buffer_tokens": 60}, "truncation_factor": 0.5},
+]
+MODES = ["weighted_mean", "factual_override", "points", "partial_credit", "stepwise", "graded_mean", "gate", "likert"]
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SQLLedger]:
+    url = f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
+    migrations.upgrade(url)
+    opened = SQLLedger(url)
+    yield opened
+    asyncio.run(opened.close())
+
+
+async def recomputed(ledger: SQLLedger, **rules: Any) -> tuple[list[RecomputedGroup], RecomputeSummary]:
+    """The groups and the summary of a run under other rules."""
+    wanted = RecomputeRequest.model_validate(rules)
+    _, *groups, summary = [part async for part in recompute(ledger, wanted, project_id=PROJECT)]
+    return groups, summary  # type: ignore[return-value]
+
+
+async def judged(ledger: SQLLedger, *bodies: dict[str, Any], script: Any = some_fail) -> str:
+    """A run of these requests, in the ledger; its name."""
+    run = f"run-{next(RUNS)}"
+    made = await scorer(AtOnce(ledger), script)
+    for number, body in enumerate(bodies):
+        await score(made, body | {"run": run}, f"req_{number}")
+    return run
+
+
+def facts(response: Any) -> dict[str, Any]:
+    """What recomputing and judging must agree on."""
+    return response.model_dump(include={"reward", "unpenalised", "status", "policy_applied", "dropped", "steps"})
+
+
+def suited(criteria: list[dict[str, Any]], mode: str) -> list[dict[str, Any]]:
+    """The criteria that a mode takes."""
+    return [c for c in criteria if mode in ("stepwise", "graded_mean", "likert") or c["kind"] != "pitfall"]
+
+
+RULES = st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(MODES),
+        "format_weight": st.floats(0, 1, allow_subnormal=False),
+        "gate_fraction": st.floats(0, 1, allow_subnormal=False),
+    }
+)
+
+
+@settings(max_examples=25)
+@given(
+    judged_as=st.sampled_from(MODES),
+    rules=RULES,
+    penalty=st.sampled_from(PENALTIES),
+    on_failure=st.sampled_from(["null", "zero", "skip"]),
+    texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4),
+    weights=st.lists(st.integers(1, 5), min_size=7, max_size=7),
+    votes=st.sampled_from([1, 1, 3]),
+    data=st.data(),
+)
+def test_recomputing_gives_what_judging_would_have_given(
+    ledger: SQLLedger,
+    judged_as: str,
+    rules: dict[str, Any],
+    penalty: dict[str, Any],
+    on_failure: str,
+    texts: list[str],
+    weights: list[int],
+    votes: int,
+    data: st.DataObject,
+) -> None:
+    usable = [p for p in PROTOCOLS_FOR[judged_as] if p in PROTOCOLS_FOR[rules["mode"]]]  # type: ignore[index]
+    if not usable:
+        rules, usable = rules | {"mode": judged_as}, list(PROTOCOLS_FOR[judged_as])  # type: ignore[index]
+    protocol = data.draw(st.sampled_from(usable))
+    criteria = suited(suited(CRITERIA, judged_as), rules["mode"])
+    reweighted = [c | {"weight": w} for c, w in zip(criteria, weights, strict=False)]
+    responses = [{"text": f"{text} {n}", "tokens": 50 * n, "stopped": n % 2 == 0} for n, text in enumerate(texts)]
+    group = {"id": "g", "prompt": "Is 7 prime?", "responses": responses, "ground_truth": "yes"}
+    body = {"groups": [group], "judging": {"protocol": protocol, "votes": votes, "rationale": votes > 1}}
+
+    async def compare() -> None:
+        recorder = AtOnce(ledger)
+        made = await scorer(recorder, some_fail)
+        run = f"run-{next(RUNS)}"
+        await score(made, body | {"run": run, "rubric": {"criteria": criteria}, "reward": {"mode": judged_as}})
+        other = {"rubric": {"criteria": reweighted}, "reward": rules | penalty, "on_failure": on_failure}
+        recorder.ledger = None
+        judging = await score(made, body | other)
+        (again,), summary = await recomputed(
+            ledger,
+            run=run,
+            reward=rules | penalty,
+            on_failure=on_failure,
+            weights={c["id"]: c["weight"] for c in reweighted},
+        )
+        assert [facts(r) for r in again.responses] == [facts(r) for r in judging.groups[0].responses]
+        assert summary.missing == 0
+
+    asyncio.run(compare())
+
+
+async def test_a_run_comes_back_group_by_group_in_the_order_of_judging(ledger: SQLLedger) -> None:
+    groups = [{"id": name, "prompt": "?", "responses": ["a", "b"]} for name in "xy"]
+    run = await judged(ledger, request(groups=groups, step=1), request("c", step=2))
+    again, summary = await recomputed(ledger, run=run, reward={"mode": "weighted_mean"}, on_failure="skip")
+    assert [(g.request_id, g.step, g.id, [r.position for r in g.responses]) for g in again] == [
+        ("req_0", 1, "x", [0, 1]),
+        ("req_0", 1, "y", [0, 1]),
+        ("req_1", 2, "g", [0]),
+    ]
+    assert (summary.requests, summary.responses, summary.verdicts) == (2, 5, 35)
+    rewards = [r.reward for g in again for r in g.responses if r.reward is not None]
+    assert summary.mean_reward == pytest.approx(sum(rewards) / len(rewards))
+    assert summary.scored + summary.partial + summary.unscored == 5
+
+
+async def test_a_part_of_a_run_is_taken_by_its_steps(ledger: SQLLedger) -> None:
+    run = await judged(ledger, *(request(str(n), step=n) for n in range(4)))
+    again, _ = await recomputed(ledger, run=run, first_step=1, last_step=2)
+    assert [group.step for group in again] == [1, 2]
+
+
+async def test_an_outcome_can_be_given_another_penalty_and_nothing_else(ledger: SQLLedger) -> None:
+    response = {"text": "\\boxed{7}", "tokens": 3000, "stopped": True}
+    group = {"id": "g", "prompt": "?", "responses": [response], "ground_truth": "7"}
+    run = await judged(ledger, {"reward": {"mode": "outcome"}, "groups": [group]})
+    (again,), _ = await recomputed(ledger, run=run, reward={"mode": "outcome", "length_penalty": {}})
+    assert (again.responses[0].reward, again.responses[0].unpenalised) == (pytest.approx(0.9), 1.0)
+    with pytest.raises(InvalidRequest, match=r"judged as 'outcome', which cannot feed mode 'points'; use 'outcome'"):
+        await recomputed(ledger, run=run, reward={"mode": "points"})
+
+
+async def test_budgets_change_what_steps_are_worth(ledger: SQLLedger) -> None:
+    body = request(STEPPED, reward={"mode": "stepwise"}, judging={"protocol": "stepwise"})
+    run = await judged(ledger, body, script=always(True))
+    one, _ = await recomputed(ledger, run=run, reward={"mode": "stepwise"})
+    two, _ = await recomputed(
+        ledger, run=run, reward={"mode": "stepwise"}, budgets={"suggest": 1.6, "pitfall": -2.0, "bonus": 2.0}
+    )
+    deltas = [[step.delta for step in groups[0].responses[0].steps] for groups in (one, two)]
+    assert any(deltas[0])
+    assert deltas[1] == [None if delta is None else pytest.approx(2 * delta) for delta in deltas[0]]
+
+
+async def test_verdicts_that_cannot_feed_a_mode_are_refused_with_what_they_can(ledger: SQLLedger) -> None:
+    run = await judged(ledger, request(judging={"protocol": "graded"}))
+    with pytest.raises(InvalidRequest, match=r"'graded', which cannot feed mode 'points'; use 'weighted_mean' or"):
+        await recomputed(ledger, run=run, reward={"mode": "points"})
+
+
+async def test_a_run_of_two_protocols_is_taken_one_by_one(ledger: SQLLedger) -> None:
+    likert = request(reward={"mode": "likert"})
+    run = await judged(ledger, request(), likert)
+    with pytest.raises(InvalidRequest, match=r"'binary' and 'likert'.*choose one by protocol"):
+        await recomputed(ledger, run=run)
+    groups, _ = await recomputed(ledger, run=run, reward={"mode": "likert"}, protocol="likert")
+    assert [group.request_id for group in groups] == ["req_1"]
+
+
+async def test_a_rubric_that_cannot_feed_the_mode_is_refused(ledger: SQLLedger) -> None:
+    run = await judged(ledger, request())
+    with pytest.raises(RubricRefused, match=r"rubric sha256:.*pitfall"):
+        await recomputed(ledger, run=run, reward={"mode": "gate"})
+    with pytest.raises(RubricRefused, match="negative"):
+        await recomputed(ledger, run=run, weights={"point": -1})
+
+
+async def test_a_weight_for_no_criterion_is_refused(ledger: SQLLedger) -> None:
+    run = await judged(ledger, request())
+    with pytest.raises(InvalidRequest, match=r"no rubric of run .* has a criterion 'typo'"):
+        await recomputed(ledger, run=run, weights={"typo": 1, "point": 2})
+
+
+async def test_a_penalty_that_needs_what_responses_have_not_says_which(ledger: SQLLedger) -> None:
+    run = await judged(ledger, request("Yes.", "No."))
+    with pytest.raises(InvalidRequest, match=r"response 0 of group 'g' in request req_0: .*needs tokens"):
+        await recomputed(ledger, run=run, reward={"mode": "weighted_mean", "length_penalty": {}}, on_failure="skip")
+
+
+async def test_a_failed_verdict_breaks_it_off_where_failures_are_errors(ledger: SQLLedger) -> None:
+    run = await judged(ledger, request(*"abcdefgh"))
+    with pytest.raises(JudgingFailed, match=r"response \d of group 'g'.*no score for"):
+        await recomputed(ledger, run=run, on_failure="error")
+
+
+async def test_a_run_that_is_not_there_is_unknown(ledger: SQLLedger) -> None:
+    run = await judged(ledger, request(step=3))
+    for wanted in ({"run": "no-such-run"}, {"run": run, "first_step": 4}, {"run": run, "protocol": "likert"}):
+        with pytest.raises(UnknownRun, match="has nothing of run"):
+            await recomputed(ledger, **wanted)
+
+
+async def test_a_verdict_that_is_not_in_the_ledger_counts_as_failed_and_is_counted(ledger: SQLLedger) -> None:
+    kept = AtOnce()
+    made = await scorer(kept)
+    run = f"run-{next(RUNS)}"
+    await score(made, request("Something that nobody has said.", run=run))
+    rows = rows_of(kept.judged, keep_texts=True)
+    ledger.write(rows._replace(verdicts=rows.verdicts[1:]))
+    (group,), summary = await recomputed(ledger, run=run)
+    assert (group.responses[0].reward, group.responses[0].status, summary.missing) == (None, "unscored", 1)
+    (group,), _ = await recomputed(ledger, run=run, on_failure="skip")
+    assert (group.responses[0].status, group.responses[0].dropped) == ("partial", 1)
