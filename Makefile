@@ -13,7 +13,7 @@ VLLM_MODEL := qwen2.5-coder-0.5b
 VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-engine bench-ways agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-ways agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,7 +47,7 @@ check: $(STAMP) ## format, lint, types, import floors and the quick tests; TRL a
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not install and not vllm and not trl" \
+	@$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not model and not install and not vllm and not trl" \
 		--ignore tests/trainer_client/trl --ignore tests/benchmarks
 
 format: $(STAMP) ## format the code
@@ -65,6 +65,16 @@ bench-http: $(STAMP) ## what everything around the model costs
 
 bench-client: $(STAMP) ## what a training step costs the client, but for waiting
 	@$(BIN)/python -m benchmarks.client_step
+
+bench-fairness: $(STAMP) ## a light run beside a flood of calls, and deadlines kept by an overloaded judge
+	@$(BIN)/python -m benchmarks.fairness
+
+bench-ledger: $(STAMP) ## what recording costs a request, and how fast rewards are made again from the ledger
+	@$(BIN)/python -m benchmarks.ledger_overhead
+	@$(BIN)/python -m benchmarks.recompute
+
+bench-store: $(STAMP) ## 100,000 rubrics in PostgreSQL: publishing, reading, listing
+	@$(BIN)/python -m benchmarks.rubric_store
 
 bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, its server, vLLM, its server
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b

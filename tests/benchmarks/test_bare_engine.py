@@ -82,7 +82,7 @@ async def test_the_bare_engine_is_asked_the_very_prompts_that_adjudge_makes() ->
         seen.append((batch.system, batch.shared, call.question))
         return by_hash(batch, call)
 
-    judge = Judge(ScriptedEngine(note), MemoryCache(), Fence(SECRET.encode()), queue_calls=100)
+    judge = Judge(ScriptedEngine(note), MemoryCache(), Fence(SECRET.encode()))
     await judge.start()
     scorer = Scorer(judge, None)  # type: ignore[arg-type]  # the rubric is inline
     await scorer.score(RewardRequest(rubric=RUBRIC, groups=(group,)), request_id="r", project_id="p")

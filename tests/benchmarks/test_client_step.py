@@ -52,5 +52,7 @@ def test_it_runs_and_the_whole_is_the_sum_of_its_parts(
     document = json.loads((tmp_path / "client_step.json").read_text())
     medians = {row["part"]: row["median ms"] for row in document["rows"]}
     assert medians["whole step"] == pytest.approx(sum(medians[name] for name in client_step.TOTAL))
+    changed = medians[client_step.CALL_ALONE] + medians[client_step.PLACED] - medians["RubricReward"]
+    assert medians[client_step.BEFORE] == pytest.approx(medians["whole step"] + changed)
     assert all(row["min"] <= row["median ms"] <= row["max"] for row in document["rows"])
     assert "2 prompts x 2 responses of 200 tokens x 4 criteria" in capsys.readouterr().out

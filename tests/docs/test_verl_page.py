@@ -19,6 +19,8 @@ from trainer_client._options import RewardKeywords
 from trainer_client.verl import compute_score
 from trainer_client.verl.estimators import ESTIMATORS
 
+pytestmark = pytest.mark.trl
+
 PAGE = ROOT / "docs/verl.md"
 ADDRESS = "http://127.0.0.1:8000"
 TRY, OPENRLHF = blocks(PAGE, "python")

@@ -5,16 +5,9 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from examples.learning.arithmetic import (
-    MISTAKES,
-    Mistake,
-    Problem,
-    possible_mistakes,
-    problems,
-    solution,
-    solution_with,
-)
-from examples.learning.rubrics import answer_is_right, pitfall_of, plain_rubric, rubric, step_accuracy
+from examples.learning.arithmetic import UNEXPLAINED, Operation, Problem, problems
+from examples.learning.rubrics import answer_is_right, pitfall_of, plain_rubric, right_steps, rubric, step_accuracy
+from examples.learning.solutions import MISTAKES, Mistake, guesses, possible_mistakes, solution, solution_with
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -30,8 +23,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 LENGTHS = st.integers(1, 6)
 
 
-def one(seed: int, steps: int = 4) -> Problem:
-    return problems(seed, 1, steps=steps)[0]
+def one(seed: int, steps: int = 4, unexplained: int = 0) -> Problem:
+    return problems(seed, 1, steps=steps, unexplained=unexplained)[0]
 
 
 def right(problem: Problem) -> str:
@@ -63,6 +56,48 @@ def test_a_problem_means_what_its_prompt_says_and_comes_again_with_its_seed(seed
     assert len(problem.operations) == steps
     assert all(0 <= value < 50 for value in problem.values)
     assert eval(problem.prompt.removesuffix("=?\n")) == int(problem.answer)
+
+
+@given(SEEDS, st.integers(0, 4))
+def test_a_problem_has_as_many_unexplained_signs_as_asked_for_and_each_adds_its_operand_twice(
+    seed: int, unexplained: int
+) -> None:
+    problem = one(seed, unexplained=unexplained)
+    assert [sign for sign, _ in problem.operations].count(UNEXPLAINED) == unexplained
+    assert all(0 <= value < 50 for value in problem.values)
+    for before, operation, after in zip(problem.values, problem.operations, problem.values[1:], strict=False):
+        assert operation.sign != UNEXPLAINED or after == before + operation.operand + operation.operand
+
+
+def test_the_unexplained_sign_is_nearly_always_guessed_and_no_guess_is_right() -> None:
+    rng = np.random.default_rng(0)
+    drawn = problems(0, 500, unexplained=1, steps=1)
+    right_ones = np.mean([step_accuracy(problem, solution(problem, rng, 0.1)) for problem in drawn])
+    assert 0.0 < right_ones < 0.1
+    assert guesses(7, Operation(UNEXPLAINED, 5)) == [12, 2, 35, 7]
+    assert guesses(7, Operation("+", 5)) == []
+
+
+@given(SEEDS, st.sets(st.integers(1, 4)), st.integers(0, 4))
+def test_steps_that_a_writer_was_told_are_right_whatever_goes_wrong_before(
+    seed: int, told: set[int], unexplained: int
+) -> None:
+    problem = one(seed, unexplained=unexplained)
+    response = solution(problem, np.random.default_rng(seed), 1.0, told=told)
+    reached = {step.number for step in split_steps(response)}  # a skipped step leaves fewer
+    said = right_steps(problem, response)
+    assert all(said[step - 1] for step in told & reached)
+    assert told != {1, 2, 3, 4} or all(said)
+
+
+def test_solutions_go_without_an_answer_as_often_as_asked_for() -> None:
+    rng = np.random.default_rng(0)
+    said = [solution(problem, rng, unanswered=0.25) for problem in problems(0, 800)]
+    endings = [(extract_final_answer(text) is not None, "\n=" in text) for text in said]
+    shares = {ending: endings.count(ending) / 800 for ending in set(endings)}
+    assert set(shares) == {(True, False), (True, True), (False, True)}
+    assert shares[False, True] == pytest.approx(0.25, abs=0.05)
+    assert shares[True, True] == pytest.approx(0.25, abs=0.05)
 
 
 def test_more_problems_of_a_seed_are_mostly_different() -> None:
@@ -100,7 +135,7 @@ def test_the_rubric_agrees_with_what_evaluation_sees_and_judges_every_step_there
 def test_a_mistake_is_found_by_its_pitfall_in_the_step_where_it_was_made(
     mistake: Mistake, seed: int, step: int
 ) -> None:
-    problem = one(seed)
+    problem = one(seed, unexplained=4 if mistake == "guess" else 0)
     where = 5 if mistake == "box" else step
     assume(mistake in possible_mistakes(problem, where))
     response = solution_with(problem, np.random.default_rng(seed), {where: mistake})

@@ -1,12 +1,26 @@
 """The learning example's policy: a tokenizer that loses nothing, and a model that learns and is kept."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from examples.learning.arithmetic import problems, solution
-from examples.learning.policy import Teaching, make_model, make_tokenizer, taught, teach, write
+from examples.learning.arithmetic import problems
+from examples.learning.lessons import KINDS, lacks
+from examples.learning.policy import (
+    LONGEST_READ,
+    READING,
+    Teaching,
+    able_to_read,
+    make_model,
+    make_tokenizer,
+    taught,
+    teach,
+    write,
+)
+from examples.learning.rubrics import step_accuracy
+from examples.learning.solutions import solution
 
 pytestmark = pytest.mark.trl
 
@@ -48,8 +62,54 @@ def test_a_policy_is_taught_once_and_then_the_same_from_the_cache(tmp_path: Path
     for _ in range(2):
         model, tokenizer = taught(BRIEF, tmp_path)
         torch.manual_seed(0)
-        said.append(write(model, tokenizer, asked, tokens=BRIEF.longest, samples=3))
+        said.append(write(model, tokenizer, [problem.prompt for problem in asked], tokens=BRIEF.longest, samples=3))
     assert said[0] == said[1]
     assert len(said[0]) == 6
     assert [path.name for path in tmp_path.iterdir()] == [BRIEF.name]
     assert Teaching().name != BRIEF.name
+
+
+def test_longer_prompts_and_their_answers_come_back_from_their_tokens_and_fit() -> None:
+    _, tokenizer = able_to_read(make_model(BRIEF, make_tokenizer()), make_tokenizer(), 0)
+    rng = np.random.default_rng(0)
+    for kind in KINDS:
+        for problem in problems(0, 100, steps=READING.steps, unexplained=3):
+            lesson = kind(problem, rng, READING.mistake_rate, READING.unanswered)
+            asked, answered = (tokenizer(text)["input_ids"] for text in lesson)
+            assert (tokenizer.decode(asked), tokenizer.decode(answered)) == tuple(lesson)
+            assert len(answered) < READING.longest
+            assert len(asked) + READING.longest <= LONGEST_READ
+
+
+def test_learning_to_read_keeps_the_tokens_that_are_known() -> None:
+    before, after = make_tokenizer(), make_tokenizer()
+    model, _ = able_to_read(make_model(BRIEF, after), after, 0)
+    text = problems(0, 1)[0].prompt + "### Step 1: 3"
+    assert after(text)["input_ids"] == before(text)["input_ids"]
+    assert model.get_input_embeddings().weight.shape[0] == len(after) > len(before)
+
+
+def test_lessons_name_what_is_lacking_and_answer_with_it() -> None:
+    rng = np.random.default_rng(0)
+    _, scaffolded, refined = KINDS
+    for problem in problems(0, 50, steps=4, unexplained=3):
+        lesson = refined(problem, rng, 0.15, 0.25)
+        assert step_accuracy(problem, lesson.answer) == 1.0
+        previous = lesson.prompt.partition("<previous_answer>\n")[2].partition("\n</previous_answer>")[0]
+        lacking = [criterion["description"] for criterion in lacks(problem, previous)]
+        assert lacking
+        assert [line for line in lesson.prompt.splitlines() if line.startswith("- ")] == [f"- {own}" for own in lacking]
+        lines = [f"Step {k} is {line}." for k, line in enumerate(problem.lines, 1)]
+        given = scaffolded(problem, rng, 0.15, 0.25)
+        shown = [line for line in lines if f"- {line}" in given.prompt]
+        share = step_accuracy(problem, given.answer)
+        assert share >= len(shown) / 4 or len(given.answer.splitlines()) < 5
+
+
+def test_a_policy_that_reads_goes_on_from_one_that_does_not(tmp_path: Path) -> None:
+    reading = replace(READING, after=BRIEF, updates=6, batch_size=4)
+    model, tokenizer = taught(reading, tmp_path)
+    assert model.config.max_position_embeddings == LONGEST_READ
+    assert {path.name for path in tmp_path.iterdir()} == {BRIEF.name, reading.name}
+    assert tokenizer.decode(tokenizer("7@5=17")["input_ids"]) == "7@5=17"
+    assert len({own.name for own in (Teaching(), reading, BRIEF)}) == 3

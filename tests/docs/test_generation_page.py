@@ -1,0 +1,32 @@
+"""The page about generation names what there is: every reason, every file of a run, every option, code that imports."""
+
+import inspect
+
+from adjudge_services.cli.generate import generate
+from judge_server.generation import folder, results
+from judge_server.generation.discards import DISCARD_REASONS
+from tests.docs.pages import ROOT, blocks, code_spans
+
+PAGE = ROOT / "docs/generation.md"
+
+
+def test_every_reason_for_a_discard_is_explained() -> None:
+    assert set(DISCARD_REASONS) <= set(code_spans(PAGE))
+
+
+def test_every_file_of_a_run_is_explained() -> None:
+    files = {folder.RUBRICS, folder.PUBLISHED, folder.DISCARDED, folder.FAILED, results.STATISTICS, results.PLOT}
+    assert files <= set(code_spans(PAGE))
+
+
+def test_every_option_of_the_command_is_named() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    names = {"output": "--out", "told": "--set", "show_list": "--list", "publish": "--no-publish"}
+    parameters = [name for name in inspect.signature(generate).parameters if name not in ("kind", "file")]
+    for name in parameters:
+        assert names.get(name, f"--{name}") in page
+
+
+def test_the_code_of_the_page_can_be_imported() -> None:
+    for code in blocks(PAGE, "python"):
+        exec(compile(code, str(PAGE), "exec"), {})
