@@ -1,7 +1,8 @@
 """Every run, against a service of its own: `python -m examples.learning`.
 
-Teaches a policy by examples, starts `adjudge serve`, trains the policy by each run of `runs.RUNS` with three seeds, two
-runs at a time, and writes a table and a plot. What is there already is not done again; `--fresh` does.
+Teaches policies by examples, starts `adjudge serve`, trains them by each run of `runs.RUNS` with three seeds, two runs
+at a time, and writes a table and a plot for each of `runs.PARTS`. What is there already is not done again; `--fresh`
+does.
 """
 
 import argparse
@@ -19,28 +20,29 @@ from benchmarks.report import commit, machine
 from benchmarks.server import running_service
 from examples.learning.plot import draw
 from examples.learning.policy import CACHE, taught
-from examples.learning.runs import RUNS
-from examples.learning.train import TEACHING
+from examples.learning.runs import PARTS, RUNS, Part
 from tqdm import tqdm
 
-PANELS = {"answer": "Right answers", "steps": "Right steps", "faithful": "Right answers by right steps alone"}
+FILES = {"plain": "learning", "hard": "learning-hard", "unanswered": "learning-unanswered"}
 _LAST = 10
 
 
-def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int, *, fresh: bool, jobs: int) -> None:
+def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int | None, *, fresh: bool, jobs: int) -> None:
     """Train what was not trained yet, `jobs` at a time."""
-    taught(TEACHING)
-    start = CACHE / TEACHING.name
     todo = [(run, seed) for seed in seeds for run in runs if fresh or not result(run, seed, steps).exists()]
     if not todo:
         return
+    for run, _ in todo:
+        taught(PARTS[RUNS[run].part].start)
     # programs verify everything here, so that the engine is never asked
     with running_service("scripted://hash") as (url, _), tqdm(total=len(todo), unit="run", desc="training") as bar:
 
         def one(job: tuple[str, int]) -> None:
             run, seed = job
+            part = PARTS[RUNS[run].part]
             command = [sys.executable, "-m", "examples.learning.train", run, str(seed), "--url", url]
-            command += ["--start", str(start), "--steps", str(steps), "--out", str(result(run, seed, steps))]
+            command += ["--start", str(CACHE / part.start.name), "--steps", str(steps or part.steps)]
+            command += ["--out", str(result(run, seed, steps))]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
             if done.returncode:
@@ -52,12 +54,13 @@ def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int, *, fresh: b
                 pass
 
 
-def result(run: str, seed: int, steps: int) -> Path:
+def result(run: str, seed: int, steps: int | None) -> Path:
     """Where a run is written down."""
-    return CACHE / "runs" / TEACHING.name / f"{run}-{seed}-{steps}.json"
+    part = PARTS[RUNS[run].part]
+    return CACHE / "runs" / part.start.name / f"{run}-{seed}-{steps or part.steps}.json"
 
 
-def curves(runs: Sequence[str], seeds: Sequence[int], steps: int, what: str) -> Mapping[str, list[list[float]]]:
+def curves(runs: Sequence[str], seeds: Sequence[int], steps: int | None, what: str) -> Mapping[str, list[list[float]]]:
     """Give one measure of the runs, by label."""
     return {
         RUNS[run].label: [
@@ -67,13 +70,13 @@ def curves(runs: Sequence[str], seeds: Sequence[int], steps: int, what: str) -> 
     }
 
 
-def table(runs: Sequence[str], seeds: Sequence[int], steps: int) -> str:
+def table(part: Part, runs: Sequence[str], seeds: Sequence[int], steps: int | None) -> str:
     """Give each run's last steps, mean and range over the seeds, as a table of Markdown."""
-    lines = ["| run | " + " | ".join(title.lower() for title in PANELS.values()) + " |"]
-    lines.append("| --- |" + " ---: |" * len(PANELS))
+    lines = ["| run | " + " | ".join(title.lower() for title in part.panels.values()) + " |"]
+    lines.append("| --- |" + " ---: |" * len(part.panels))
     for run in runs:
         cells = []
-        for what in PANELS:
+        for what in part.panels:
             (seen,) = curves([run], seeds, steps, what).values()
             ends = [float(np.mean(curve[-_LAST:])) for curve in seen]
             cells.append(f"{np.mean(ends):.3f} ({min(ends):.3f}..{max(ends):.3f})")
@@ -86,19 +89,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.learning", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, help="training steps; each part's own unless given")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
     parser.add_argument("--fresh", action="store_true", help="train again what is there")
-    parser.add_argument("--plot", type=Path, default=Path("docs/plots/learning.png"))
+    parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder for the plots")
     arguments = parser.parse_args()
     began = time.monotonic()
     train_all(arguments.runs, arguments.seeds, arguments.steps, fresh=arguments.fresh, jobs=arguments.jobs)
-    drawn = {title: curves(arguments.runs, arguments.seeds, arguments.steps, what) for what, title in PANELS.items()}
-    draw(drawn, [arguments.plot, arguments.plot.with_suffix(".svg")])
     print(f"{machine()}; commit {commit()}; {len(arguments.seeds)} seeds; {time.monotonic() - began:.0f} s")
-    print(f"mean of the last {_LAST} of {arguments.steps} steps (lowest..highest seed)\n")
-    print(table(arguments.runs, arguments.seeds, arguments.steps))
-    print(f"\nplot: {arguments.plot}")
+    print(f"mean of the last {_LAST} steps (lowest..highest seed)")
+    for name, part in PARTS.items():
+        runs = [run for run in arguments.runs if RUNS[run].part == name]
+        if runs:
+            drawn = {title: curves(runs, arguments.seeds, arguments.steps, what) for what, title in part.panels.items()}
+            file = arguments.plots / f"{FILES[name]}.png"
+            draw(drawn, [file, file.with_suffix(".svg")])
+            print(f"\n{table(part, runs, arguments.seeds, arguments.steps)}\n\nplot: {file}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ A service judges by the rubrics; the functions that look at a response themselve
 
 from typing import Any
 
-from examples.learning.arithmetic import SIGNS, Mistake, Problem, forgotten_carry, miscopies, slips
+from examples.learning.arithmetic import SIGNS, Problem
+from examples.learning.solutions import Mistake, forgotten_carry, guesses, miscopies, slips
 
 from trainer_client.steps import extract_final_answer, split_steps
 
@@ -22,7 +23,7 @@ def rubric(problem: Problem) -> dict[str, Any]:
         value, right = problem.values[k - 1 : k + 1]
         asked = f"{operation.sign}{operation.operand}"
         others = [f"{sign}{operand}=" for sign in SIGNS for operand in range(10) if f"{sign}{operand}" != asked]
-        wrong_results = [*forgotten_carry(value, operation), *slips(right)]
+        wrong_results = [*guesses(value, operation), *forgotten_carry(value, operation), *slips(right)]
         slipped = [f": {operation.line(value, wrong)}\n" for wrong in wrong_results]
         copied = [f": {operation.line(wrong, right)}\n" for wrong in miscopies(before[k - 1], value)]
         criteria += [
@@ -54,14 +55,25 @@ def form_rubric(problem: Problem) -> dict[str, Any]:
 
 def pitfall_of(mistake: Mistake, step: int) -> str:
     """Give the id of the criterion of `rubric` that finds a mistake, if nothing went wrong before it."""
-    found = {"box": "box", "copy": f"copy-{step}", "carry": f"slip-{step}", "slip": f"slip-{step}"}
+    found = {
+        "box": "box",
+        "copy": f"copy-{step}",
+        "guess": f"slip-{step}",
+        "carry": f"slip-{step}",
+        "slip": f"slip-{step}",
+    }
     return found.get(mistake, f"other-{step}")
+
+
+def right_steps(problem: Problem, response: str) -> list[bool]:
+    """Say of each of the problem's steps whether a response has it as it should be."""
+    said = {step.number: response[step.start : step.end] for step in split_steps(response)}
+    return [said.get(k, "").startswith(f"### Step {k}: {line}\n") for k, line in enumerate(problem.lines, 1)]
 
 
 def step_accuracy(problem: Problem, response: str) -> float:
     """Give the share of the problem's steps that a response has, each as it should be."""
-    said = {step.number: response[step.start : step.end] for step in split_steps(response)}
-    right = [said.get(k, "").startswith(f"### Step {k}: {line}\n") for k, line in enumerate(problem.lines, 1)]
+    right = right_steps(problem, response)
     return sum(right) / len(right)
 
 
@@ -77,4 +89,4 @@ def _criterion(id_: str, kind: str, description: str, **where: Any) -> dict[str,
 
 def _answer(problem: Problem, kind: str) -> dict[str, Any]:
     verification = {"method": "exact", "expected": problem.answer}
-    return {"id": "answer", "kind": kind, "description": f"It is {problem.answer}.", "verification": verification}
+    return {"id": "answer", "kind": kind, "description": "The answer is right.", "verification": verification}

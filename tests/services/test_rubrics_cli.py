@@ -48,12 +48,26 @@ def said(result: Result) -> str:
 def test_what_is_published_beside_the_criteria_is_shown(files: tuple[Path, Path]) -> None:
     rubrics("publish", "team/b", files[0], "--tag", "math", "--tag", "sure", "--meta", "ticket=7", "--author", "Ada")
     shown = rubrics("show", "team/b").stdout
-    assert "author Ada" in shown
-    assert "ticket 7" in shown
+    assert "made by   Ada" in shown
+    assert "ticket    7" in shown
     assert "math, sure" in rubrics("history", "team/b").stdout
     again = rubrics("publish", "team/b", files[0], "--meta", "ticket=8")
     assert "stand as they were published" in again.stdout
-    assert "ticket 7" in rubrics("show", "team/b").stdout
+    assert "ticket    7" in rubrics("show", "team/b").stdout
+
+
+def test_what_stands_in_the_file_is_kept_and_what_an_option_says_wins(tmp_path: Path) -> None:
+    heading = {
+        "tags": ["algebra"],
+        "metadata": {"owner": "Ann", "ticket": "7"},
+        "lineage": {"author": "Ann", "model": "m"},
+    }
+    (tmp_path / "a.json").write_text(json.dumps({**heading, "criteria": FIRST}))
+    rubrics("publish", "team/a", tmp_path / "a.json", "--tag", "sure", "--meta", "ticket=8", "--author", "Bob")
+    exported = json.loads(rubrics("export", "team/a", "--format", "native").stdout)
+    assert exported["tags"] == ["algebra", "sure"]
+    assert exported["metadata"] == {"owner": "Ann", "ticket": "8"}
+    assert exported["lineage"] == {"author": "Bob", "model": "m"}
 
 
 @pytest.mark.parametrize(

@@ -199,8 +199,23 @@ def test_references_are_a_name_a_pinned_name_an_alias_or_a_digest() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a//b", "a/../b", "/a", "a/", "A", "a@0", "a@X", "a@1@2", "a@x/y", "a@" + "x" * 65, "sha256:12", "a b"]
-    + ["a" * 201, "a" * 10_000],
+    [
+        "",
+        "a//b",
+        "a/../b",
+        "/a",
+        "a/",
+        "A",
+        "a@0",
+        "a@X",
+        "a@1@2",
+        "a@x/y",
+        "a@" + "x" * 65,
+        "sha256:12",
+        "a b",
+        "a" * 201,
+        "a" * 10000,
+    ],
 )
 def test_anything_else_is_no_reference_and_is_told_the_forms(text: str) -> None:
     with pytest.raises(ValueError, match="name, name@3, name@alias or sha256") as refused:

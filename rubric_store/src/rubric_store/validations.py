@@ -60,7 +60,7 @@ class Validations(Connected):
         return kept
 
     async def validations(self, project_id: str, name: str, version: int) -> tuple[RubricValidation, ...]:
-        """The newest pass of each judge over a version, the newest of all first; none where there is no such version."""
+        """The newest pass of each judge over a version, the newest of all first; none where there is no version."""
         rows = await self._read(_newest_by_judge(project_id, name, version))
         return tuple([RubricValidation.model_validate(dict(row._mapping)) for row in rows])
 

@@ -78,7 +78,7 @@ def generate(
 
 async def _generate(settings: Settings, request: dict[str, Any], output: Path) -> Operation:
     async with open_generation(settings, output) as generation:
-        with following(generation) as shown:
+        with following(generation.operations) as shown:
             operation = await _begun(generation, request)
             return await shown.follow(operation)
 

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from adjudge_services.cli.generate_run import Generation
 from adjudge_services.cli.output import err
 from judge_server.ports.operations import Operation, OperationProgress, Operations
 from judge_server.rubrics import PROJECT_ID
@@ -17,8 +16,10 @@ _LINE_EVERY_S = 30.0
 class Following:
     """Shows how far an operation is."""
 
-    def __init__(self, generation: Generation, bar: Progress, task: TaskID) -> None:
-        self._operations: Operations = generation.operations
+    def __init__(self, operations: Operations, doing: str, made: str, bar: Progress, task: TaskID) -> None:
+        self._operations = operations
+        self._doing = doing
+        self._made = made
         self._bar = bar
         self._task = task
         self._said = time.monotonic()
@@ -30,28 +31,29 @@ class Following:
             progress = operation.progress
             self._bar.update(
                 self._task,
-                description="generating",
+                description=self._doing,
                 completed=progress.done,
                 total=progress.total,
-                about=_about(progress),
+                about=_about(progress, self._made),
             )
             if self._bar.disable and time.monotonic() - self._said > _LINE_EVERY_S:
                 self._said = time.monotonic()
-                err.print(f"{progress.done} of {progress.total}  {_about(progress)}", highlight=False, soft_wrap=True)
+                about = _about(progress, self._made)
+                err.print(f"{progress.done} of {progress.total}  {about}", highlight=False, soft_wrap=True)
         return operation
 
 
 @contextmanager
-def following(generation: Generation) -> Iterator[Following]:
+def following(operations: Operations, doing: str = "generating", made: str = "made") -> Iterator[Following]:
     """A bar for as long as the block runs; lines instead where standard error is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None, about="")
-        yield Following(generation, bar, task)
+        yield Following(operations, doing, made, bar, task)
 
 
-def _about(progress: OperationProgress) -> str:
-    parts = [f"{progress.made} made"]
+def _about(progress: OperationProgress, made: str) -> str:
+    parts = [f"{progress.made} {made}"]
     if progress.discarded:
         parts.append(f"{sum(progress.discarded.values())} discarded")
     if progress.failed:

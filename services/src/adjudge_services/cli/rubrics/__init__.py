@@ -2,7 +2,7 @@
 
 import typer
 
-from adjudge_services.cli.rubrics import changes, diff, discriminate, export, import_, lint, publish, show
+from adjudge_services.cli.rubrics import changes, diff, discriminate, export, import_, lint, publish, show, validate
 
 app = typer.Typer(help="Publish, find, compare and keep rubrics.", no_args_is_help=True)
 app.command("publish")(publish.publish)
@@ -18,3 +18,4 @@ app.command("discriminate")(discriminate.discriminate)
 app.command("import")(import_.import_rubrics)
 app.command("export")(export.export)
 app.command("lint")(lint.lint_rubrics)
+app.command("validate")(validate.validate)

@@ -16,8 +16,11 @@ from trainer_client.wire import Lineage, RubricVersion
 
 def publish(
     name: Annotated[str, typer.Argument(help="For example math/quadratics.")],
-    file: Annotated[Path, typer.Argument(help="A rubric in any format.", exists=True, dir_okay=False)],
-    format: Annotated[str | None, typer.Option(help="The file's format; recognised unless given.")] = None,
+    file: Annotated[Path, typer.Argument(help="A rubric in one of the formats.", exists=True, dir_okay=False)],
+    format: Annotated[
+        str | None,
+        typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded or dro; recognised unless given."),
+    ] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag to the name; may be repeated.")] = None,
     metadata: Annotated[
         list[str] | None, typer.Option("--meta", help="Keep KEY=VALUE with the version; may be repeated.")
@@ -29,13 +32,15 @@ def publish(
 ) -> None:
     """Publish a file as the next version of a rubric; the same criteria again are the version there is.
 
-    Tags, metadata and lineage that stand in the file are kept too.
+    Tags, metadata and lineage that stand in the file are kept too. What an option says wins, and --tag adds.
     """
     try:
         document = read_document(file.read_text(encoding="utf-8"), format)
         lineage = document.lineage
         if author is not None:
-            lineage = Lineage.model_validate({**(lineage.model_dump() if lineage else {}), "author": author})
+            lineage = Lineage.model_validate(
+                {**(lineage.model_dump(exclude_unset=True) if lineage else {}), "author": author}
+            )
     except (FormatError, UnicodeDecodeError, ValueError) as error:
         give_up(f"{file}: {error}")
     kept = {**(document.metadata or {}), **_pairs(metadata or [])}

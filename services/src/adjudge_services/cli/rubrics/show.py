@@ -8,12 +8,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.output import out
+from adjudge_services.cli.rubrics.about import about
 from adjudge_services.cli.rubrics.pages import summaries
 from adjudge_services.cli.rubrics.store import with_store
+from adjudge_services.cli.rubrics.validate_report import validity_line
 from judge_server.rubric_changes import history as history_of
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
 from trainer_client.wire import Lineage, RubricHistory, RubricSummary, RubricVersion
+from trainer_client.wire.validations import RubricValidation
 
 Most = Annotated[int, typer.Option("--limit", min=1, help="How many to show at most.")]
 Tag = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
@@ -21,10 +24,11 @@ Tag = Annotated[str | None, typer.Option(help="Only rubrics that have this tag."
 
 def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")]) -> None:
     """Print a version: where it is from, whether it is in use, and its criteria."""
-    version, aliases = with_store(partial(_version, reference))
-    standing = [alias for alias, number in aliases.items() if number == version.version]
-    for label, text in _about(version, standing):
-        out.print(f"[dim]{label:<9}[/] {escape(text)}", highlight=False, soft_wrap=True)
+    version, standing, kept = with_store(partial(_version, reference))
+    lines = list(about(version, standing, validity_line(version, kept)))
+    width = max(len(label) for label, _ in lines)
+    for label, text in lines:
+        out.print(f"[dim]{escape(label):<{width}}[/] {escape(text)}", highlight=False, soft_wrap=True)
     table = Table("id", "kind", "weight", "criterion")
     table.columns[2].justify = "right"
     for criterion in version.criteria:
@@ -100,9 +104,12 @@ def _print(found: list[RubricSummary], more: bool, most: int) -> None:
         out.print(f"the first {most}; narrow the list, or show more with --limit", style="dim", highlight=False)
 
 
-async def _version(reference: str, store: RubricStore) -> tuple[RubricVersion, dict[str, int]]:
+async def _version(reference: str, store: RubricStore) -> tuple[RubricVersion, list[str], tuple[RubricValidation, ...]]:
+    """The version, the aliases that stand for it, and what validity judges found of it."""
     found = await find_rubric(store, PROJECT_ID, reference)
-    return found, (await store.aliases(PROJECT_ID, found.name)).aliases
+    aliases = (await store.aliases(PROJECT_ID, found.name)).aliases
+    standing = [alias for alias, number in aliases.items() if number == found.version]
+    return found, standing, await store.validations(PROJECT_ID, found.name, found.version)
 
 
 async def _history(name: str, most: int, store: RubricStore) -> tuple[RubricHistory, bool]:
@@ -112,22 +119,6 @@ async def _history(name: str, most: int, store: RubricStore) -> tuple[RubricHist
         page = await history_of(store, PROJECT_ID, name, after=page.next_cursor, limit=min(most - len(versions), 500))
         versions += page.versions
     return page.model_copy(update={"versions": tuple(versions)}), page.next_cursor is not None
-
-
-def _about(version: RubricVersion, aliases: list[str]) -> list[tuple[str, str]]:
-    lines = [("rubric", version.reference), ("digest", version.digest)]
-    parent = "" if version.parent is None else f", from version {version.parent}"
-    lines.append(("published", f"{version.created_at:%Y-%m-%d %H:%M} UTC{parent}"))
-    if version.retirement:
-        lines.append(("retired", f"{version.retirement.at:%Y-%m-%d %H:%M} UTC: {version.retirement.reason}"))
-    if aliases:
-        lines.append(("aliases", ", ".join(aliases)))
-    if version.lineage:
-        given = version.lineage.model_dump(mode="json", exclude_defaults=True)
-        lines.append(("made by", ", ".join(f"{field.replace('_', ' ')} {value}" for field, value in given.items())))
-    if version.metadata:
-        lines.append(("metadata", ", ".join(f"{field} {value}" for field, value in version.metadata.items())))
-    return lines
 
 
 def _maker(lineage: Lineage | None) -> str:

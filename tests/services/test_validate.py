@@ -1,0 +1,150 @@
+"""`adjudge rubrics validate`, and how `show` tells what it found, as a user types them."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adjudge_services.cli.main import app
+from adjudge_services.cli.rubrics import validate
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.generation.writer import Writer
+from judge_server.ports import Batch, Call, CallFailed, Reply
+
+RUN = CliRunner()
+QUESTION = "A train covers 240 km in 3 hours. How fast is it?"
+CRITERIA = [
+    {"id": "answer", "kind": "factual", "description": "The final answer is 80 km/h."},
+    {"id": "method", "kind": "factual", "description": "Divides the distance."},
+    {"id": "rude", "weight": -1, "description": "Is [bold]rude[/bold]."},
+]
+
+
+class Judge:
+    """Answers by what stands in the prompt: a verdict as JSON, other text, or a failure."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.said: dict[str, Any] = {"Divides": {"valid": False, "reason": "It is no [fact]."}, "rude": "Well."}
+
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        self.asked += 1
+        prompt = batch.shared + call.question
+        said = next((said for word, said in self.said.items() if word in prompt), {"valid": True, "reason": "So."})
+        if isinstance(said, CallFailed):
+            return said
+        return Reply(text=said if isinstance(said, str) else json.dumps(said))
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """The model behind every engine URL."""
+    judge = Judge()
+    monkeypatch.setattr(validate, "engine_of", lambda _: ScriptedEngine(judge))
+    monkeypatch.setattr(validate, "Writer", partial(Writer, pause_s=0.0))
+    return judge
+
+
+@pytest.fixture(autouse=True)
+def _published(tmp_path: Path, data_dir: Path) -> None:
+    """`team/speed` with a question, and `team/bare` without."""
+    for name, heading in (("team/speed", {"metadata": {"question": QUESTION}}), ("team/bare", {})):
+        file = tmp_path / "rubric.json"
+        file.write_text(json.dumps({**heading, "criteria": CRITERIA}))
+        assert rubrics("publish", name, str(file)).exit_code == 0
+
+
+def rubrics(*arguments: str) -> Result:
+    """Run `adjudge rubrics …`."""
+    return RUN.invoke(app, ["rubrics", *arguments])
+
+
+def rows(result: Result) -> list[list[str]]:
+    """The cells of what was printed as tables."""
+    lines = [line for line in result.stdout.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def test_each_criterion_is_shown_with_its_verdict_and_reason_and_then_the_rates(judge: Judge) -> None:
+    result = rubrics("validate", "team/speed")
+    assert result.exit_code == 0, result.output
+    criteria, rates = rows(result)[:3], rows(result)[3:]
+    assert criteria[0] == ["answer", "factual", "valid", "The final answer is 80 km/h.", "So."]
+    assert criteria[1] == ["method", "factual", "not valid", "Divides the distance.", "It is no [fact]."]
+    assert criteria[2][:4] == ["rude", "negative point", "not judged", "Is [bold]rude[/bold]."]
+    assert rates == [
+        ["factual", "2", "1", "1", "0", "50%"],
+        ["negative point", "1", "0", "0", "1", "–"],
+        ["all", "3", "1", "1", "1", "50%"],
+    ]
+    assert "1 rubric judged; 3 calls" in result.stderr
+
+
+def test_what_was_found_is_kept_and_the_next_run_asks_nothing(judge: Judge) -> None:
+    first = rubrics("validate", "team/speed")
+    again = rubrics("validate", "team/speed", "team/speed@1")
+    assert (again.exit_code, judge.asked) == (0, 3)
+    assert again.stdout == first.stdout
+    assert "1 rubric judged, 1 of them before; 0 calls" in again.stderr
+
+
+def test_show_tells_the_newest_validity_in_one_line(judge: Judge) -> None:
+    assert "validity" not in rubrics("show", "team/speed").stdout
+    rubrics("validate", "team/speed")
+    [line] = [line for line in rubrics("show", "team/speed").stdout.splitlines() if line.startswith("validity")]
+    assert "1 of 3 criteria valid, 1 not, 1 not judged; by scripted, 20" in line
+
+
+def test_show_tells_the_validity_that_a_version_was_published_with(tmp_path: Path) -> None:
+    items = [{"id": one["id"], "kind": "factual", "valid": True, "reason": "So."} for one in CRITERIA]
+    metadata = {"question": QUESTION, "validity": {"items": items, "model": "writer", "template_digest": "x"}}
+    (tmp_path / "made.json").write_text(json.dumps({"metadata": metadata, "criteria": CRITERIA}))
+    rubrics("publish", "team/made", str(tmp_path / "made.json"))
+    shown = rubrics("show", "team/made").stdout
+    assert "3 of 3 criteria valid; by writer, 20" in shown
+    assert "template_digest" not in shown
+
+
+def test_a_named_rubric_without_a_question_is_told_and_fails(judge: Judge) -> None:
+    result = rubrics("validate", "team/bare", "team/speed")
+    assert result.exit_code == 1
+    assert "not judged: the metadata of team/bare@1 has no question" in result.stderr
+    assert "The final answer is 80 km/h." in result.stdout
+    assert "1 rubric judged, 1 not judged" in result.stderr
+
+
+def test_a_prefix_takes_what_can_be_judged_and_tells_the_rest(judge: Judge) -> None:
+    result = rubrics("validate", "--prefix", "team/", "--summary")
+    assert result.exit_code == 0
+    assert [row[0] for row in rows(result)] == ["factual", "negative point", "all"]
+    assert "team/bare@1 has no question" in result.stderr
+
+
+def test_an_engine_that_fails_leaves_the_rubric_for_the_next_run(judge: Judge) -> None:
+    judge.said["Divides"] = CallFailed("engine", "gone")
+    failed = rubrics("validate", "--prefix", "team/speed")
+    assert failed.exit_code == 1
+    assert "the engine gave no answer about team/speed@1; give the same command again" in failed.stderr
+    assert rows(failed) == []
+    assert "validity" not in rubrics("show", "team/speed").stdout
+    judge.said["Divides"] = {"valid": True, "reason": "So."}
+    assert rubrics("validate", "--prefix", "team/speed").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "one of the two"),
+        (["team/speed", "--prefix", "team/"], "one of the two"),
+        (["--prefix", "nothing/"], "no rubric's name begins with 'nothing/'"),
+        (["team/sped"], "Did you mean 'team/speed'"),
+        (["team/speed", "--engine", "magic://x"], "magic"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_a_way_out(arguments: list[str], says: str) -> None:
+    result = rubrics("validate", *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert says in " ".join(result.stderr.split())
