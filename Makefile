@@ -94,7 +94,7 @@ bench-ways: $(STAMP) ## criteria in a call and reasons first, against labels; DA
 agreement: $(STAMP) ## verdicts against labels; DATA is a folder with the public data sets
 	@$(BIN)/python -m benchmarks.agreement $(DATA)
 
-learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; half an hour on two cores
+learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; three quarters of an hour on two cores
 	@$(BIN)/python -m examples.learning
 
 papers: $(STAMP) ## the papers' numbers recomputed from their own tables, and DRO's Figure 3 by its simulation

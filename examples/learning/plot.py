@@ -61,7 +61,7 @@ def _draw(axes: Axes, title: str, curves: Curves) -> None:
     axes.set_title(title, fontsize=10, color=_INK, loc="left")
     axes.set_xlabel("training step", color=_INK)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(xmax=1, decimals=0))
+    axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(xmax=1, decimals=None))
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
