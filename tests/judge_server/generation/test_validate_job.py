@@ -69,6 +69,24 @@ async def validated(
         await operations.close()
 
 
+async def resumed(folder: Path, store: RubricStore, model: Model, operation: Operation) -> tuple[Operation, list[Any]]:
+    """The same for an operation whose process is taken to have been killed."""
+    state = folder / operation.id / "operation.json"
+    state.write_text(state.read_text().replace('"state":"done"', '"state":"running"'))
+    engine = ScriptedEngine(model)
+
+    async def writer() -> Writer:
+        return Writer(engine, replace(await engine.start(), weights_digest="none"))
+
+    operations = InProcessOperations(folder, {"validate_rubrics": ValidateJob(writer, store, store)})
+    try:
+        await operations.start()
+        *_, after = [one async for one in operations.events(PROJECT_ID, operation.id)]
+        return after, list((await operations.results(PROJECT_ID, operation.id)).results)
+    finally:
+        await operations.close()
+
+
 async def test_every_criterion_gets_a_verdict_and_a_reason(tmp_path: Path, store: RubricStore) -> None:
     operation, results = await validated(tmp_path / "ops", store, Model(), references=["team/0", "team/2@1"])
     assert (operation.state, operation.progress.made, operation.progress.total) == ("done", 2, 2)
@@ -97,20 +115,8 @@ async def test_an_attempt_that_goes_on_judges_only_what_is_left(tmp_path: Path, 
     model.down = "Says 2"
     operation, results = await validated(tmp_path / "ops", store, model, prefix="team/")
     assert (operation.progress.failed, len(results)) == (1, 1)
-    folder = tmp_path / "ops" / operation.id
-    state = folder / "operation.json"
-    state.write_text(state.read_text().replace('"state":"done"', '"state":"running"'))
     up = Model()
-    engine = ScriptedEngine(up)
-
-    async def writer() -> Writer:
-        return Writer(engine, replace(await engine.start(), weights_digest="none"))
-
-    operations = InProcessOperations(tmp_path / "ops", {"validate_rubrics": ValidateJob(writer, store, store)})
-    await operations.start()
-    *_, after = [one async for one in operations.events(PROJECT_ID, operation.id)]
-    results = list((await operations.results(PROJECT_ID, operation.id)).results)
-    await operations.close()
+    after, results = await resumed(tmp_path / "ops", store, up, operation)
     assert (up.asked, after.progress.known, after.progress.made) == (3, 1, 2)
     assert len({result["key"] for result in results}) == len(results) == 2
 
@@ -172,11 +178,15 @@ async def test_the_same_criteria_of_another_name_are_judged_and_kept_for_themsel
 ) -> None:
     found = await store.find(PROJECT_ID, "team/0")
     assert found is not None
-    await store.publish(
-        PROJECT_ID, "team/twin", RubricContent(criteria=found.criteria), metadata={"question": "What is 0?"}
-    )
-    _, results = await validated(tmp_path / "ops", store, Model(), references=["team/0", "team/twin"])
-    assert sorted(result["reference"] for result in results) == ["team/0@1", "team/twin@1"]
+    content = RubricContent(criteria=found.criteria)
+    await store.publish(PROJECT_ID, "team/twin", content, metadata={"question": "What is nought?"})
+    model = Model()
+    model.down = "nought"
+    asked = ["team/0", "team/twin"]
+    operation, results = await validated(tmp_path / "ops", store, model, references=asked)
+    assert [result["reference"] for result in results] == ["team/0@1"]
+    _, results = await resumed(tmp_path / "ops", store, Model(), operation)
+    assert [result["reference"] for result in results] == ["team/0@1", "team/twin@1"]
     assert len(await kept(store, "team/twin@1")) == 1
 
 

@@ -117,11 +117,21 @@ def test_what_is_kept_says_who_judged() -> None:
 
 def test_what_a_generator_kept_is_read_from_the_version() -> None:
     items = [ItemValidity("a", "factual", True, "So."), ItemValidity("b", "pitfall", None, "unreadable")]
-    assert published_validity(version(validity=validity_metadata(items, "m"))) == ("m", items)
+    gone = ItemValidity("z", "factual", False, "A criterion of the version before.")
+    assert published_validity(version(validity=validity_metadata([*items, gone], "m"))) == ("m", items)
 
 
 @pytest.mark.parametrize(
-    "kept", [None, "valid", {}, {"items": []}, {"items": [{"id": "a"}]}, {"items": "all", "model": "m"}]
+    "kept",
+    [
+        None,
+        "valid",
+        {},
+        {"items": []},
+        {"items": [{"id": "a"}]},
+        {"items": [{"id": "z", "kind": "point", "valid": True, "reason": ""}]},
+        {"items": "all", "model": "m"},
+    ],
 )
 def test_metadata_of_somebody_else_that_is_called_validity_is_none(kept: Any) -> None:
     assert published_validity(version(validity=kept)) is None

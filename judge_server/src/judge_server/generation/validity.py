@@ -82,7 +82,10 @@ def validity_metadata(items: Sequence[ItemValidity], model: str) -> dict[str, Js
 
 
 def published_validity(version: RubricVersion) -> tuple[str, list[ItemValidity]] | None:
-    """The judge's model and the verdicts that a version was published with; None where there are none."""
+    """The judge's model and the verdicts that a version was published with; None where there are none.
+
+    They may be of some of its criteria only: a generator that revises a rubric judges what it adds.
+    """
     kept = version.metadata.get("validity")
     if not isinstance(kept, dict):
         return None
@@ -90,7 +93,8 @@ def published_validity(version: RubricVersion) -> tuple[str, list[ItemValidity]]
         items = _ITEMS.validate_python(kept.get("items"))
     except ValidationError:
         return None
-    model = kept.get("model")
+    model, own = kept.get("model"), {criterion.id for criterion in version.criteria}
+    items = [item for item in items if item.id in own]
     return (model if isinstance(model, str) else "", items) if items else None
 
 

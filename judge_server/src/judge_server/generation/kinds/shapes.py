@@ -24,10 +24,10 @@ def with_backslashes(text: str) -> str:
 
 _Written = Annotated[str, AfterValidator(with_backslashes)]
 
-Line = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 240})]
+Line = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 400})]
 """A sentence."""
 
-Note = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 160})]
+Note = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 300})]
 """A short sentence."""
 
 Phrase = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 2, "maxLength": 60})]

@@ -57,11 +57,12 @@ def validity_line(version: RubricVersion, kept: Sequence[RubricValidation]) -> s
         (model, items), at = published, version.created_at
     else:
         return None
+    criteria = len(version.criteria)
     valid, invalid = (sum(item.valid is verdict for item in items) for verdict in (True, False))
-    parts = [f"{valid} of {len(items)} criteria valid"]
+    parts = [f"{valid} of {criteria} criteria valid"]
     if invalid:
         parts.append(f"{invalid} not")
-    if unjudged := len(items) - valid - invalid:
+    if unjudged := criteria - valid - invalid:
         parts.append(f"{unjudged} not judged")
     by = f"; by {model}" if model else ""
     return f"{', '.join(parts)}{by}, {at:%Y-%m-%d %H:%M} UTC"
