@@ -101,6 +101,8 @@ def test_recomputing_gives_what_judging_would_have_given(
     protocol = data.draw(st.sampled_from(usable))
     criteria = suited(suited(CRITERIA, judged_as), rules["mode"])
     reweighted = [c | {"weight": w} for c, w in zip(criteria, weights, strict=False)]
+    if protocol == "checklist":  # its question says what each criterion is worth, so other weights ask another question
+        reweighted = criteria
     responses = [{"text": f"{text} {n}", "tokens": 50 * n, "stopped": n % 2 == 0} for n, text in enumerate(texts)]
     group = {"id": "g", "prompt": "Is 7 prime?", "responses": responses, "ground_truth": "yes"}
     body = {"groups": [group], "judging": {"protocol": protocol, "votes": votes, "rationale": votes > 1}}
@@ -118,7 +120,7 @@ def test_recomputing_gives_what_judging_would_have_given(
             run=run,
             reward=rules | penalty,
             on_failure=on_failure,
-            weights={c["id"]: c["weight"] for c in reweighted},
+            weights={c["id"]: c.get("weight", 1) for c in reweighted},
         )
         assert [facts(r) for r in again.responses] == [facts(r) for r in judging.groups[0].responses]
         assert summary.missing == 0

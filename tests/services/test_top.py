@@ -94,7 +94,7 @@ def test_it_follows_a_service_until_it_is_interrupted(service: Service, monkeypa
 
     with Client(service.url) as client:
         service.wait_until_ready(client)
-    monkeypatch.setattr("adjudge_services.cli.top.time.sleep", pause)
+    monkeypatch.setattr("adjudge_services.cli.top._pause", pause)
     result = CliRunner().invoke(app, ["top", service.url], env={"COLUMNS": "140"})
     assert result.exit_code == 0, result.output
     assert "judged 0.0/s" in result.output

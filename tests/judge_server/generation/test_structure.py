@@ -15,6 +15,7 @@ from judge_server.generation.structure import (
     check_leaks,
     check_self_contained,
     named_by_kind,
+    names,
     words,
 )
 
@@ -151,3 +152,21 @@ def test_a_quotation_is_found_wherever_it_stands(reference: list[str], data: Any
 def test_criteria_are_called_by_their_kinds() -> None:
     made = named_by_kind([STEP, FACT, Draft("Multiplies 3 by 2.", "process", 1)])
     assert [(one.id, one.weight) for one in made] == [("process-1", 2), ("factual-1", 5), ("process-2", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "there"),
+    [
+        ("The final answer is 7.", "7", True),
+        ("It costs $7, no more.", "7", True),
+        ("The final answer is 57.", "7", False),
+        ("The final answer is 7.5.", "7", False),
+        ("The final answer is -7.", "7", False),
+        ("It is 7,500.", "7", False),
+        ("It is PARIS.", "Paris", True),
+        (r"It is $\\frac{1}{2}$.", r"\\frac{1}{2}", True),
+        ("It lies in Paris.", "Paris, France", False),
+    ],
+)
+def test_a_result_is_named_where_it_stands_alone(text: str, result: str, there: bool) -> None:
+    assert names(text, result) is there

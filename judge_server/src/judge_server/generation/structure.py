@@ -109,6 +109,12 @@ def check_self_contained(what: str, text: str) -> None:
         raise Discarded("not_self_contained", f"{what} speaks of {named[0]!r}, which its reader does not have")
 
 
+def names(text: str, result: str) -> bool:
+    """Whether a text has a result in it, and not only as a part of another: 7 is not in 57, nor in 7.5."""
+    alone = rf"(?<![\w.,-]){re.escape(result)}(?!\w|[.,]\d)"
+    return re.search(alone, text, re.IGNORECASE) is not None
+
+
 def words(text: str) -> list[str]:
     """The words of a text in lower case, without the punctuation around them; signs such as + stay."""
     return [word for part in text.casefold().split() if (word := part.strip(_ENDS))]

@@ -1,13 +1,25 @@
 """What every command shares in talking to a person: two consoles, and how to give up."""
 
+import os
 from typing import NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-out = Console()
-err = Console(stderr=True)
+_PIPED_WIDTH = 140
+"""Columns of a table that no terminal limits, so that names in it are not broken."""
+
+
+def _console(*, stderr: bool = False) -> Console:
+    console = Console(stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_WIDTH
+    return console
+
+
+out = _console()
+err = _console(stderr=True)
 
 
 def give_up(message: str, *, code: int = 1) -> NoReturn:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -32,7 +31,6 @@ from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, Protocol, ReasoningPart, RewardMode
 
-_PIPED_WIDTH = 140
 _NO_RUBRIC = "has no rubric; give the line one, or all of them one by --rubric"
 
 
@@ -156,9 +154,8 @@ def _write(scored: ScoredFile, output: Path | None, title: str, table: bool) -> 
         else:
             output.write_text(text, encoding="utf-8")
     if table and scored.groups:
-        console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
-        console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
-        console.print(rewards_table(scored.groups))
+        out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+        out.print(rewards_table(scored.groups))
 
 
 def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:

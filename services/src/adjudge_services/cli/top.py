@@ -38,7 +38,7 @@ def top(
 def _follow(client: httpx2.Client, url: str, live: Live, before: Figures, every: float) -> None:
     seen = time.monotonic()
     while True:
-        time.sleep(every)
+        _pause(every)
         try:
             now, at = _fetch(client), time.monotonic()
         except (httpx2.HTTPError, ValueError) as error:
@@ -46,6 +46,10 @@ def _follow(client: httpx2.Client, url: str, live: Live, before: Figures, every:
             continue
         live.update(view(now, now.since(before), at - seen), refresh=True)
         before, seen = now, at
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def _look(client: httpx2.Client, url: str) -> Figures:

@@ -9,7 +9,7 @@ from judge_server.generation.generator import Find, Made
 from judge_server.generation.kinds.answers import AGREEMENT_WORDING, Agreement, Agreements
 from judge_server.generation.kinds.base import GroundTruth, QuestionRow, Responses, WordedGenerator, WritingParameters
 from judge_server.generation.kinds.shapes import Line, several
-from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind
+from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind, names
 from judge_server.generation.wording import Wording
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
@@ -154,7 +154,7 @@ class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters
         )
 
     async def _check_answer(self, row: ContrastiveRow, item: str, writer: Writer) -> None:
-        if row.ground_truth.casefold() in item.casefold():
+        if names(item, row.ground_truth):
             return
         said = item.rstrip(" .")
         if await self._agreements.of(writer, said, question=row.question, ground_truth=row.ground_truth) != "right":

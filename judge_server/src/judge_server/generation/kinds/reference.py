@@ -16,7 +16,7 @@ from judge_server.generation.kinds.base import (
     WritingParameters,
 )
 from judge_server.generation.kinds.shapes import Line, among, whole, with_criteria
-from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind
+from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind, names
 from judge_server.generation.wording import Wording
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
@@ -119,8 +119,7 @@ class ReferenceGenerator(WordedGenerator[ReferenceRow, ReferenceParameters]):
 
 def _names(criteria: Sequence[Criterion], ground_truth: str) -> bool:
     """Whether a factual criterion has the ground truth in it, so that another result does not satisfy it."""
-    wanted = ground_truth.casefold()
-    return any(one.kind == "factual" and wanted in one.description.casefold() for one in criteria)
+    return any(one.kind == "factual" and names(one.description, ground_truth) for one in criteria)
 
 
 def _without_prefix(description: str) -> str:

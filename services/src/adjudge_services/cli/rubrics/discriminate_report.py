@@ -3,14 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from adjudge_services.cli.output import out
 from judge_server.evaluation import CriterionSeparation, Separation
 
-_PIPED_WIDTH = 140
 _ROWS = 25
 _USEFUL = 0.1
 """A criterion that differs by less than this tells nearly nothing; it is an aid for the eye, not a test."""
@@ -18,13 +16,12 @@ _USEFUL = 0.1
 
 def print_report(found: Separation, by_rubric: Sequence[Separation], title: str) -> None:
     """Print a report; `by_rubric` has the same figures for each rubric by itself."""
-    console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
-    console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
-    console.print(_criteria(found.criteria, several=len(by_rubric) > 1))
+    out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+    out.print(_criteria(found.criteria, several=len(by_rubric) > 1))
     if len(found.criteria) > _ROWS:
-        console.print(f"the {_ROWS} least useful of {len(found.criteria)} criteria", style="dim", highlight=False)
+        out.print(f"the {_ROWS} least useful of {len(found.criteria)} criteria", style="dim", highlight=False)
     for line in _summary(found, by_rubric):
-        console.print(line, highlight=False, soft_wrap=True)
+        out.print(line, highlight=False, soft_wrap=True)
 
 
 def _criteria(criteria: Sequence[CriterionSeparation], *, several: bool) -> Table:
