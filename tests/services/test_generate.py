@@ -182,7 +182,14 @@ def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, o
 
         model.pause = pause
         command = [sys.executable, "-m", "tests.services.toy_cli", "generate", "toy", str(file), "--out", str(out)]
-        first = subprocess.Popen([*command, "--engine", model.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        first = subprocess.Popen(
+            [*command, "--engine", model.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # ignored where tests run in the background
+        )
         while not halfway.wait(0.1):
             assert first.poll() is None, first.communicate()[1]
         first.send_signal(end)
