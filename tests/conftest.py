@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they wait, and tests share the cores
+os.environ["COLUMNS"] = "140"  # of tables; pytest-xdist says 80, which breaks names in them
 
 pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.redis"]
 

@@ -16,7 +16,6 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith("ADJUDGE_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("COLUMNS", "200")
     return tmp_path / "data"
 
 
