@@ -23,7 +23,7 @@ class Verdict(BaseModel):
     """What the judge writes of one criterion."""
 
     valid: bool
-    reason: Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 120})]
+    reason: Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 240})]
 
 
 @dataclass(frozen=True, slots=True)
