@@ -12,6 +12,7 @@ from judge_server.judging.work import Caller, Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
 from judge_server.recording import Judged, Recorder
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
+from judge_server.surrogates import without_halves
 from trainer_client import wire
 
 
@@ -110,8 +111,7 @@ def verdict_of(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
 
 def failure_of(outcome: CallFailed) -> wire.Failure:
     """Why there is no verdict, as answers say it; what JSON cannot carry of an engine's words becomes U+FFFD."""
-    said = outcome.detail.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return wire.Failure(kind=outcome.kind, detail=said)
+    return wire.Failure(kind=outcome.kind, detail=without_halves(outcome.detail))
 
 
 def judge_of(judge: Judge, setup: JudgeSetup | None) -> wire.Judge | None:

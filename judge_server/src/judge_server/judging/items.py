@@ -13,6 +13,7 @@ from typing import Literal
 
 from judge_server.judging.tolerant_json import Found, find_values
 from judge_server.ports import CallFailed
+from judge_server.surrogates import without_halves
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 
 REASON_CHARACTERS = 240
@@ -183,7 +184,7 @@ def _reason(raw: object) -> str | None:
     """A reason as text that can be stored: surrogate pairs joined, what no encoding or database takes replaced."""
     if not isinstance(raw, str):
         return None
-    text = raw.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd").strip()
+    text = without_halves(raw).replace("\0", "\ufffd").strip()
     return text if len(text) <= REASON_CHARACTERS else text[: REASON_CHARACTERS - 1] + "…"
 
 

@@ -1,6 +1,8 @@
 """What every command shares in talking to a person: two consoles, and how to give up."""
 
 import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -20,6 +22,12 @@ def _console(*, stderr: bool = False) -> Console:
 
 out = _console()
 err = _console(stderr=True)
+
+
+def say_refused(file: Path, refused: Mapping[int, str]) -> None:
+    """Name the lines of a file that were refused, and why, on standard error."""
+    for number, reason in sorted(refused.items()):
+        err.print(f"[red]{file}:{number}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
 
 
 def give_up(message: str, *, code: int = 1) -> NoReturn:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.output import err, give_up, out, say_refused
 from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups, read_rubric_argument
 from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
 from adjudge_services.cli.score_table import rewards_table, unscored_reasons
@@ -168,8 +167,7 @@ def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for number, reason in sorted(scored.refused.items()):
-        err.print(f"[red]{file}:{number}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
+    say_refused(file, scored.refused)
     reasons = unscored_reasons(scored.groups)
     if reasons:
         why = ", ".join(f"{n} {kind}" for kind, n in reasons.most_common())

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from adjudge_services.cli.output import err, give_up
+from adjudge_services.cli.output import err, give_up, say_refused
 from adjudge_services.cli.rubrics.discriminate_report import print_report
 from adjudge_services.cli.score_input import BadLine, PairLine, read_pairs, read_rubric_argument
 from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
@@ -61,7 +59,7 @@ def discriminate(
         refused |= dict.fromkeys(without, "has no rubric; give the line one, or all of them one by --rubric")
         pairs = [line for line in pairs if line.group.rubric is not None]
     if not pairs:
-        _say_refused(file, refused)
+        say_refused(file, refused)
         give_up(f"{file} has no line that can be judged")
     settings = Settings(engine_url=engine) if engine else Settings()
     options = {"mode": mode, "protocol": protocol, "deadline_s": deadline_s}
@@ -76,7 +74,7 @@ def discriminate(
     by_rubric = {name: [one for one in labelled if one.rubric == name] for name in {one.rubric for one in labelled}}
     print_report(found, [separation(group) for group in by_rubric.values()], f"{file.name} · {mode} · {scored.judge}")
     refused |= scored.refused
-    _say_refused(file, refused)
+    say_refused(file, refused)
     if found.ordered is None:
         give_up("no prompt has both a good and a bad response with a reward, so nothing can be compared")
     if at_least is not None and found.ordered < at_least:
@@ -123,15 +121,14 @@ async def _add_own(
     client: AsyncClient, pairs: Sequence[PairLine], criteria: dict[str, tuple[Criterion, ...]]
 ) -> dict[int, str]:
     """Add the criteria of the lines' own rubrics, by the rubric's name in the report; the lines without, and why."""
-    refused = {}
-    for line in pairs:
-        rubric = line.group.rubric
+    missing: dict[str, str] = {}
+    for rubric in {_name(line.group.rubric): line.group.rubric for line in pairs}.values():
         if rubric is not None and _name(rubric) not in criteria:
             try:
                 criteria[_name(rubric)] = await _criteria(client, rubric)
             except AdjudgeError as error:
-                refused[line.number] = str(error)
-    return refused
+                missing[_name(rubric)] = str(error)
+    return {line.number: missing[name] for line in pairs if (name := _name(line.group.rubric)) in missing}
 
 
 async def _criteria(client: AsyncClient, rubric: str | RubricContent) -> tuple[Criterion, ...]:
@@ -140,9 +137,3 @@ async def _criteria(client: AsyncClient, rubric: str | RubricContent) -> tuple[C
 
 def _name(rubric: str | RubricContent | None) -> str:
     return rubric if isinstance(rubric, str) else rubric.digest[:19] if rubric else ""
-
-
-def _say_refused(file: Path, refused: dict[int, str]) -> None:
-    for number, reason in sorted(refused.items()):
-        err.print(f"[red]{file}:{number}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
-    sys.stderr.flush()
