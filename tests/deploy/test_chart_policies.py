@@ -1,0 +1,189 @@
+"""Rules that every pod of the chart keeps, whatever the values, and that its parts fit one another."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.deploy import dockerfile
+from tests.deploy.chart import (
+    VALUE_SETS,
+    component,
+    containers,
+    environment,
+    fits,
+    of_kind,
+    pods,
+    text,
+)
+from tests.deploy.tools import needs_tools
+
+pytestmark = [needs_tools, pytest.mark.parametrize("values", VALUE_SETS)]
+
+LISTENING = {"api", "judge", "vllm", "postgres", "redis"}
+SECRET_NAME = {"production": "adjudge-production"}
+
+
+def test_no_image_is_called_latest_and_ours_are_targets_of_the_dockerfile(values: str) -> None:
+    for name, container in containers(values):
+        image = container["image"]
+        assert re.search(r":[^/]*\d[^/]*$|@sha256:[0-9a-f]{64}$", image), f"{name}: {image}"
+        if ours := re.search(r"/adjudge-([a-z-]+)[:@]", image):
+            assert ours[1] in dockerfile.stages(), name
+
+
+def test_containers_ask_for_what_they_need_and_may_not_take_more_than_their_limits(values: str) -> None:
+    for name, container in containers(values):
+        for part in ("requests", "limits"):
+            assert container["resources"][part].keys() >= {"cpu", "memory", "ephemeral-storage"}, name
+        gpus = [container["resources"][part].get("nvidia.com/gpu") for part in ("requests", "limits")]
+        assert gpus[0] == gpus[1], name
+
+
+def test_gpus_are_asked_for_by_engines_and_by_nobody_else(values: str) -> None:
+    having = {name for name, container in containers(values) if "nvidia.com/gpu" in container["resources"]["limits"]}
+    engines = {"cpu-dev": set(), "gpu-pool": {"StatefulSet/adjudge-vllm/vllm"}}
+    assert having == engines.get(values, {"StatefulSet/adjudge-judge/judge"})
+
+
+def test_nobody_runs_as_root_writes_its_root_or_gains_privileges(values: str) -> None:
+    for name, _, spec in pods(values):
+        assert spec["securityContext"]["runAsNonRoot"], name
+        assert spec["securityContext"]["runAsUser"] > 0, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert spec["automountServiceAccountToken"] is False, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys(), name
+        assert not [volume for volume in spec.get("volumes", []) if "hostPath" in volume], name
+    for name, container in containers(values):
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"], name
+        assert context["allowPrivilegeEscalation"] is False, name
+        assert context["capabilities"] == {"drop": ["ALL"]}, name
+
+
+def test_folders_that_are_written_have_a_bound(values: str) -> None:
+    for name, _, spec in pods(values):
+        for volume in spec.get("volumes", []):
+            assert volume["emptyDir"]["sizeLimit"], f"{name}: {volume['name']}"
+
+
+def test_every_mount_has_its_volume_and_every_volume_is_mounted(values: str) -> None:
+    for found in of_kind(values, "Deployment", "StatefulSet", "Job"):
+        spec = found["spec"]["template"]["spec"]
+        claims = {claim["metadata"]["name"] for claim in found["spec"].get("volumeClaimTemplates", [])}
+        volumes = {volume["name"] for volume in spec.get("volumes", [])} | claims
+        used = {
+            mount["name"]
+            for container in [*spec.get("initContainers", []), *spec["containers"]]
+            for mount in container["volumeMounts"]
+        }
+        assert used == volumes, found["metadata"]["name"]
+
+
+def test_secrets_come_by_reference_and_the_chart_holds_none(values: str) -> None:
+    assert of_kind(values, "Secret") == []
+    for name, container in containers(values):
+        for variable, value in environment(container).items():
+            if re.search("SECRET|PASSWORD|TOKEN|API_KEY|DATABASE_URL|CACHE_URL|QUEUE_URL", variable):
+                assert value["secretKeyRef"]["name"] == SECRET_NAME.get(values, "adjudge"), f"{name}: {variable}"
+    assert not re.search(r"://[^/\s]*:[^/\s]*@", text(values))
+
+
+def test_the_three_probes_differ_and_only_readiness_looks_at_what_it_depends_on(values: str) -> None:
+    for name, labels, spec in pods(values):
+        for container in spec["containers"]:
+            probes = [container.get(probe) for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
+            if component(labels) not in LISTENING:
+                assert probes == [None, None, None], name
+                continue
+            assert len({repr(probe) for probe in probes}) == 3, name
+            if component(labels) in ("api", "judge"):
+                assert probes[1]["httpGet"]["path"] == "/healthz", name
+                assert probes[2]["httpGet"]["path"] == "/readyz", name
+
+
+def test_selectors_find_the_pods_they_are_for_and_no_others(values: str) -> None:
+    labelled = [(name, labels) for name, labels, _ in pods(values)]
+    for found in of_kind(values, "Deployment", "StatefulSet", "PodDisruptionBudget"):
+        chosen = [name for name, labels in labelled if fits(found["spec"]["selector"]["matchLabels"], labels)]
+        assert len(chosen) == 1, found["metadata"]["name"]
+        if found["kind"] != "PodDisruptionBudget":
+            assert chosen == [f"{found['kind']}/{found['metadata']['name']}"]
+    for found in of_kind(values, "Service"):
+        chosen = [spec for _, labels, spec in pods(values) if fits(found["spec"]["selector"], labels)]
+        assert len(chosen) == 1, found["metadata"]["name"]
+        ports = {port["name"] for container in chosen[0]["containers"] for port in container["ports"]}
+        assert {port["targetPort"] for port in found["spec"]["ports"]} <= ports
+    for found in of_kind(values, "ServiceMonitor"):
+        services = [
+            service
+            for service in of_kind(values, "Service")
+            if fits(found["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
+        ]
+        assert len(services) == 1
+        assert found["spec"]["endpoints"][0]["port"] in {port["name"] for port in services[0]["spec"]["ports"]}
+
+
+def test_what_scales_exists_is_scaled_by_one_alone_and_names_no_number_itself(values: str) -> None:
+    targets = [found["spec"]["scaleTargetRef"] for found in of_kind(values, "HorizontalPodAutoscaler", "ScaledObject")]
+    names = [(target["kind"], target["name"]) for target in targets]
+    assert len(set(names)) == len(names)
+    scaled = {
+        "gpu-pool": {"adjudge-api", "adjudge-worker"},
+        "production": {"adjudge-api", "adjudge-judge", "adjudge-worker"},
+    }
+    assert {name for _, name in names} == scaled.get(values, set())
+    for found in of_kind(values, "Deployment", "StatefulSet"):
+        place = (found["kind"], found["metadata"]["name"])
+        assert ("replicas" in found["spec"]) == (place not in names), place
+
+
+def test_the_api_is_told_every_judge_there_may_be(values: str) -> None:
+    told = environment(dict(containers(values))["Deployment/adjudge-api/api"])["ADJUDGE_JUDGES"].split()
+    (judge,) = [found for found in of_kind(values, "StatefulSet") if found["metadata"]["name"] == "adjudge-judge"]
+    scaled = [s for s in of_kind(values, "ScaledObject") if s["spec"]["scaleTargetRef"]["name"] == "adjudge-judge"]
+    most = scaled[0]["spec"]["maxReplicaCount"] if scaled else judge["spec"]["replicas"]
+    service = judge["spec"]["serviceName"]
+    assert told == [f"http://adjudge-judge-{index}.{service}:8001" for index in range(most)]
+
+
+def test_the_judge_is_told_an_engine_that_its_image_has(values: str) -> None:
+    judge = dict(containers(values))["StatefulSet/adjudge-judge/judge"]
+    engines = environment(judge)["ADJUDGE_ENGINE_URL"].split()
+    expected = {
+        "cpu-dev": ("adjudge-judge-cpu", "llamacpp://qwen2.5-coder-1.5b"),
+        "gpu-single": ("adjudge-judge", "vllm://Qwen/Qwen2.5-7B-Instruct?context=16384"),
+        "gpu-pool": ("adjudge-api", "openai+http://adjudge-vllm-0.adjudge-vllm:8000/v1"),
+        "production": ("adjudge-judge", "vllm://Qwen/Qwen2.5-7B-Instruct"),
+    }
+    assert re.split("[:@]", judge["image"].rpartition("/")[2])[0] == expected[values][0]
+    assert engines[0] == expected[values][1]
+    assert len(engines) == (4 if values == "gpu-pool" else 1)
+
+
+def test_an_external_database_is_migrated_before_anything_new_starts(values: str) -> None:
+    (job,) = of_kind(values, "Job")
+    hooks = job["metadata"].get("annotations", {})
+    assert hooks.get("helm.sh/hook") == (None if values == "cpu-dev" else "pre-install,pre-upgrade")
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    assert account == "default", "the chart's own account is made after the hook"
+
+
+def test_pods_of_a_kind_are_spread_over_zones_and_nodes(values: str) -> None:
+    wanted = "DoNotSchedule" if values == "production" else "ScheduleAnyway"
+    for name, labels, spec in pods(values):
+        keys = {constraint["topologyKey"] for constraint in spec["topologySpreadConstraints"]}
+        assert keys == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}, name
+        for constraint in spec["topologySpreadConstraints"]:
+            assert fits(constraint["labelSelector"]["matchLabels"], labels), name
+            assert constraint["whenUnsatisfiable"] == wanted, name
+
+
+def test_every_argument_is_a_command_of_adjudge(values: str) -> None:
+    from adjudge_services.cli.main import app
+
+    known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    started: dict[str, Any] = {n: c for n, c in containers(values) if "/adjudge-" in c["image"] and "command" not in c}
+    assert len(started) >= 4
+    for name, container in started.items():
+        assert container["args"][0] in known, name

@@ -1,0 +1,144 @@
+"""What the chart renders is what Kubernetes and the operators take, and values that are not known are refused."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.deploy.chart import FOLDER, VALUE_SETS, objects, template, text
+from tests.deploy.tools import CHECKOV, HELM, VENV, needs_tools, run
+
+SCHEMAS = {path.stem: json.loads(path.read_text()) for path in Path(__file__).parent.glob("schemas/*.json")}
+VALUES_SCHEMA = json.loads((FOLDER / "values.schema.json").read_text(encoding="utf-8"))
+SKIPPED_CHECKS = {
+    "CKV_K8S_35": "settings are variables of the environment, also those that are secret",
+    "CKV_K8S_8": "worker, toolbox and test listen nowhere; of others test_chart_policies.py asks for three probes",
+    "CKV_K8S_9": "the same",
+}
+SKIPPED_WITHOUT_DIGESTS = {
+    "CKV_K8S_15": "an image that is on the node already is not asked for again",
+    "CKV_K8S_43": "images go by version where no digest is given",
+}
+REFUSED = {
+    "api.replicaz=2": "replicaz",
+    "nonsense=1": "nonsense",
+    "judge.kind=tpu": "/judge/kind",
+    "secret=": "/secret",
+    "images.tag=latest": "/images/tag",
+    "vllm.image=vllm/vllm-openai:latest": "/vllm/image",
+    "api.autoscaling.kind=both": "/api/autoscaling/kind",
+    "worker.autoscaling.hpa.enabled=true": "hpa",
+    "settings.ADJUDGE_FENCE_SECRET=abc": "ADJUDGE_FENCE_SECRET",
+    "settings.ADJUDGE_DATABASE_URL=abc": "ADJUDGE_DATABASE_URL",
+    "api.resources.limits.memory=": "/api/resources/limits/memory",
+    "monitoring.enabled=maybe": "/monitoring/enabled",
+}
+
+
+def inner_objects(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every schema of an object with named properties in a schema."""
+    if isinstance(schema, dict):
+        if "properties" in schema and isinstance(schema["properties"], dict) and "type" in schema:
+            yield schema
+        for part in schema.values():
+            yield from inner_objects(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from inner_objects(part)
+
+
+@needs_tools
+@pytest.mark.parametrize("values", VALUE_SETS)
+def test_helm_lints_the_chart(values: str) -> None:
+    linted = run(HELM, "lint", FOLDER, "--strict", "--values", FOLDER / f"ci/{values}.yaml")
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
+@needs_tools
+def test_kubernetes_takes_every_object_of_its_own(tmp_path: Path) -> None:
+    files = []
+    for values in VALUE_SETS:
+        own = [found for found in objects(values) if found["kind"] not in SCHEMAS]
+        files.append(tmp_path / f"{values}.yaml")
+        files[-1].write_text(yaml.safe_dump_all(own), encoding="utf-8")
+    validated = run(VENV / "bin/kubernetes-validate", "--strict", *files)
+    assert validated.returncode == 0, validated.stdout
+    assert "Couldn't find schema" not in validated.stdout
+    assert "ERROR" not in validated.stdout
+
+
+@needs_tools
+@pytest.mark.parametrize("values", ["gpu-pool", "production"])
+def test_the_operators_take_every_object_of_theirs(values: str) -> None:
+    theirs = [found for found in objects(values) if found["kind"] in SCHEMAS]
+    assert {found["kind"] for found in theirs} == SCHEMAS.keys()
+    for found in theirs:
+        jsonschema.validate(found, SCHEMAS[found["kind"]])
+
+
+@needs_tools
+@pytest.mark.parametrize("by_digest", [True, False])
+def test_checkov_finds_nothing_but_what_is_skipped_for_a_reason(by_digest: bool, tmp_path: Path) -> None:
+    files = []
+    for values in VALUE_SETS:
+        if by_digest == (values == "production"):
+            files.append(tmp_path / f"{values}.yaml")
+            files[-1].write_text(text(values), encoding="utf-8")
+    skipped = SKIPPED_CHECKS if by_digest else SKIPPED_CHECKS | SKIPPED_WITHOUT_DIGESTS
+    checked = run(
+        CHECKOV / "bin/checkov", *(word for file in files for word in ("--file", file)), "--framework", "kubernetes",
+        "--output", "json", "--skip-check", ",".join(skipped), "--skip-download",
+    )  # fmt: skip
+    report = json.loads(checked.stdout)
+    failed = [(check["check_id"], check["resource"]) for check in report["results"]["failed_checks"]]
+    assert failed == []
+    assert report["summary"]["passed"] > 300 * len(files)
+
+
+@needs_tools
+@pytest.mark.parametrize(("value", "named"), REFUSED.items())
+def test_values_that_are_unknown_or_make_no_sense_are_refused_and_named(value: str, named: str) -> None:
+    refused = template("--values", str(FOLDER / "ci/gpu-single.yaml"), "--set", value)
+    assert refused.returncode != 0
+    assert named in refused.stderr
+
+
+@needs_tools
+def test_a_judge_scales_by_calls_that_wait_or_by_seconds_of_waiting_and_never_by_both() -> None:
+    by_calls = [
+        f for f in objects("production", "--set", "judge.autoscaling.kind=hpa") if "scaleTargetRef" in f.get("spec", {})
+    ]
+    of_judge = [found for found in by_calls if found["spec"]["scaleTargetRef"]["name"] == "adjudge-judge"]
+    assert [found["kind"] for found in of_judge] == ["HorizontalPodAutoscaler"]
+    assert of_judge[0]["spec"]["metrics"][0]["pods"]["metric"] == {"name": "adjudge_calls_waiting"}
+    (by_wait,) = [
+        f for f in objects("production") if f["kind"] == "ScaledObject" and f["metadata"]["name"] == "adjudge-judge"
+    ]
+    (trigger,) = by_wait["spec"]["triggers"]
+    assert "adjudge_queue_seconds_bucket" in trigger["metadata"]["query"]
+
+
+@needs_tools
+def test_registry_and_secret_must_be_given() -> None:
+    refused = template()
+    assert "/images/registry" in refused.stderr
+    assert "/secret" in refused.stderr
+
+
+def test_no_object_of_the_values_takes_unknown_keys() -> None:
+    found = list(inner_objects(VALUES_SCHEMA))
+    assert len(found) >= 25
+    assert [schema for schema in found if schema.get("additionalProperties") is not False] == []
+
+
+def test_every_value_has_a_default_and_every_default_is_in_the_schema() -> None:
+    defaults = yaml.safe_load((FOLDER / "values.yaml").read_text(encoding="utf-8"))
+    known = VALUES_SCHEMA["properties"]
+    assert known.keys() - {"global"} == defaults.keys()
+    for name, value in defaults.items():
+        if isinstance(value, dict) and "properties" in known[name]:
+            assert value.keys() == known[name]["properties"].keys(), name

@@ -1,0 +1,156 @@
+"""What `docker compose config` makes of the compose file, for each judge, and the rules its services keep."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy import dockerfile
+from tests.deploy.tools import ROOT, VENV, needs_tools, run
+
+FILE = ROOT / "docker/compose.yaml"
+SECRETS = {
+    "POSTGRES_PASSWORD": "of-postgres",
+    "VALKEY_PASSWORD": "of-valkey",
+    "ADJUDGE_FENCE_SECRET": "of-the-fences-here",
+    "ADJUDGE_JUDGE_TOKEN": "of-the-judge",
+}
+ONE_SHOT = {"migrate", "model"}
+UNPROBED = {"worker"}
+"""It listens nowhere; its broker notices that it is gone."""
+
+Services = dict[str, dict[str, Any]]
+
+
+def config(*profiles: str, **env: str) -> Services:
+    """The services that are started with these profiles, everything merged and filled in."""
+    chosen = [word for profile in profiles for word in ("--profile", profile)]
+    command = [VENV / "bin/docker-compose", "--env-file", "/dev/null", "--file", FILE, *chosen]
+    rendered = run(*command, "config", "--format", "json", env={**SECRETS, **env})
+    assert rendered.returncode == 0, rendered.stderr
+    assert rendered.stderr == ""
+    services: Services = json.loads(rendered.stdout)["services"]
+    return services
+
+
+@pytest.fixture(scope="module", params=["cpu", "gpu"])
+def services(request: pytest.FixtureRequest) -> Services:
+    """All services with one of the judges, monitoring included."""
+    return config(request.param, "monitoring", GRAFANA_PASSWORD="of-grafana")
+
+
+@needs_tools
+def test_each_profile_starts_its_judge_and_no_other() -> None:
+    common = {"postgres", "valkey", "migrate", "api", "worker"}
+    assert config("cpu").keys() == common | {"model", "judge-cpu"}
+    assert config("gpu").keys() == common | {"judge-gpu"}
+    assert config("cpu", "monitoring").keys() == common | {"model", "judge-cpu", "prometheus", "grafana"}
+
+
+@needs_tools
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_that_is_not_set_stops_compose_and_is_named(secret: str) -> None:
+    command = [VENV / "bin/docker-compose", "--env-file", "/dev/null", "--file", FILE, "--profile", "cpu", "config"]
+    for env in ({k: v for k, v in SECRETS.items() if k != secret}, {**SECRETS, secret: ""}):
+        stopped = run(*command, env=env)
+        assert stopped.returncode != 0
+        assert f"set {secret} in docker/.env" in stopped.stderr
+
+
+@needs_tools
+def test_the_example_of_an_env_file_names_every_variable_and_holds_no_secret() -> None:
+    lines = (ROOT / "docker/.env.example").read_text(encoding="utf-8").splitlines()
+    example = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    text = FILE.read_text(encoding="utf-8")
+    used = {word.partition("}")[0].partition(":")[0] for word in text.split("${")[1:]}
+    assert used - {"ADJUDGE_JUDGE_CPUS"} <= example.keys()
+    assert all(not example[name] for name in example if name.endswith(("PASSWORD", "SECRET", "TOKEN", "KEY")))
+
+
+@needs_tools
+def test_both_judges_answer_to_the_name_that_the_api_knows(services: Services) -> None:
+    (judge,) = [service for name, service in services.items() if name.startswith("judge-")]
+    assert judge["networks"]["judges"]["aliases"] == ["judge"]
+    assert services["api"]["environment"]["ADJUDGE_JUDGES"] == "http://judge:8001"
+    token = judge["environment"]["ADJUDGE_JUDGE_TOKEN"]
+    assert token == services["api"]["environment"]["ADJUDGE_JUDGE_TOKEN"] == "of-the-judge"
+
+
+@needs_tools
+def test_only_the_api_may_leave_loopback_and_it_asks_for_keys(services: Services) -> None:
+    published = {name: port["host_ip"] for name, service in services.items() for port in service.get("ports", [])}
+    assert set(published.values()) == {"127.0.0.1"}
+    opened = config("cpu", ADJUDGE_LISTEN="0.0.0.0")
+    assert [n for n, s in opened.items() for p in s.get("ports", []) if p["host_ip"] != "127.0.0.1"] == ["api"]
+    assert opened["api"]["environment"]["ADJUDGE_KEYS"] == "required"
+
+
+@needs_tools
+def test_containers_cannot_write_their_root_gain_privileges_or_eat_the_host(services: Services) -> None:
+    for name, service in services.items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "privileged" not in service, name
+        limits = service["deploy"]["resources"]["limits"]
+        assert limits["cpus"], name
+        assert limits["memory"], name
+        assert not [mount for mount in service.get("volumes", []) if "docker.sock" in mount["source"]], name
+
+
+@needs_tools
+def test_no_image_is_called_latest(services: Services) -> None:
+    for name, service in services.items():
+        tag = service["image"].rpartition("/")[2].partition(":")[2]
+        assert any(letter.isdigit() for letter in tag), name
+
+
+@needs_tools
+def test_images_of_our_own_are_targets_of_the_dockerfile(services: Services) -> None:
+    for name, service in services.items():
+        if "build" in service:
+            assert service["build"]["target"] in dockerfile.stages(), name
+            assert service["image"].startswith(f"adjudge-{service['build']['target']}:"), name
+
+
+@needs_tools
+def test_everything_is_waited_for_until_it_works(services: Services) -> None:
+    for name, service in services.items():
+        assert ("healthcheck" in service) == (name not in ONE_SHOT | UNPROBED), name
+        for other, dependency in service.get("depends_on", {}).items():
+            expected = "service_completed_successfully" if other in ONE_SHOT else "service_healthy"
+            assert dependency["condition"] == expected, f"{name} on {other}"
+
+
+@needs_tools
+def test_services_share_a_network_with_what_they_call_and_judges_do_not_reach_the_database(services: Services) -> None:
+    networks = {name: set(service["networks"]) for name, service in services.items()}
+    for pair in (
+        ("api", "postgres"),
+        ("api", "valkey"),
+        ("worker", "api"),
+        ("worker", "valkey"),
+        ("migrate", "postgres"),
+        ("prometheus", "api"),
+    ):
+        assert networks[pair[0]] & networks[pair[1]], pair
+    (judge,) = [name for name in services if name.startswith("judge-")]
+    assert networks["api"] & networks[judge]
+    assert networks[judge] & networks["valkey"]
+    assert networks[judge] & networks["prometheus"]
+    assert not networks[judge] & networks["postgres"]
+    assert "judges" not in networks["worker"]
+
+
+@needs_tools
+def test_files_that_are_mounted_exist(services: Services) -> None:
+    mounts = [mount for service in services.values() for mount in service.get("volumes", []) if mount["type"] == "bind"]
+    assert mounts
+    for mount in mounts:
+        assert (ROOT / mount["source"]).exists(), mount["source"]
+        assert mount["read_only"], mount["source"]
+
+
+def test_judges_are_cut_off_from_everything_else() -> None:
+    assert yaml.safe_load(FILE.read_text(encoding="utf-8"))["networks"]["judges"] == {"internal": True}

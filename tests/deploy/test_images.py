@@ -1,0 +1,99 @@
+"""The images: who runs in them, what they start, and that what the locks name is what the packages ask for."""
+
+import json
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tests.deploy import dockerfile
+from tests.deploy.tools import ROOT, VENV, needs_tools, run
+
+TARGETS = ["api", "worker", "client", "judge-cpu", "judge"]
+SERVERS = {"api": 8000, "judge-cpu": 8001, "judge": 8001}
+PACKAGES = {
+    "client": ["trainer_client"],
+    "service": ["trainer_client", "rubric_store", "judge_server", "services"],
+    "judge-cpu": ["trainer_client", "rubric_store", "judge_server", "services"],
+}
+_LOCKED = re.compile(r"(?P<name>[a-z0-9.-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{64}")
+
+
+def locked(name: str) -> dict[str, str]:
+    """Versions by name, of a lock file in which every line is pinned and hashed."""
+    lines = (ROOT / f"docker/locks/{name}.txt").read_text(encoding="utf-8").splitlines()
+    found = [_LOCKED.fullmatch(line) for line in lines if not line.startswith("#")]
+    assert all(found), f"docker/locks/{name}.txt holds a line that is not pinned and hashed"
+    return {canonicalize_name(line["name"]): line["version"] for line in found if line}
+
+
+@needs_tools
+def test_hadolint_finds_nothing() -> None:
+    linted = run(VENV / "bin/hadolint", "docker/Dockerfile")
+    assert linted.stdout == ""
+    assert linted.returncode == 0
+
+
+def test_images_start_from_images_with_a_version() -> None:
+    for image in dockerfile.arguments().values():
+        _, _, tag = image.rpartition(":")
+        assert re.search(r"\d+\.\d+\.\d+", tag), f"{image} names no version"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_image_runs_as_root(target: str) -> None:
+    assert dockerfile.last(target, "USER") == "10001:10001"
+
+
+@pytest.mark.parametrize(("target", "port"), SERVERS.items())
+def test_images_that_listen_check_their_health_without_curl(target: str, port: int) -> None:
+    check = dockerfile.last(target, "HEALTHCHECK")
+    assert check is not None
+    command = json.loads(check.partition(" CMD ")[2])
+    assert command[1:] == ["/opt/healthcheck.py", f"http://127.0.0.1:{port}/healthz"]
+    assert dockerfile.last(target, "EXPOSE") == str(port)
+
+
+def test_no_stage_takes_a_secret_or_an_argument_that_could_be_one() -> None:
+    text = dockerfile.FILE.read_text(encoding="utf-8")
+    set_names = re.findall(r"^\s*(?:ENV |ARG )?([A-Z_]+)=", text, re.MULTILINE)
+    assert not [name for name in set_names if re.search("SECRET|PASSWORD|TOKEN|KEY", name)]
+    assert "ADD " not in text
+
+
+def test_the_healthcheck_fails_where_nobody_listens() -> None:
+    checked = run("python3", ROOT / "docker/healthcheck.py", "http://127.0.0.1:9/healthz")
+    assert checked.returncode == 1
+    assert "127.0.0.1:9" in checked.stderr
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_requirement_of_the_packages_is_locked_in_a_version_that_fits(name: str) -> None:
+    versions = locked(name)
+    for package in PACKAGES[name]:
+        project = tomllib.loads((ROOT / package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        for requirement in map(Requirement, project["dependencies"]):
+            if requirement.name.startswith("adjudge"):
+                continue
+            version = versions.get(canonicalize_name(requirement.name))
+            assert version, f"{requirement} is in no line of docker/locks/{name}.txt: run python docker/lock.py {name}"
+            assert requirement.specifier.contains(Version(version), prereleases=True)
+
+
+@pytest.mark.parametrize("name", ["build", *PACKAGES])
+def test_images_hold_the_versions_that_the_tests_ran_with(name: str) -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    tested = {canonicalize_name(package): version for package, version in pinned.items()}
+    other = {package: (version, tested.get(package)) for package, version in locked(name).items()}
+    # pip, which only judge_server asks for, is not pinned: an environment has it before anything is.
+    assert {package: pair for package, pair in other.items() if pair[0] != pair[1] and package != "pip"} == {}
+
+
+def test_only_the_image_for_cpus_has_llamacpp_and_only_vllms_image_brings_vllm() -> None:
+    assert "xllamacpp" in locked("judge-cpu")
+    assert not {"xllamacpp", "torch", "vllm"} & (locked("service").keys() | locked("client").keys())
+    assert not {"xllamacpp", "torch", "vllm", "transformers"} & locked("judge").keys()

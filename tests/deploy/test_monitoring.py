@@ -1,0 +1,140 @@
+"""Alerts and dashboards ask for metrics that the service has, in PromQL that parses, and alerts have a page each."""
+
+import json
+import re
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import build_app, prepare_store
+from tests.deploy.chart import FOLDER, of_kind
+from tests.deploy.tools import ROOT, VENV, needs_tools, run
+
+RULES = [
+    rule
+    for group in yaml.safe_load((FOLDER / "files/rules.yaml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+]
+DASHBOARDS = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("files/dashboards/*.json")
+}
+RUNBOOKS = ROOT / "docs/runbooks"
+OF_PROMETHEUS = {"up"}
+REQUEST = {
+    "run": "r",
+    "rubric": {"criteria": [{"id": "c", "description": "It is right.", "weight": 1}]},
+    "reward": {"mode": "weighted_mean"},
+    "groups": [{"id": "g", "prompt": "p", "responses": ["a"]}],
+}
+_METRIC = re.compile(r"\b((?:adjudge|process)_[a-z_]+)")
+_PARSE = "import json, sys, promql_parser\nfor query in json.load(sys.stdin): promql_parser.parse(query)\n"
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    """Every panel of every dashboard."""
+    for dashboard in DASHBOARDS.values():
+        yield from dashboard["panels"]
+
+
+def queries() -> list[str]:
+    """Every query, with Grafana's variables filled in."""
+    of_panels = [target["expr"] for panel in panels() for target in panel["targets"]]
+    shown = [query.replace("$__rate_interval", "1m").replace("$namespace", ".*") for query in of_panels]
+    return [*(rule["expr"] for rule in RULES), *shown]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The metrics of a service that has judged once: names of samples, and the labels they came with."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), engine_url="scripted://hash")
+    found: dict[str, set[str]] = {}
+    import asyncio
+
+    asyncio.run(prepare_store(settings))
+    with TestClient(build_app(settings, wait_for_judge=True)) as client:
+        assert client.post("/v1/rewards", json=REQUEST).status_code == 200
+        page = client.get("/metrics").text
+    for line in page.splitlines():
+        if line and not line.startswith("#"):
+            name, _, rest = line.partition("{")
+            found.setdefault(name.split(" ")[0], set()).update(re.findall(r'([a-z_]+)="', rest))
+        elif line.startswith("# TYPE"):
+            _, _, name, kind = line.split(" ")
+            if kind != "histogram":
+                found.setdefault(name, set())
+    return found
+
+
+def test_every_metric_that_is_asked_for_is_exported(exported: dict[str, set[str]]) -> None:
+    asked = {name for query in queries() for name in _METRIC.findall(query)}
+    assert len(asked) > 15
+    assert asked - exported.keys() == set()
+
+
+def test_labels_that_are_asked_for_are_those_of_the_service_or_of_prometheus(exported: dict[str, set[str]]) -> None:
+    known = {"namespace", "job", "instance", "le"}
+    for query in queries():
+        for name, matchers in re.findall(r"((?:adjudge|process)_[a-z_]+)\{([^}]*)\}", query):
+            labels = set(re.findall(r'([a-z_]+)(?:=|!=|=~|!~)"', matchers))
+            assert labels <= known | exported[name], f"{name} in {query}"
+
+
+@needs_tools
+def test_every_query_is_promql() -> None:
+    parsed = run(VENV / "bin/python", "-c", _PARSE, stdin=json.dumps(queries()))
+    assert parsed.returncode == 0, parsed.stderr
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_says_how_bad_it_is_what_is_wrong_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert rule["annotations"]["summary"]
+    page = ROOT / rule["annotations"]["runbook_url"]
+    text = page.read_text(encoding="utf-8")
+    assert f"`{rule['alert']}`" in text
+    assert {"What it means", "What to look at", "What to do"} <= set(re.findall(r"^## (.+)$", text, re.MULTILINE))
+
+
+def test_every_runbook_is_of_an_alert_and_listed() -> None:
+    linked = {Path(rule["annotations"]["runbook_url"]).name for rule in RULES}
+    pages = {page.name for page in RUNBOOKS.glob("*.md")} - {"README.md"}
+    assert pages == linked
+    listed = (RUNBOOKS / "README.md").read_text(encoding="utf-8")
+    assert [page for page in pages if f"({page})" not in listed] == []
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_is_what_its_source_makes(name: str) -> None:
+    source = runpy.run_path(str(ROOT / "docker/monitoring/dashboards.py"))
+    assert source["DASHBOARDS"].keys() == DASHBOARDS.keys()
+    assert json.loads(source["dashboard"](name)) == DASHBOARDS[name], "run python docker/monitoring/dashboards.py"
+
+
+@needs_tools
+def test_the_chart_brings_all_dashboards_and_alerts_with_the_addresses_of_the_runbooks() -> None:
+    (rules,) = of_kind("production", "PrometheusRule")
+    addresses = [r["annotations"]["runbook_url"] for group in rules["spec"]["groups"] for r in group["rules"]]
+    assert all(address.startswith("https://docs.example.org/adjudge/runbooks/") for address in addresses)
+    assert len(addresses) == len(RULES)
+    brought = {name for found in of_kind("production", "ConfigMap") for name in found["data"]}
+    assert brought == {f"{name}.json" for name in DASHBOARDS}
+    for found in of_kind("production", "ConfigMap"):
+        assert all(json.loads(text)["panels"] for text in found["data"].values())
+
+
+def test_jobs_are_called_as_rules_and_dashboards_call_them() -> None:
+    prometheus = yaml.safe_load((ROOT / "docker/monitoring/prometheus.yaml").read_text(encoding="utf-8"))
+    assert [job["job_name"] for job in prometheus["scrape_configs"]] == ["api", "judge"]
+    named = {
+        name
+        for query in queries()
+        for part in re.findall(r'job(?:=|!=|=~)"([^"]+)"', query)
+        for name in part.split("|")
+    }
+    assert named == {"api", "judge"}
