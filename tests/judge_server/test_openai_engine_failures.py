@@ -33,7 +33,7 @@ async def test_json_of_another_shape_is_a_failure_that_shows_where_it_departs(en
     assert "check the path of the engine URL" in failure.detail
 
 
-@pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 bytes")])
+@pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 of 52 bytes")])
 async def test_a_connection_that_breaks_is_a_failure_of_the_engine(endpoint: Endpoint, name: str, says: str) -> None:
     failure = await endpoint.failure(name)
     assert failure.kind == "engine"

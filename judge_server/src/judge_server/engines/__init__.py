@@ -1,23 +1,46 @@
 """Engines, chosen by URL.
 
 `llamacpp://MODEL`, `vllm://MODEL`, `openai+http://HOST:PORT/v1` or `openai+https://…`, and `scripted://hash`, which is
-for tests and overhead benchmarks only.
+for tests and overhead benchmarks only. Several URLs, with spaces between them, are one pool.
 """
 
+import re
+from functools import partial
 from urllib.parse import urlsplit
 
 from judge_server.engines.llamacpp import LlamaCppEngine
 from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Engine
 
+_BETWEEN_URLS = re.compile(r"\s+(?=[a-z+]+://)")  # a path may hold spaces
+
 
 def engine_from_url(url: str, *, api_key: str | None = None) -> Engine:
-    """The engine an URL names, not started. `api_key` is shown to an endpoint of the OpenAI API, and used by no other.
+    """The engine an URL names, not started; a pool of them where it holds several URLs, with spaces between them.
+
+    `api_key` is shown to endpoints of the OpenAI API, and used by no other.
 
     Raises:
-        ValueError: the scheme or an option is unknown; the message lists those that are known.
+        ValueError: a scheme or an option is unknown, or two URLs name one endpoint; the message says what to write.
     """
+    urls = _BETWEEN_URLS.split(url.strip())
+    if len(urls) == 1:
+        return _engine(urls[0], api_key)
+    engines = {_without_options(one): partial(_engine, one, api_key) for one in urls}
+    if len(engines) < len(urls):
+        raise ValueError("two of the engine URLs name the same endpoint; name each endpoint of a pool once")
+    return EnginePool(engines)
+
+
+def _without_options(url: str) -> str:
+    """What an engine is called where others read it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
+def _engine(url: str, api_key: str | None) -> Engine:
     parts = urlsplit(url)
     if parts.scheme == "llamacpp":
         return LlamaCppEngine.from_url(parts)
@@ -35,4 +58,4 @@ def engine_from_url(url: str, *, api_key: str | None = None) -> Engine:
     )
 
 
-__all__ = ["LlamaCppEngine", "OpenAIEngine", "ScriptedEngine", "engine_from_url"]
+__all__ = ["EnginePool", "LlamaCppEngine", "OpenAIEngine", "ScriptedEngine", "engine_from_url"]

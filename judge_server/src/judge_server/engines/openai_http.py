@@ -5,13 +5,15 @@ Knows nothing of judging. The key goes into one header and into no message.
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, NoReturn
+from urllib.request import getproxies
 
-import httpx2
+import aiohttp
 from pydantic import ValidationError
 
 from judge_server.engines.openai_wire import Completion, error_words, wrong_shape
@@ -45,7 +47,7 @@ class Answer:
     """An HTTP answer, read to its end."""
 
     status: int
-    headers: httpx2.Headers
+    headers: Mapping[str, str]
     body: bytes
 
     def json(self) -> Any:
@@ -66,12 +68,8 @@ class OpenAIHttp:
         self.root_url = self.base_url.removesuffix("/v1")
         self._key = api_key
         self._timeout_s = timeout_s
-        self._client = httpx2.AsyncClient(
-            # What comes compressed can grow past any bound while it is read.
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
-            timeout=httpx2.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S), pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_IDLE_S),
-        )
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def chat(self, body: dict[str, Any]) -> Completion:
         """One chat completion. Raises `EndpointError`."""
@@ -127,28 +125,50 @@ class OpenAIHttp:
 
     async def close(self) -> None:
         """Close every connection; requests under way fail."""
-        await self._client.aclose()
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
 
     async def _exchange(self, method: str, url: str, body: dict[str, Any] | None) -> Answer:
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         headers = {} if content is None else {"Content-Type": "application/json"}
         try:
-            async with self._client.stream(method, url, content=content, headers=headers) as response:
+            async with self._reached().request(
+                method, url, data=content, headers=headers, allow_redirects=False
+            ) as response:
                 read = bytearray()
-                async for chunk in response.aiter_raw():
+                async for chunk in response.content.iter_any():
                     read += chunk
                     if len(read) > LONGEST_BODY:
-                        self._fail(f"the answer is longer than {LONGEST_BODY} bytes", response.status_code)
-                return Answer(response.status_code, response.headers, bytes(read))
-        except (httpx2.ReadTimeout, httpx2.WriteTimeout) as error:
+                        self._fail(f"the answer is longer than {LONGEST_BODY} bytes", response.status)
+                return Answer(response.status, response.headers, bytes(read))
+        except aiohttp.SocketTimeoutError as error:
             raise EndpointError(
                 CallFailed(
                     "timeout", f"the endpoint sent nothing for {self._timeout_s:g} s; see the engine's ?timeout_s="
                 )
             ) from error
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, RuntimeError) as error:
-            # RuntimeError: the client was closed meanwhile.
-            self._fail(f"no answer from {self.base_url}: {error or type(error).__name__}", None, error)
+        except (aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
+            # RuntimeError: the session was closed meanwhile.
+            self._fail(f"no answer from {self.base_url}: {str(error) or type(error).__name__}", None, error)
+
+    def _reached(self) -> aiohttp.ClientSession:
+        """The session, which belongs to the event loop that asks first."""
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        if self._session is None:
+            connect_s = min(self._timeout_s, CONNECT_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(
+                # What comes compressed can grow past any bound while it is read.
+                headers={"Accept-Encoding": "identity"}
+                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                timeout=aiohttp.ClientTimeout(None, sock_read=self._timeout_s, sock_connect=connect_s),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=bool(getproxies()),  # each request asks a thread for its proxy then
+            )
+        return self._session
 
     def _fail(self, detail: str, status: int | None, cause: Exception | None = None) -> NoReturn:
         raise EndpointError(CallFailed("engine", self._without_key(detail)), status) from cause
@@ -157,7 +177,7 @@ class OpenAIHttp:
         return text.replace(self._key, "[the key]") if self._key else text
 
 
-def retry_after_s(headers: httpx2.Headers, now: datetime) -> float | None:
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     """Read Retry-After: seconds, or an HTTP date by the answer's own clock where it gives one, `now` otherwise.
 
     At most `LONGEST_WAIT_S`; None where it says neither.

@@ -1,0 +1,118 @@
+"""A server process of the OpenAI chat API for fault tests, run as a module with three words: PORT LOG FAULT.
+
+It answers each call with probabilities of its own, drawn anew, so that a call asked twice gets two different answers.
+Whatever happens to a judge's call is a line of the LOG, which survives the process. FAULT says what becomes of the
+calls whose question holds a `LATER_PART`, until SIGUSR1 comes: from then on it behaves. Other than judge's calls, which
+hold the word `Part`, are the probes of an engine that starts: they are always answered alike.
+"""
+
+import asyncio
+import hashlib
+import json
+import math
+import random
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+MODEL = "judge-1"
+LATER_PART = re.compile(r"Part (6|7|8|9|10|11) holds")
+PAGE = b"<!doctype html><title>Sign in</title>"
+
+
+class Endpoint:
+    """The server."""
+
+    def __init__(self, log: Path, fault: str) -> None:
+        self._log = log.open("a", buffering=1)
+        self._fault = fault
+        self._page = False
+        self._released = asyncio.Event()
+
+    def release(self) -> None:
+        """Behave from now on."""
+        self._fault = "none"
+        self._page = False
+        self._released.set()
+
+    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection."""
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                length = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+                body = await reader.readexactly(int(length[1])) if length else b""
+                status, content = await self._answer(head.split(" ", 2)[1], body, reader)
+                words = f"HTTP/1.1 {status} It\r\nContent-Length: {len(content)}\r\nServer: faulty\r\n\r\n"
+                writer.write(words.encode() + content)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, path: str, content: bytes, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        if self._page:
+            return 200, PAGE
+        if path == "/v1/models":
+            return 200, json.dumps({"data": [{"id": MODEL, "owned_by": "nobody"}]}).encode()
+        if path != "/v1/chat/completions":
+            return 404, b"{}"
+        body = json.loads(content)
+        question = body["messages"][-1]["content"]
+        if "Part" not in question:
+            return 200, completion(body, 0.6)
+        key = hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest()[:16]
+        self._note("begin", key)
+        faulty = LATER_PART.search(question) is not None
+        if faulty and self._fault == "page":
+            self._page = True
+            self._note("page", key)
+            return 200, PAGE
+        if self._fault == "slow":
+            await asyncio.sleep(0.1)
+        if faulty and self._fault == "hold":
+            await self._hold(key, reader)
+        self._note("end", key)
+        return 200, completion(body, random.random())
+
+    async def _hold(self, key: str, reader: asyncio.StreamReader) -> None:
+        """Answer nothing until it is released; the client may have gone by then."""
+        gone = asyncio.create_task(reader.read())
+        released = asyncio.create_task(self._released.wait())
+        await asyncio.wait({gone, released}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() or reader.at_eof():
+            self._note("gone", key)
+            raise ConnectionError
+        gone.cancel()
+
+    def _note(self, event: str, key: str) -> None:
+        self._log.write(f"{event} {key}\n")
+
+
+def completion(body: dict[str, Any], yes: float) -> bytes:
+    """An answer whose first token is yes with this probability, of 0.9 that yes and no have together."""
+    top = [
+        {"token": "yes", "logprob": math.log(0.9 * yes + 1e-9)},
+        {"token": "no", "logprob": math.log(0.9 - 0.9 * yes)},
+    ]
+    place = {"token": "yes", "logprob": top[0]["logprob"], "top_logprobs": top}
+    choice: dict[str, Any] = {"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+    if body.get("logprobs"):
+        choice["logprobs"] = {"content": [place]}
+    return json.dumps({"model": MODEL, "choices": [choice], "usage": {"prompt_tokens": 9}}).encode()
+
+
+async def main(port: int, log: Path, fault: str) -> None:
+    """Serve until standard input closes."""
+    endpoint = Endpoint(log, fault)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, endpoint.release)
+    server = await asyncio.start_server(endpoint.connection, "127.0.0.1", port, backlog=1000)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

