@@ -10,6 +10,7 @@ from benchmarks.server import running_service
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.engine_desk import EngineDesk
 from judge_server.judging.judge import Judge
 from judge_server.ports import Batch, Call, Reply
 from judge_server.prompts.fencing import Fence
@@ -82,7 +83,7 @@ async def test_the_bare_engine_is_asked_the_very_prompts_that_adjudge_makes() ->
         seen.append((batch.system, batch.shared, call.question))
         return by_hash(batch, call)
 
-    judge = Judge(ScriptedEngine(note), MemoryCache(), Fence(SECRET.encode()))
+    judge = Judge(EngineDesk(ScriptedEngine(note)), MemoryCache(), Fence(SECRET.encode()))
     await judge.start()
     scorer = Scorer(judge, None)  # type: ignore[arg-type]  # the rubric is inline
     await scorer.score(RewardRequest(rubric=RUBRIC, groups=(group,)), request_id="r", project_id="p")

@@ -1,0 +1,84 @@
+"""Who is measured, and how each is set up: as its documentation has it, with the same calls in flight and timeout."""
+
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.peers.driving import Setting
+from benchmarks.peers.install import python
+from benchmarks.peers.processes import Driver, driver
+from benchmarks.peers.replies import Form
+from benchmarks.server import running_service
+
+ADJUDGE = "Adjudge"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A module of `drivers`, the form of reply that its prompt asks for, and options of its own.
+
+    An option `in_flight` is the calls under way at a time, where it is not as many as everybody's.
+    `service` are settings of the `adjudge serve` that stands before the server, None where none does.
+    """
+
+    name: str
+    module: str
+    form: Form
+    options: Mapping[str, Any] = field(default_factory=dict)
+    service: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is the same for all. `adjudge_in_flight` is 0 where Adjudge is to choose by itself."""
+
+    root: str
+    criteria: int
+    in_flight: int
+    adjudge_in_flight: int
+    timeout_s: float
+    deadline_s: float
+
+
+HAND = Contender("openai + gather", "gather", "yes-no", {"shape": "careful", "order": "last"})
+HAND_FIRST = Contender("… criterion first", "gather", "yes-no", {"shape": "careful", "order": "first"})
+HAND_PLAIN = Contender("… nothing caught", "gather", "yes-no", {"shape": "plain", "order": "last"})
+HAND_ALONE = Contender("openai, a call at a time", "gather", "yes-no", {**HAND.options, "in_flight": 1})
+VERIFIERS = Contender("verifiers", "verifiers", "verdicts")
+INSPECT = Contender("inspect_ai", "inspect_ai", "grade")
+INSPECT_CACHE = Contender("… its cache on", "inspect_ai", "grade", {"cache": True})
+DEEPEVAL = Contender("deepeval", "deepeval", "score")
+
+SPEED = (
+    Contender(ADJUDGE, "adjudge", "yes-no", service={}),
+    Contender("… ledger off", "adjudge", "yes-no", service={"ADJUDGE_LEDGER": "off"}),
+    HAND,
+    HAND_FIRST,
+    VERIFIERS,
+    INSPECT,
+    INSPECT_CACHE,
+    DEEPEVAL,
+)
+REAL = (SPEED[0], HAND_ALONE, HAND, HAND_FIRST, VERIFIERS, INSPECT, DEEPEVAL)
+FAULTS = (SPEED[0], HAND, HAND_PLAIN, VERIFIERS, INSPECT, DEEPEVAL)
+
+
+@asynccontextmanager
+async def started(contender: Contender, terms: Terms) -> AsyncIterator[Driver]:
+    """The contender's processes until the block is left. Raises `NotHere`."""
+    options = {"in_flight": terms.in_flight, **contender.options}
+    in_flight = options.pop("in_flight")
+    with ExitStack() as stack:
+        interpreter = python(contender.module)
+        if contender.service is not None:
+            engine = f"openai+{terms.root}/v1?timeout_s={terms.timeout_s:g}"
+            if terms.adjudge_in_flight:
+                engine += f"&concurrency={terms.adjudge_in_flight}"
+            service, process = stack.enter_context(running_service(engine, **contender.service))
+            options |= {"service": service, "pids": [process.pid], "deadline_s": terms.deadline_s}
+            interpreter = sys.executable
+        setting = Setting(f"{terms.root}/v1", contender.form, terms.criteria, in_flight, terms.timeout_s, options)
+        async with driver(interpreter, contender.module, setting) as running:
+            yield running

@@ -1,0 +1,56 @@
+"""inspect_ai: its scorer `model_graded_qa` with its own prompt, called for each criterion as the target.
+
+It asks for reasons before the grade. A grade that it cannot find leaves a sample unscored, which it says. Its retries
+are without end unless limited: here two, as the openai SDK makes.
+"""
+
+import math
+
+from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelName, ModelOutput, get_model
+from inspect_ai.scorer import Target, model_graded_qa
+from inspect_ai.solver import TaskState
+
+from benchmarks.peers.driving import LONGEST_REPLY, Contender, EachCall, Score, Setting, drive, failed
+
+RETRIES = 2
+
+
+def make(setting: Setting) -> Contender:
+    """One scorer over one model, with the timeout for each attempt."""
+    model = get_model(
+        f"openai-api/local/{setting.model}",
+        base_url=setting.url,
+        api_key="none",
+        config=GenerateConfig(
+            temperature=0.0,
+            max_tokens=LONGEST_REPLY,
+            max_connections=setting.in_flight,
+            max_retries=RETRIES,
+            attempt_timeout=math.ceil(setting.timeout_s),
+            cache=setting.options.get("cache", False),
+        ),
+    )
+    scorer = model_graded_qa(model=model)
+
+    async def ask(question: str, response: str, criterion: str) -> Score:
+        state = TaskState(
+            model=ModelName(model),
+            sample_id=0,
+            epoch=1,
+            input=question,
+            messages=[ChatMessageUser(content=question)],
+            output=ModelOutput.from_content(setting.model, response),
+        )
+        try:
+            score = await scorer(state, Target(criterion))
+        except Exception as error:  # noqa: BLE001 - a sample's error, as an evaluation would record it
+            return failed(error)
+        if score is None or score.value not in ("C", "I"):
+            return "unscored"
+        return float(score.value == "C")
+
+    return EachCall(setting, ask)
+
+
+if __name__ == "__main__":
+    drive(make)

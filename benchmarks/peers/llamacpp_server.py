@@ -1,0 +1,29 @@
+"""`python -m benchmarks.peers.llamacpp_server FILE PORT CONTEXT`: llama.cpp with four slots that tells its counts.
+
+It ends when its standard input closes.
+"""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port, params.n_ctx = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    params.n_parallel, params.kv_unified = 4, True
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count() or 1
+    params.hostnames = ["127.0.0.1"]
+    params.ui = False
+    params.verbosity = 1
+    params.endpoint_metrics = True
+    server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

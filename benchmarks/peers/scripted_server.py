@@ -1,0 +1,224 @@
+"""`python -m benchmarks.peers.scripted_server PORT`: an OpenAI chat API without a model, to ask in place of one.
+
+It answers in microseconds, in the form that the model's name asks for, and counts. `POST /control` sets its faults and
+begins to count anew; `GET /counts` tells. It ends when its standard input closes.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import Any
+
+import httptools
+import uvloop
+
+from benchmarks.peers.prefixes import PrefixCache
+from benchmarks.peers.replies import FORMS, GARBAGE, completion, usage, verdict_text
+from benchmarks.peers.worksheets import CRITERION_MARK, RESPONSE_MARK, fault, pair, truth
+
+
+@dataclass
+class Faults:
+    """What goes wrong: shares of the replies, the call at which the server goes away, and for how many seconds.
+
+    `delay_s` is how long any answer takes.
+    """
+
+    garbage: float = 0.0
+    hang: float = 0.0
+    restart_at: int = 0
+    down_s: float = 1.0
+    delay_s: float = 0.0
+
+
+class Script:
+    """What is answered, and what was counted since the last `control`."""
+
+    def __init__(self) -> None:
+        self.prefixes = PrefixCache()
+        self.faults = Faults()
+        self.begin()
+
+    def begin(self, faults: Faults | None = None) -> None:
+        """Count anew."""
+        self.faults = faults or Faults()
+        self.calls = self.prompt_tokens = self.reused_tokens = self.written_tokens = 0
+        self.attempts: Counter[str] = Counter()
+        self.answered: set[str] = set()
+
+    def counts(self) -> dict[str, Any]:
+        """What was counted; `again` are the calls that asked what had been asked."""
+        return {
+            "calls": self.calls,
+            "computed": self.prompt_tokens - self.reused_tokens,
+            "reused": self.reused_tokens,
+            "written": self.written_tokens,
+            "again": self.calls - len(self.attempts),
+            "answered": sorted(self.answered),
+            "cpu_s": time.process_time(),
+        }
+
+    def answer(self, body: bytes) -> tuple[bytes | None, str | None]:
+        """The completion, None for one that never comes; and the pair that it is a true verdict of."""
+        asked = json.loads(body)
+        form = asked["model"] if asked["model"] in FORMS else FORMS[0]
+        prompt = "".join(f"<{message['role']}>{_text(message['content'])}" for message in asked["messages"])
+        response, criterion = RESPONSE_MARK.search(prompt), CRITERION_MARK.search(prompt)
+        tokens, reused = self.prefixes.read(prompt)
+        self.calls += 1
+        self.prompt_tokens += tokens
+        self.reused_tokens += reused
+        text, judged = verdict_text(form, 0, True), None
+        if response is not None and criterion is not None:
+            judged = pair(response[1], int(criterion[1]))
+            drawn = fault(judged, self.attempts[judged])
+            self.attempts[judged] += 1
+            if drawn < self.faults.garbage:
+                text, judged = GARBAGE, None
+            elif drawn < self.faults.garbage + self.faults.hang:
+                return None, None
+            else:
+                text = verdict_text(form, int(criterion[1]), truth(judged))
+        before, after, written = completion(form, text, bool(asked.get("logprobs")))
+        self.written_tokens += written
+        return before + usage(tokens, reused, written) + after, judged
+
+
+def _text(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return str(content)
+
+
+class Connection(asyncio.Protocol):
+    """One connection: a request at a time."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._url, self._body = b"", b""
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember it, to drop it at a restart."""
+        self._transport = transport  # type: ignore[assignment]  # of TCP, it writes
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._server.connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser."""
+        self._parser.feed_data(data)
+
+    def on_url(self, url: bytes) -> None:
+        """Of a new request."""
+        self._url, self._body = self._url + url, b""
+
+    def on_body(self, body: bytes) -> None:
+        """Of the request."""
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        """Answer it."""
+        url, self._url = self._url, b""
+        if url.endswith(b"/chat/completions"):
+            self._completion()
+        elif url.endswith(b"/models"):
+            self._write(json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": "vllm"}]}).encode())
+        elif url == b"/counts":
+            self._write(json.dumps(self._server.script.counts()).encode())
+        elif url == b"/control":
+            self._server.script.begin(Faults(**json.loads(self._body)))
+            self._write(b"{}")
+        elif url == b"/health":
+            self._write(b"{}")
+        else:
+            self._write(b'{"error":{"message":"not here"}}', b"404 Not Found")
+
+    def drop(self) -> None:
+        """End it without a word."""
+        self._transport.abort()
+
+    def _completion(self) -> None:
+        script = self._server.script
+        reply, judged = script.answer(self._body)
+        if script.calls == script.faults.restart_at:
+            self._server.restart()
+        elif reply is not None and script.faults.delay_s:
+            asyncio.get_running_loop().call_later(script.faults.delay_s, self._reply, reply, judged)
+        elif reply is not None:
+            self._reply(reply, judged)
+
+    def _reply(self, reply: bytes, judged: str | None) -> None:
+        if not self._transport.is_closing():
+            if judged is not None:
+                self._server.script.answered.add(judged)
+            self._write(reply)
+
+    def _write(self, body: bytes, status: bytes = b"200 OK") -> None:
+        head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
+        self._transport.write(head + body)
+
+
+class Server:
+    """The port, which can go away for a while."""
+
+    def __init__(self, port: int) -> None:
+        self.script = Script()
+        self.connections: set[Connection] = set()
+        self._port = port
+        self._listening: asyncio.Server
+        self._restarting: asyncio.Task[None]
+
+    async def listen(self) -> None:
+        """Take connections."""
+        self._listening = await asyncio.get_running_loop().create_server(
+            partial(Connection, self), "127.0.0.1", self._port, backlog=1024
+        )
+
+    def restart(self) -> None:
+        """Drop every connection, refuse new ones for a while, and come back with nothing in the prefix cache."""
+        self._listening.close()
+        for connection in list(self.connections):
+            connection.drop()
+        self.script.prefixes.forget()
+        self._restarting = asyncio.create_task(self._come_back())
+
+    async def _come_back(self) -> None:
+        await asyncio.sleep(self.script.faults.down_s)
+        await self.listen()
+
+
+def control(**faults: float) -> bytes:
+    """The body for `POST /control`."""
+    known = {field.name for field in fields(Faults)}
+    assert known >= faults.keys(), f"unknown: {faults.keys() - known}"
+    return json.dumps(asdict(Faults(**faults))).encode()  # type: ignore[arg-type]
+
+
+async def _serve(port: int) -> None:
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wait_for_end() -> None:
+        sys.stdin.read()
+        loop.call_soon_threadsafe(ended.set)
+
+    await Server(port).listen()
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    await ended.wait()
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    uvloop.run(_serve(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Turns and fates as rows of figures: medians over rounds, and ratios to Adjudge taken round by round."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.peers.contenders import ADJUDGE
+from benchmarks.peers.rounds import Fate, Turn
+
+
+def cost_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
+    """What each contender's judgements cost, those that failed not counted. Ratios are None without Adjudge."""
+    mine = turns.get(ADJUDGE)
+    return [
+        {
+            "": name,
+            "judgements/s": _spread([_rate(turn) for turn in its]),
+            "CPU s per 1,000": _spread([_cpu(turn) * 1000 for turn in its]),
+            "server's": statistics.median(_each(turn, turn.counts.cpu_s) for turn in its) * 1000,
+            "p99 ms": _p99(its),
+            "Adjudge: by the clock": mine and _spread([_over(_rate(m), _rate(t)) for m, t in _pairs(mine, its)]),
+            "per CPU second": mine and _spread([_over(_cpu(t), _cpu(m)) for m, t in _pairs(mine, its)]),
+        }
+        for name, its in turns.items()
+    ]
+
+
+def work_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
+    """What each contender asked of the server for a judgement, and what the same responses cost again."""
+    return [
+        {
+            "": name,
+            "judgements": sum(map(_scored, its)),
+            "failed": sum(_failed(turn) for turn in its),
+            "calls": statistics.median(_each(turn, turn.counts.calls) for turn in its) or None,
+            "computed": statistics.median(_each(turn, turn.counts.computed) for turn in its),
+            "written": statistics.median(_each(turn, turn.counts.written) for turn in its),
+            "second run": _second_run(its),
+        }
+        for name, its in turns.items()
+    ]
+
+
+def fault_rows(fates: Mapping[str, Fate]) -> list[dict[str, Any]]:
+    """A row for each contender."""
+    return [
+        {
+            "": name,
+            "right": fate.tally.right,
+            "failed, and said so": fate.tally.failed,
+            "made up": fate.tally.made_up,
+            "lost with the run": fate.tally.lost,
+            "calls": fate.counts.calls,
+            "of them again": fate.counts.again,
+            "seconds": fate.took.seconds,
+            "what was said": _reasons(fate),
+        }
+        for name, fate in fates.items()
+    ]
+
+
+def _p99(turns: Sequence[Turn]) -> float | None:
+    seconds = [second for turn in turns if turn.timed is not None for second in turn.timed.latencies]
+    return statistics.quantiles(seconds, n=100, method="inclusive")[98] * 1000 if len(seconds) > 1 else None
+
+
+def _scored(turn: Turn) -> int:
+    return sum(isinstance(score, float) for scores in turn.first.scores for score in scores)
+
+
+def _failed(turn: Turn) -> int:
+    return sum(map(len, turn.first.scores)) - _scored(turn)
+
+
+def _rate(turn: Turn) -> float:
+    return _scored(turn) / turn.first.seconds
+
+
+def _cpu(turn: Turn) -> float:
+    return _each(turn, turn.first.cpu_s)
+
+
+def _each(turn: Turn, total: float) -> float:
+    return _over(total, _scored(turn))
+
+
+def _over(one: float, other: float) -> float:
+    return one / other if other else math.inf
+
+
+def _pairs(mine: Sequence[Turn], its: Sequence[Turn]) -> Iterator[tuple[Turn, Turn]]:
+    return zip(mine, its, strict=True)
+
+
+def _second_run(turns: Sequence[Turn]) -> str | None:
+    ratios = [turn.first.seconds / turn.second.seconds for turn in turns if turn.second is not None]
+    return _spread(ratios) if ratios else None
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{_short(statistics.median(values))} ({_range(values)})"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{_short(min(values))}..{_short(max(values))}"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _reasons(fate: Fate) -> str:
+    if fate.took.broke is not None:
+        return fate.took.broke.partition(":")[0]
+    said = [score for scores in fate.took.scores for score in scores if isinstance(score, str)]
+    return ", ".join(f"{reason} {said.count(reason)}" for reason in sorted(set(said)))

@@ -1,0 +1,233 @@
+"""Adjudge beside its peers: what is judged, what the scripted server says and counts, what becomes of judgements."""
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+from benchmarks.peers import install
+from benchmarks.peers.driving import EachCall, Pass, Score, Setting, take
+from benchmarks.peers.prefixes import BLOCK, PrefixCache
+from benchmarks.peers.processes import NotHere, driver
+from benchmarks.peers.replies import FORMS, GARBAGE, Form, verdict_text
+from benchmarks.peers.scripted_server import Script, control
+from benchmarks.peers.worksheets import criteria, fault, pair, question, response, truth
+from benchmarks.server import running, unused_port
+from hypothesis import given
+from hypothesis import strategies as st
+
+SETTING = Setting(url="http://127.0.0.1:9/v1", model="yes-no", criteria=3, in_flight=2, timeout_s=1.0)
+
+
+def body(number: int = 0, criterion: int = 0, form: str = "yes-no", **options: object) -> bytes:
+    """What a contender asks."""
+    content = f"{question(1)}\n{response(1, number)}\n{criteria(12)[criterion]}"
+    messages = [{"role": "system", "content": "Judge."}, {"role": "user", "content": content}]
+    return json.dumps({"model": form, "messages": messages, **options}).encode()
+
+
+def said(reply: bytes | None) -> str:
+    """What a completion says."""
+    assert reply is not None
+    text: str = json.loads(reply)["choices"][0]["message"]["content"]
+    return text
+
+
+def test_responses_are_of_two_kilobytes_and_no_two_are_alike() -> None:
+    texts = [response(1, number) for number in range(64)]
+    assert len({text.partition("\n")[2] for text in texts}) > 60
+    assert all(1500 < len(text) < 2600 for text in texts)
+
+
+def test_a_new_set_shares_no_prompt_with_another_one() -> None:
+    assert question(1) != question(2)
+    assert response(1, 5) != response(2, 5)
+
+
+def test_half_of_the_verdicts_are_yes() -> None:
+    yes = sum(truth(pair(f"1-{number}", criterion)) for number in range(64) for criterion in range(12))
+    assert 0.4 < yes / 768 < 0.6
+
+
+def test_faults_meet_every_contender_alike_and_another_attempt_may_go_well() -> None:
+    drawn = [fault(pair(f"1-{n}", c), 0) for n in range(64) for c in range(12)]
+    assert drawn == [fault(pair(f"77-{n}", c), 0) for n in range(64) for c in range(12)]
+    assert drawn != [fault(pair(f"1-{n}", c), 1) for n in range(64) for c in range(12)]
+    assert 0.005 < sum(one < 0.02 for one in drawn) / len(drawn) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("form", "yes", "no"),
+    [
+        ("yes-no", "yes", "no"),
+        ("verdicts", '"verdict": "yes"', '"verdict": "no"'),
+        ("grade", "GRADE: C", "GRADE: I"),
+        ("score", '"score": 1', '"score": 0'),
+    ],
+)
+def test_a_verdict_stands_in_the_form_that_the_model_is_named_for(form: Form, yes: str, no: str) -> None:
+    assert yes in verdict_text(form, 3, True)
+    assert no in verdict_text(form, 3, False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_server_gives_the_true_verdict_on_the_pair_that_it_finds_in_the_prompt(form: Form) -> None:
+    script = Script()
+    for number, criterion in ((0, 0), (3, 7), (9, 11)):
+        reply, judged = script.answer(body(number, criterion, form))
+        assert judged == pair(f"1-{number}", criterion)
+        assert said(reply) == verdict_text(form, criterion, truth(judged))
+
+
+def test_log_probabilities_come_where_they_are_asked_for() -> None:
+    script = Script()
+    with_them, judged = script.answer(body(logprobs=True, top_logprobs=20))
+    without, _ = script.answer(body())
+    assert with_them is not None
+    assert without is not None
+    assert judged is not None
+    tops = json.loads(with_them)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    assert [top["token"] for top in tops] == (["yes", "no"] if truth(judged) else ["no", "yes"])
+    assert "logprobs" not in json.loads(without)["choices"][0]
+
+
+def test_garbage_and_silence_are_no_verdicts_and_every_call_is_counted() -> None:
+    script = Script()
+    script.begin(replace(script.faults, garbage=1.0))
+    reply, judged = script.answer(body())
+    assert (said(reply), judged) == (GARBAGE, None)
+    script.faults = replace(script.faults, garbage=0.0, hang=1.0)
+    assert script.answer(body()) == (None, None)
+    told = script.counts()
+    assert (told["calls"], told["again"], told["answered"]) == (2, 1, [])
+
+
+def test_a_control_that_the_server_does_not_know_is_refused() -> None:
+    with pytest.raises(AssertionError, match="unknown"):
+        control(slow=1.0)
+
+
+def test_a_prompt_is_computed_but_for_the_blocks_that_came_before_it() -> None:
+    cache, shared = PrefixCache(), "a" * (3 * BLOCK)
+    assert cache.read(shared + "b" * BLOCK) == (4 * BLOCK // 4, 0)
+    assert cache.read(shared + "c" * BLOCK) == (4 * BLOCK // 4, 3 * BLOCK // 4)
+    assert cache.read("z" + shared) == ((3 * BLOCK + 1) // 4, 0)
+    cache.forget()
+    assert cache.read(shared) == (3 * BLOCK // 4, 0)
+
+
+BLOCKS = st.lists(st.sampled_from(["a" * BLOCK, "b" * BLOCK]), max_size=5).map("".join)
+
+
+@given(st.lists(st.builds(str.__add__, BLOCKS, st.text("c", max_size=BLOCK - 1)), max_size=6))
+def test_what_is_reused_is_the_longest_prefix_seen_in_whole_blocks(prompts: list[str]) -> None:
+    def common(one: str, other: str) -> int:
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+    cache = PrefixCache()
+    for place, prompt in enumerate(prompts):
+        longest = max((common(prompt, other) for other in prompts[:place]), default=0)
+        assert cache.read(prompt) == (len(prompt) // 4, longest // BLOCK * BLOCK // 4)
+
+
+async def test_every_criterion_of_every_response_is_asked_and_not_more_at_a_time_than_allowed() -> None:
+    asked: list[tuple[str, str]] = []
+    under_way = most = 0
+
+    async def ask(problems: str, text: str, criterion: str) -> Score:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        asked.append((text, criterion))
+        return float(criterion[:3] == "K01")
+
+    for timed in (False, True):
+        asked.clear()
+        took = await take(EachCall(SETTING, ask), Pass(5, 3, timed=timed), [])
+        assert took.scores == [[0.0, 1.0, 0.0]] * 3
+        assert sorted(asked) == sorted((response(5, n), c) for n in range(3) for c in criteria(3))
+        assert len(took.latencies) == (3 if timed else 0)
+    assert most == SETTING.in_flight
+
+
+async def test_a_pass_that_an_error_ends_says_so_and_leaves_no_call_behind() -> None:
+    under_way: set[str] = set()
+
+    async def ask(problems: str, text: str, criterion: str) -> Score:
+        under_way.add(criterion)
+        try:
+            await asyncio.sleep(0 if criterion.startswith("K00") else 3600)
+            raise RuntimeError("the server is gone")
+        finally:
+            under_way.remove(criterion)
+
+    took = await take(EachCall(SETTING, ask), Pass(5, 1), [])
+    assert took.broke == "RuntimeError: the server is gone"
+    await asyncio.sleep(0)
+    assert not under_way
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    port = unused_port()
+    command = [sys.executable, "-m", "benchmarks.peers.scripted_server", str(port)]
+    with running(command, dict(os.environ), f"http://127.0.0.1:{port}/health"):
+        yield f"http://127.0.0.1:{port}"
+
+
+async def test_the_server_goes_away_at_the_call_it_is_told_and_comes_back_with_its_counts(server: str) -> None:
+    async with httpx2.AsyncClient(base_url=server) as http:
+        await http.post("/control", content=control(restart_at=2, down_s=0.2))
+        url = "/v1/chat/completions"
+        assert (await http.post(url, content=body(1))).status_code == 200
+        with pytest.raises(httpx2.TransportError):
+            await http.post(url, content=body(2))
+        with pytest.raises(httpx2.ConnectError):
+            await http.post(url, content=body(2))
+        for _ in range(100):
+            try:
+                answer = await http.post(url, content=body(2))
+                break
+            except httpx2.TransportError:
+                await asyncio.sleep(0.05)
+        assert json.loads(answer.content)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        told = (await http.get("/counts")).json()
+    assert (told["calls"], told["again"], len(told["answered"])) == (3, 1, 2)
+
+
+async def test_a_contender_that_is_not_installed_is_not_here_and_says_what_to_do() -> None:
+    with pytest.raises(NotHere, match="make bench-peers"):
+        async with driver("/nowhere/bin/python", "gather", SETTING):
+            pass
+
+
+async def test_a_contender_that_cannot_start_is_not_here_and_its_last_words_say_why() -> None:
+    with pytest.raises(NotHere, match="No module named"):
+        async with driver(sys.executable, "nobody", SETTING):
+            pass
+
+
+def test_what_pip_cannot_install_is_skipped_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_this_pip(folder: Path, **_: bool) -> None:
+        python = folder / "bin/python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n', encoding="utf-8")
+        python.chmod(0o755)
+
+    (tmp_path / "nobody.txt").write_text("./there/is/no/such/folder\n", encoding="utf-8")
+    monkeypatch.setattr(install, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(install, "ENVIRONMENTS", tmp_path / "environments")
+    monkeypatch.setattr(install.venv, "create", with_this_pip)
+    install.main()
+    assert "SKIPPED nobody: ERROR" in capsys.readouterr().out
+    assert not (tmp_path / "environments/nobody/installed.txt").exists()

@@ -1,0 +1,80 @@
+"""Adjudge beside its peers: what became of each judgement, and the rows of figures."""
+
+from collections.abc import Sequence
+
+import pytest
+from benchmarks.peers import tables
+from benchmarks.peers.driving import Score, Took
+from benchmarks.peers.rounds import Fate, Turn
+from benchmarks.peers.tally import Tally, tally
+from benchmarks.peers.underneath import Counts
+from benchmarks.peers.worksheets import pair, truth
+
+
+def test_only_scores_that_the_server_gave_are_right() -> None:
+    yes, no = (next(c for c in range(12) if truth(pair("1-0", c)) is wanted) for wanted in (True, False))
+    scores: list[Score] = ["timeout"] * 12
+    scores[yes], scores[no] = 1.0, 1.0
+    took = Took(scores=[scores])
+    assert tally(took, 1, 12, {pair("1-0", yes), pair("1-0", no)}) == Tally(right=1, failed=10, made_up=1, lost=0)
+
+
+def test_a_zero_for_an_error_is_made_up_even_where_no_would_have_been_right() -> None:
+    took = Took(scores=[[float(truth(pair("1-0", c))) for c in range(12)]])
+    assert tally(took, 1, 12, set()).made_up == 12
+
+
+def test_what_a_broken_run_leaves_unsaid_is_lost() -> None:
+    assert tally(Took(broke="TimeoutError"), 1, 24, set()) == Tally(right=0, failed=0, made_up=0, lost=24)
+
+
+def turn(seconds: float, cpu_s: float, latencies: Sequence[float] = (), scored: int = 100) -> Turn:
+    """A contender's turn of 100 judgements."""
+    scores: list[list[Score]] = [[1.0] * scored + ["unreadable"] * (100 - scored)]
+    counts = Counts(calls=100, computed=8000, written=100, cpu_s=0.01)
+    return Turn(Took(seconds, cpu_s, scores), counts, Took(seconds / 4), Took(latencies=list(latencies)))
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    turns = {
+        "Adjudge": [turn(1.0, 0.5, [0.1, 0.2]), turn(2.0, 0.5, [0.1, 0.3])],
+        "other": [turn(3.0, 2.0), turn(4.0, 2.0)],
+    }
+    mine, other = tables.cost_rows(turns)
+    assert other["Adjudge: by the clock"] == "2.5 (2..3)"
+    assert other["per CPU second"] == "4 (4..4)"
+    assert mine["judgements/s"] == "75 (50..100)"
+    assert mine["p99 ms"] == pytest.approx(300, rel=0.1)
+    assert other["p99 ms"] is None
+
+
+def test_what_failed_counts_as_no_judgement() -> None:
+    turns = {"Adjudge": [turn(1.0, 0.5)], "other": [turn(1.0, 0.5, scored=50)], "none": [turn(1.0, 0.5, scored=0)]}
+    _, other, none = tables.cost_rows(turns)
+    assert (other["judgements/s"], other["per CPU second"]) == ("50 (50..50)", "2 (2..2)")
+    assert none["Adjudge: by the clock"] == "inf (inf..inf)"
+    assert [row["failed"] for row in tables.work_rows(turns)] == [0, 50, 100]
+
+
+def test_the_work_is_told_for_each_judgement() -> None:
+    (row,) = tables.work_rows({"other": [turn(1.0, 1.0), turn(2.0, 1.0)]})
+    assert (row["judgements"], row["calls"], row["computed"], row["written"]) == (200, 1.0, 80.0, 1.0)
+    assert row["second run"] == "4 (4..4)"
+
+
+def test_without_adjudge_there_are_no_ratios_to_it() -> None:
+    (row,) = tables.cost_rows({"other": [turn(1.0, 1.0)]})
+    assert row["per CPU second"] is None
+
+
+def test_fates_show_what_was_said_of_what_failed() -> None:
+    took = Took(seconds=2.0, scores=[["timeout", 1.0], ["parse", "timeout"]])
+    broken = Took(broke="APIConnectionError: gone")
+    first, second = tables.fault_rows(
+        {
+            "one": Fate(Tally(1, 3, 0, 0), Counts(calls=5, again=1), took),
+            "two": Fate(Tally(0, 0, 0, 4), Counts(calls=2), broken),
+        }
+    )
+    assert first["what was said"] == "parse 1, timeout 2"
+    assert (second["lost with the run"], second["what was said"]) == (4, "APIConnectionError")
