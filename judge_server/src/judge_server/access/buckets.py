@@ -1,0 +1,46 @@
+"""Token buckets: so many at once, and then so many a second."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+
+
+class Bucket:
+    """Holds up to `size`, filled at `per_second`; full at first. `clock` gives seconds."""
+
+    def __init__(self, size: float, per_second: float, clock: Callable[[], float]) -> None:
+        self.size, self.per_second = size, per_second
+        self._clock = clock
+        self._level = size
+        self._at = clock()
+
+    def take(self) -> float:
+        """Take one, and return 0; where there is none, take nothing and return the seconds until there is one."""
+        now = self._clock()
+        self._level = min(self.size, self._level + (now - self._at) * self.per_second)
+        self._at = now
+        if self._level >= 1.0:
+            self._level -= 1.0
+            return 0.0
+        return (1.0 - self._level) / self.per_second
+
+
+class Rates:
+    """Requests by project, each in a bucket as large as a minute's worth."""
+
+    def __init__(self, clock: Callable[[], float], most: int = 10_000) -> None:
+        self._clock = clock
+        self._most = most
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def wait_for(self, project_id: str, per_minute: int | None) -> int:
+        """Count a request; the whole seconds to come back after where it is one too many, else 0."""
+        if per_minute is None:
+            return 0
+        bucket = self._buckets.get(project_id)
+        if bucket is None or bucket.size != per_minute:
+            bucket = self._buckets[project_id] = Bucket(per_minute, per_minute / 60.0, self._clock)
+        self._buckets.move_to_end(project_id)
+        while len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return math.ceil(bucket.take())

@@ -1,0 +1,131 @@
+"""The gate: from the header `Authorization` to whom a request is for, and whether there is room for it.
+
+A key that is unknown and one whose secret is wrong are answered alike. That a key was revoked or has expired is said
+only to who has its secret.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from judge_server.access.buckets import Rates
+from judge_server.access.identity import KEYLESS, Identity
+from judge_server.access.keys import NO_DIGEST, fits, id_of
+from judge_server.access.known import KnownKeys
+from judge_server.access.metrics import AccessMetrics
+from judge_server.access.usage import Usage
+from judge_server.errors import Forbidden, RateLimited, Unauthorized
+from judge_server.ports import KeyRing
+
+log = logging.getLogger("adjudge")
+
+_FLUSH_S = 2.0
+_FLUSHES_A_LOOK = 5
+_BEARER = "bearer "
+_HOW = "send the header Authorization: Bearer adj_…, or give the client api_key"
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Gate:
+    """Lets requests in.
+
+    Args:
+        ring: the keys.
+        required: every request needs a key; else those without one are for the project `default` and may do anything.
+        open_metrics: metrics need no key even so.
+        clock: gives seconds.
+        now: gives the moment (UTC).
+        passes: whom something other than a key is for, where it is one of our workers' passes.
+    """
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        *,
+        required: bool,
+        open_metrics: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = _utc_now,
+        passes: Callable[[str], Awaitable[Identity | None]] | None = None,
+    ) -> None:
+        self._ring = ring
+        self._passes = passes
+        self.required = required
+        self.open_metrics = open_metrics or not required
+        self.metrics = AccessMetrics()
+        self.usage = Usage(ring, clock, now, self.metrics)
+        self._keys = KnownKeys(ring, clock)
+        self._rates = Rates(clock)
+        self._now = now
+
+    async def identify(self, authorization: str | None) -> Identity:
+        """Whom a request is for, by its header.
+
+        Raises:
+            Unauthorized: there is no key where one is needed, or one that opens nothing.
+            RateLimited, NotReady: it cannot be looked up now.
+        """
+        try:
+            return await self._identity((authorization or "").strip())
+        except Unauthorized:
+            self.metrics.refused("", "no key")
+            raise
+
+    async def _identity(self, given: str) -> Identity:
+        text = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
+        if text is not None and self._passes is not None and (identity := await self._passes(text)) is not None:
+            return identity
+        if text is None or not text.startswith("adj_"):
+            if self.required:
+                raise Unauthorized(f"This needs an API key: {_HOW}.")
+            return KEYLESS
+        key_id = id_of(text)
+        known = None if key_id is None else await self._keys.find(key_id)
+        if not fits(text, NO_DIGEST if known is None else known.digest) or known is None:
+            raise Unauthorized(f"This is no key of this service; check that it is whole: {_HOW}.")
+        state = known.key.state_at(self._now())
+        if state != "usable":
+            raise Unauthorized(f"This key is {state}; ask whoever keeps this service for another.")
+        self.usage.key_used(known.key.id)
+        return Identity.of(known.key, known.limits)
+
+    def admit(self, identity: Identity) -> None:
+        """Count a request; raises `RateLimited` where its project has had too many."""
+        wait = self._rates.wait_for(identity.project_id, identity.limits.requests_per_minute)
+        if wait:
+            self.metrics.refused(identity.project_id, "rate")
+            raise RateLimited(
+                f"project {identity.project_id} may send {identity.limits.requests_per_minute} requests a minute; "
+                f"come back in {wait} s",
+                retry_after_s=wait,
+            )
+
+    async def run(self) -> None:
+        """Keep what is used and show the limits there are, until cancelled; then keep it once more."""
+        try:
+            while True:
+                await self._show_limits()
+                for _ in range(_FLUSHES_A_LOOK):
+                    await asyncio.sleep(_FLUSH_S)
+                    await self.usage.flush()
+        finally:
+            await self.usage.flush()
+
+    async def _show_limits(self) -> None:
+        try:
+            self.metrics.limits(await self._ring.projects())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what keeps the counts
+            log.warning("the limits of projects cannot be read (%s: %s)", type(error).__name__, error)
+
+
+def insist(identity: Identity, scope: str) -> None:
+    """Raise `Forbidden`, naming the scope, where an identity does not open it."""
+    if scope not in identity.opens:
+        raise Forbidden(
+            f"This key does not have the scope {scope!r}; make one that has: adjudge keys create --scope {scope}"
+        )

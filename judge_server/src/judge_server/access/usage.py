@@ -1,0 +1,143 @@
+"""What projects use, counted here and brought into the store every few seconds; and whether a budget is spent.
+
+Counts of the last seconds are lost where the process is killed. A budget is checked before a request and counted after
+it, so what is on its way when a budget ends is still judged.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal
+
+from judge_server.access.identity import Identity
+from judge_server.access.metrics import AccessMetrics
+from judge_server.errors import BudgetExhausted, NotReady
+from judge_server.ports import KeyRing
+from trainer_client.wire.tenants import UsedTokens
+
+log = logging.getLogger("adjudge")
+
+FRESH_S = 5.0
+"""How long what the store said of a project's use is believed; other processes use it up meanwhile."""
+
+_PATIENCE_S = 5.0
+_LAST_USE_S = 60.0
+
+
+class Usage:
+    """Counts by project and day. `clock` gives seconds, `now` the moment (UTC)."""
+
+    def __init__(
+        self, ring: KeyRing, clock: Callable[[], float], now: Callable[[], datetime], metrics: AccessMetrics
+    ) -> None:
+        self._ring = ring
+        self._metrics = metrics
+        self._clock = clock
+        self._now = now
+        self._requests: Counter[tuple[str, date]] = Counter()
+        self._tokens: Counter[tuple[str, date]] = Counter()
+        self._stored: dict[tuple[str, date], tuple[float, UsedTokens]] = {}
+        self._used_keys: dict[str, datetime] = {}
+        self._last_kept: dict[str, datetime] = {}
+
+    def count(self, project_id: str, tokens: int) -> None:
+        """A request of a project was judged, and the engine computed so many prompt tokens for it."""
+        self._metrics.used(project_id, tokens)
+        self._requests[project_id, self._today()] += 1
+        self._tokens[project_id, self._today()] += tokens
+
+    def key_used(self, key_id: str) -> None:
+        """A key was used now; kept to the minute."""
+        now = self._now()
+        if (kept := self._last_kept.get(key_id)) is None or (now - kept).total_seconds() >= _LAST_USE_S:
+            self._used_keys[key_id] = self._last_kept[key_id] = now
+
+    async def check_budget(self, identity: Identity) -> None:
+        """Refuse where a budget of the project is spent.
+
+        Raises:
+            BudgetExhausted: it is; says when it begins anew.
+            NotReady: the store was never able to tell.
+        """
+        limits, project_id, today = identity.limits, identity.project_id, self._today()
+        if limits.tokens_per_day is None and limits.tokens_total is None:
+            return
+        used = await self.used(project_id)
+        if limits.tokens_total is not None and self._spent(project_id, "total", limits.tokens_total, used.ever):
+            raise BudgetExhausted(
+                f"project {project_id} has used the {limits.tokens_total} prompt tokens it may use in all; whoever "
+                f"keeps this service can give it more: adjudge projects limits {project_id} --tokens-total N"
+            )
+        if limits.tokens_per_day is not None and self._spent(project_id, "day", limits.tokens_per_day, used.on_day):
+            midnight = datetime.combine(today + timedelta(days=1), time(), UTC)
+            raise BudgetExhausted(
+                f"project {project_id} has used the {limits.tokens_per_day} prompt tokens it may use a day; the next "
+                f"day begins at {midnight:%Y-%m-%dT%H:%MZ}",
+                retry_after_s=int((midnight - self._now()).total_seconds()) + 1,
+            )
+
+    async def used(self, project_id: str) -> UsedTokens:
+        """The prompt tokens computed for a project today and ever, as far as this process knows.
+
+        Raises:
+            NotReady: the store was never able to tell.
+        """
+        today = self._today()
+        stored = await self._used(project_id, today)
+        ever = sum(tokens for (project, _), tokens in self._tokens.items() if project == project_id)
+        return UsedTokens(stored.on_day + self._tokens[project_id, today], stored.ever + ever)
+
+    async def flush(self) -> None:
+        """Bring what was counted into the store; what cannot be brought there now waits for the next time."""
+        keys, self._used_keys = self._used_keys, {}
+        counted = [(*place, requests, self._tokens[place]) for place, requests in self._requests.items()]
+        try:
+            if keys:
+                await self._ring.keys_used(keys)
+                keys = {}
+            for day in {day for _, day, _, _ in counted}:
+                used = {project: (requests, tokens) for project, at, requests, tokens in counted if at == day}
+                await self._ring.add_usage(day, used)
+                for project_id, (requests, tokens) in used.items():
+                    self._brought(project_id, day, requests, tokens)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what brings the next counts
+            self._used_keys = keys | self._used_keys
+            log.warning("what projects used cannot be kept now (%s: %s)", type(error).__name__, error)
+
+    def _brought(self, project_id: str, day: date, requests: int, tokens: int) -> None:
+        place = (project_id, day)
+        self._requests[place] -= requests
+        self._tokens[place] -= tokens
+        if not self._requests[place]:
+            del self._requests[place], self._tokens[place]
+        if place in self._stored:
+            at, stored = self._stored[place]
+            self._stored[place] = (at, UsedTokens(stored.on_day + tokens, stored.ever + tokens))
+
+    async def _used(self, project_id: str, today: date) -> UsedTokens:
+        at, stored = self._stored.get((project_id, today), (float("-inf"), None))
+        if stored is not None and self._clock() - at < FRESH_S:
+            return stored
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                read = await self._ring.used_tokens(project_id, today)
+        except Exception as error:
+            if stored is None:
+                message = "What the project has used cannot be read now: the store does not answer."
+                raise NotReady(message, retry_after_s=2) from error
+            log.warning("what projects used cannot be read (%s: %s)", type(error).__name__, error)
+            return stored
+        self._stored = {place: kept for place, kept in self._stored.items() if place[1] == today}
+        self._stored[project_id, today] = (self._clock(), read)
+        return read
+
+    def _spent(self, project_id: str, budget: Literal["day", "total"], limit: int, used: int) -> bool:
+        self._metrics.left(project_id, budget, limit - used)
+        if used >= limit:
+            self._metrics.refused(project_id, "budget")
+        return used >= limit
+
+    def _today(self) -> date:
+        return self._now().astimezone(UTC).date()

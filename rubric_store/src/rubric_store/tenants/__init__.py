@@ -1,0 +1,1 @@
+"""Projects, their API keys, their limits and what they used, and who changed what."""

@@ -1,0 +1,217 @@
+"""Projects, API keys, what was used and who changed what, on SQLite or PostgreSQL.
+
+Knows rows. Refuses to know what a key looks like, how a request carries it, or what a scope opens: it is given a key's
+id and the digest of its text, and never the text.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Row, Select, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rubric_store.connected import Connected
+from rubric_store.tenants import audit
+from rubric_store.tenants.tables import api_keys, project_usage, projects
+from trainer_client.wire.tenants import (
+    PROJECT_NAME,
+    ApiKey,
+    AuditEntry,
+    KnownKey,
+    Limits,
+    Project,
+    UsedTokens,
+)
+
+_LIMITS = [projects.c[name] for name in Limits.model_fields]
+_KEY = [api_keys.c[name] for name in ApiKey.model_fields if name != "id"]
+
+
+class TenantStore(Connected):
+    """Projects and their keys; arguments and errors of the constructor are those of `RubricStore`."""
+
+    async def create_project(self, project_id: str, limits: Limits = Limits()) -> Project:  # noqa: B008 - frozen
+        """Add a project.
+
+        Raises:
+            ValueError: no project may be called this, or there is one already.
+        """
+        check_project(project_id)
+        made = Project(id=project_id, created_at=datetime.now(UTC), limits=limits)
+        async with self._writer.begin() as connection:
+            row = {"project_id": project_id, "created_at": made.created_at, **limits.model_dump()}
+            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            added = make(projects).values(row).on_conflict_do_nothing().returning(projects.c.project_id)
+            if (await connection.execute(added)).one_or_none() is None:
+                raise ValueError(f"there is a project {project_id!r} already")
+            await self._note(
+                connection, project_id, "project.created", project_id, None, limits.model_dump_json(exclude_none=True)
+            )
+        return made
+
+    async def project(self, project_id: str) -> Project | None:
+        """A project; None where there is none of that name."""
+        rows = await self._read(_projects().where(projects.c.project_id == project_id))
+        return _project(rows[0]) if rows else None
+
+    async def projects(self) -> list[Project]:
+        """Every project, by name."""
+        return [_project(row) for row in await self._read(_projects().order_by(projects.c.project_id))]
+
+    async def set_limits(self, project_id: str, limits: Limits) -> Project:
+        """Give a project these limits in place of those it has.
+
+        Raises:
+            LookupError: there is no such project.
+        """
+        async with self._writer.begin() as connection:
+            before = await _locked(connection, project_id)
+            this = projects.c.project_id == project_id
+            await connection.execute(update(projects).where(this).values(**limits.model_dump()))
+            said = (before.limits.model_dump_json(exclude_none=True), limits.model_dump_json(exclude_none=True))
+            await self._note(connection, project_id, "limits.changed", project_id, *said)
+        return before.model_copy(update={"limits": limits})
+
+    async def add_key(
+        self,
+        project_id: str,
+        key_id: str,
+        digest: bytes,
+        *,
+        scopes: Sequence[str],
+        label: str = "",
+        expires_at: datetime | None = None,
+    ) -> ApiKey:
+        """Keep a new key.
+
+        Raises:
+            LookupError: there is no such project.
+            sqlalchemy.exc.IntegrityError: there is a key with this id.
+        """
+        key = ApiKey(
+            id=key_id,
+            project_id=project_id,
+            scopes=tuple(scopes),
+            label=label,
+            created_at=datetime.now(UTC),
+            expires_at=expires_at,
+        )
+        async with self._writer.begin() as connection:
+            await _locked(connection, project_id)
+            kept = {name: getattr(key, name) for name in ApiKey.model_fields if name != "id"}
+            row = {**kept, "key_id": key_id, "secret_digest": digest, "scopes": list(scopes)}
+            await connection.execute(insert(api_keys).values(row))
+            await self._note(connection, project_id, "key.created", key_id, None, " ".join(scopes))
+        return key
+
+    async def keys(self, project_id: str | None = None) -> list[ApiKey]:
+        """Every key of a project, or of all, the oldest first."""
+        listed = _keys().order_by(api_keys.c.created_at, api_keys.c.key_id)
+        if project_id is not None:
+            listed = listed.where(api_keys.c.project_id == project_id)
+        return [_key(row) for row in await self._read(listed)]
+
+    async def find_key(self, key_id: str) -> KnownKey | None:
+        """A key by its id, usable or not; None where there is none."""
+        found = select(*_KEY, api_keys.c.key_id.label("id"), api_keys.c.secret_digest, *_LIMITS)
+        rows = await self._read(found.join_from(api_keys, projects).where(api_keys.c.key_id == key_id))
+        return KnownKey(_key(rows[0]), rows[0].secret_digest, _limits(rows[0])) if rows else None
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        """Have a key open nothing any more, for good; one that is revoked stays as it is.
+
+        Raises:
+            LookupError: there is no such key.
+        """
+        async with self._writer.begin() as connection:
+            this = api_keys.c.key_id == key_id
+            row = (await connection.execute(_keys().where(this).with_for_update())).one_or_none()
+            if row is None:
+                raise LookupError(f"there is no key {key_id!r}; adjudge keys list shows those there are")
+            key = _key(row)
+            if key.revoked_at is not None:
+                return key
+            at = datetime.now(UTC)
+            await connection.execute(update(api_keys).where(this).values(revoked_at=at))
+            await self._note(connection, key.project_id, "key.revoked", key_id, " ".join(key.scopes), None)
+        return key.model_copy(update={"revoked_at": at})
+
+    async def keys_used(self, moments: Mapping[str, datetime]) -> None:
+        """Keep when keys were last used; a moment before the one that is kept changes nothing."""
+        async with self._writer.begin() as connection:
+            for key_id, at in sorted(moments.items()):
+                earlier = api_keys.c.last_used_at.is_(None) | (api_keys.c.last_used_at < at)
+                used = update(api_keys).where(api_keys.c.key_id == key_id, earlier)
+                await connection.execute(used.values(last_used_at=at))
+
+    async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
+        """Count requests and prompt tokens of a day, by project; those of a project that is not there count nowhere."""
+        async with self._writer.begin() as connection:
+            there = {row.project_id for row in await connection.execute(select(projects.c.project_id))}
+            rows = [
+                {"project_id": project_id, "day": day, "requests": requests, "tokens": tokens}
+                for project_id, (requests, tokens) in sorted(used.items())
+                if project_id in there
+            ]
+            if not rows:
+                return
+            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            add = make(project_usage).values(rows)
+            sums = {name: project_usage.c[name] + add.excluded[name] for name in ("requests", "tokens")}
+            await connection.execute(add.on_conflict_do_update(index_elements=["project_id", "day"], set_=sums))
+
+    async def used_tokens(self, project_id: str, day: date) -> UsedTokens:
+        """The prompt tokens computed for a project on a day, and ever."""
+        mine = project_usage.c.project_id == project_id
+        on_day = func.coalesce(func.sum(project_usage.c.tokens).filter(project_usage.c.day == day), 0)
+        ever = func.coalesce(func.sum(project_usage.c.tokens), 0)
+        (row,) = await self._read(select(on_day.label("on_day"), ever.label("ever")).where(mine))
+        return UsedTokens(int(row.on_day), int(row.ever))
+
+    async def audit(
+        self, project_id: str | None = None, *, subject: str | None = None, limit: int = 100
+    ) -> list[AuditEntry]:
+        """The newest changes of a project, or of all, the newest first; those of one subject where it is given."""
+        rows = await self._read(audit.newest(project_id, subject=subject, limit=limit))
+        return [AuditEntry.model_validate(dict(row._mapping)) for row in rows]
+
+
+def check_project(project_id: str) -> None:
+    """Raise `ValueError` for a name that no project may have."""
+    try:
+        PROJECT_NAME.validate_python(project_id)
+    except ValidationError:
+        raise ValueError(
+            f"{project_id[:64]!r} cannot name a project; use lower-case letters, digits, '.', '_' and '-', beginning "
+            "with a letter or a digit, at most 64 characters"
+        ) from None
+
+
+async def _locked(connection: AsyncConnection, project_id: str) -> Project:
+    row = (await connection.execute(_projects().where(projects.c.project_id == project_id).with_for_update())).first()
+    if row is None:
+        raise LookupError(f"there is no project {project_id!r}; make it first: adjudge projects create {project_id}")
+    return _project(row)
+
+
+def _projects() -> Select[Any]:
+    return select(projects.c.project_id.label("id"), projects.c.created_at, *_LIMITS)
+
+
+def _keys() -> Select[Any]:
+    return select(*_KEY, api_keys.c.key_id.label("id"))
+
+
+def _project(row: Row[Any]) -> Project:
+    return Project(id=row.id, created_at=row.created_at, limits=_limits(row))
+
+
+def _limits(row: Row[Any]) -> Limits:
+    return Limits.model_validate({name: row._mapping[name] for name in Limits.model_fields})
+
+
+def _key(row: Row[Any]) -> ApiKey:
+    return ApiKey.model_validate({name: row._mapping[name] for name in ApiKey.model_fields})
