@@ -1,6 +1,7 @@
 """Operations as tasks of this event loop, some at a time, kept in files that the next process goes on from."""
 
 import asyncio
+import hashlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,11 +14,9 @@ from pydantic import JsonValue
 from judge_server.operations.job import Job, JobContext, JobFailed
 from judge_server.operations.records import OperationFiles, read_page
 from judge_server.ports.operations import Operation, OperationKind, OperationProgress, ResultPage, UnknownOperation
+from trainer_client.wire.operations import MOST_RESULTS
 
 log = logging.getLogger("adjudge")
-
-MOST_RESULTS = 1000
-"""Results a page may have."""
 
 
 def _now() -> datetime:
@@ -63,14 +62,19 @@ class InProcessOperations:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def submit(self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue]) -> Operation:
-        """Queue an operation; it is kept when this returns."""
+    async def submit(
+        self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue], *, submission: str | None = None
+    ) -> Operation:
+        """Queue an operation; it is kept when this returns. Its `submission` names its folder."""
         job = self._jobs.get(kind)
         if job is None:
             raise ValueError(f"{kind} cannot be run here; there are {', '.join(self._jobs) or 'no operations'}")
         job.check(dict(request))
+        given = secrets.token_hex(8) if submission is None else hashlib.sha256(submission.encode()).hexdigest()[:16]
+        if (known := self._operations.get(f"op-{given}")) is not None:
+            return known
         operation = Operation(
-            id=f"op-{secrets.token_hex(8)}",
+            id=f"op-{given}",
             project_id=project_id,
             kind=kind,
             request=dict(request),
@@ -126,6 +130,14 @@ class InProcessOperations:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        return await self.get(project_id, operation_id)
+
+    async def retry(self, project_id: str, operation_id: str) -> Operation:
+        """Go on with one that failed or was cancelled, where its job left off."""
+        operation = await self.get(project_id, operation_id)
+        if operation.state in ("failed", "cancelled"):
+            self._change(operation_id, state="queued", problem=None, ended_at=None, tries=operation.tries + 1)
+            self._begin(operation_id)
         return await self.get(project_id, operation_id)
 
     def _begin(self, operation_id: str) -> None:

@@ -1,0 +1,123 @@
+"""The `Operations` port over a store and a queue: operations in chunks, which any process may work on."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from judge_server.operations.feeder import Feeder
+from judge_server.operations.kind import Kind, OperationRefused
+from judge_server.ports.operations import Operation, OperationKind, OperationStore, ResultPage, UnknownOperation
+from trainer_client.wire.operation_rows import NewOperation
+from trainer_client.wire.operations import MOST_RESULTS, OperationRequest
+from trainer_client.wire.problems import field_errors
+
+LOOK_EVERY_S = 0.5
+"""Seconds between looks at an operation that is followed."""
+
+MOST_LISTED = 500
+
+T = TypeVar("T")
+
+_REQUEST: TypeAdapter[Any] = TypeAdapter(OperationRequest)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ChunkedOperations:
+    """Keeps operations and has them announced; whoever takes chunks from the queue does the work."""
+
+    def __init__(
+        self,
+        store: OperationStore,
+        kinds: Mapping[OperationKind, Kind],
+        feeder: Feeder,
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+        now: Callable[[], datetime] = _now,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._feeder = feeder
+        self._look_every_s = look_every_s
+        self._now = now
+        self._sleep = sleep
+
+    async def submit(
+        self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue], *, submission: str | None = None
+    ) -> Operation:
+        """Keep an operation, split into chunks; it is kept when this returns, and begins when a worker is free.
+
+        Raises:
+            ValueError: the request is none of its kind, or cannot be run here.
+            ConnectionError: the store cannot be reached.
+        """
+        runs = self._kinds.get(kind)
+        if runs is None:
+            raise OperationRefused(f"{kind} cannot be run here; there are {', '.join(self._kinds)}")
+        try:
+            read = _REQUEST.validate_python({**request, "kind": kind})
+        except ValidationError as error:
+            first = field_errors(error.errors())[0]
+            raise ValueError(f"{first.field}: {first.message}") from None
+        kept, chunks = await runs.split(project_id, read)
+        new = NewOperation(
+            id=f"op-{secrets.token_hex(8)}",
+            project_id=project_id,
+            kind=kind,
+            request=kept,
+            chunks=chunks,
+            created_at=self._now(),
+            submission=submission,
+            finishes=runs.finishes,
+        )
+        operation = await self._store.create(new)
+        await self._feeder.feed()
+        return operation
+
+    async def get(self, project_id: str, operation_id: str) -> Operation:
+        """The operation as it stands."""
+        return _known(await self._store.get(project_id, operation_id), operation_id)
+
+    async def list(self, project_id: str) -> tuple[Operation, ...]:
+        """The project's newest operations, the newest first."""
+        return await self._store.list(project_id, MOST_LISTED)
+
+    async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
+        """The operation each time it is seen to have changed, until it has ended."""
+        while True:
+            operation = await self.get(project_id, operation_id)
+            if operation.revision > after:
+                after = operation.revision
+                yield operation
+            if operation.ended:
+                return
+            await self._sleep(self._look_every_s)
+
+    async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
+        """A page of what was made so far."""
+        if not 1 <= limit <= MOST_RESULTS or after < 0:
+            raise ValueError(f"a page holds 1 to {MOST_RESULTS} results, after 0 or more")
+        return _known(await self._store.results(project_id, operation_id, after=after, limit=limit), operation_id)
+
+    async def cancel(self, project_id: str, operation_id: str) -> Operation:
+        """End it where it is; workers learn of it when they next renew their leases."""
+        return _known(await self._store.cancel(project_id, operation_id, self._now()), operation_id)
+
+    async def retry(self, project_id: str, operation_id: str) -> Operation:
+        """Go on with what failed or was cancelled."""
+        operation = _known(await self._store.retry(project_id, operation_id), operation_id)
+        await self._feeder.feed()
+        return operation
+
+
+def _known(found: T | None, operation_id: str) -> T:
+    if found is None:
+        raise UnknownOperation(f"there is no operation {operation_id}")
+    return found

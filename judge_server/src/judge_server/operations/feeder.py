@@ -1,0 +1,83 @@
+"""Announces chunks that are to be done: those of new operations, and those whose worker or announcement was lost.
+
+Any number of processes may do this at once, for the store gives each chunk to one of them. Nothing is ever forgotten:
+what a broker lost with its memory is announced again as soon as its queue is seen to be empty.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from judge_server.ports.operations import ChunkQueue, OperationStore
+
+log = logging.getLogger("adjudge")
+
+WINDOW = 256
+"""Announcements that may wait: enough for any number of workers, and few enough to repeat all of them."""
+
+FEED_EVERY_S = 2.0
+REPEAT_AFTER_S = 5.0
+"""How long a chunk may be announced and taken by nobody, while the queue is empty, before it is announced again."""
+
+PURGE_EVERY_S = 3600.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Feeder:
+    """Keeps a queue fed from a store."""
+
+    def __init__(
+        self,
+        store: OperationStore,
+        queue: ChunkQueue,
+        *,
+        repeat_after_s: float = REPEAT_AFTER_S,
+        now: Callable[[], datetime] = _now,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._repeat_after = timedelta(seconds=repeat_after_s)
+        self._now = now
+        self._sleep = sleep
+        self._purged: datetime | None = None
+
+    async def feed(self) -> int:
+        """Announce what there is room for; how many chunks. What cannot be reached now is left for the next time."""
+        try:
+            waiting = await self._queue.waiting()
+            if waiting >= WINDOW:
+                return 0
+            now = self._now()
+            lost = now - self._repeat_after if waiting == 0 else None
+            refs = await self._store.due(now, WINDOW - waiting, announced_before=lost)
+            await self._queue.put(refs)
+        except ConnectionError as error:
+            log.warning("operations wait, for their queue or store cannot be reached: %s", error)
+            return 0
+        return len(refs)
+
+    async def run(self, every_s: float = FEED_EVERY_S) -> None:
+        """Feed until cancelled, and now and then have the store forget what has expired. Nothing else ends it."""
+        while True:
+            try:
+                await self.feed()
+                await self._purge()
+            except Exception:
+                log.exception("operations could not be announced; looking again")
+            await self._sleep(every_s)
+
+    async def _purge(self) -> None:
+        now = self._now()
+        if self._purged is not None and (now - self._purged).total_seconds() < PURGE_EVERY_S:
+            return
+        self._purged = now
+        try:
+            if gone := await self._store.purge(now):
+                log.info("%d operations have expired and are deleted", gone)
+        except ConnectionError as error:
+            log.warning("expired operations cannot be deleted now: %s", error)

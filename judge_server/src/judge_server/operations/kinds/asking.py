@@ -1,0 +1,94 @@
+"""What kinds share that ask the judge over HTTP: groups in chunks, and what an answer or an error means for a chunk."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from pydantic import JsonValue
+
+from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
+from judge_server.ports import RubricSource
+from judge_server.rubrics import find_rubric
+from trainer_client import AsyncClient
+from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
+from trainer_client.wire import Group, RubricContent, Verdict
+from trainer_client.wire.operation_rows import NewChunk
+
+CHUNK_RESPONSES = 32
+"""Responses of a chunk: some seconds of a judge's time, so that little is lost with a worker. Groups stay whole."""
+
+PASSING = frozenset({"timeout", "engine", "overloaded"})
+"""Kinds of failed verdicts that another attempt may mend."""
+
+_OF_A_PROXY = frozenset({429, 502, 503, 504})
+"""What stands between a worker and its service answers so while the service is away."""
+
+ClientFor = Callable[[str], AsyncClient]
+"""A client of the service that asks on behalf of a project, to be closed by who got it."""
+
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+class Pins:
+    """What references stand for now, as references to a version, each looked up once."""
+
+    def __init__(self, rubrics: RubricSource, project_id: str) -> None:
+        self._rubrics = rubrics
+        self._project_id = project_id
+        self._known: dict[str, str] = {}
+
+    async def of(self, rubric: RubricContent | str | None) -> RubricContent | str | None:
+        """A rubric that stays what it is; raises `UnknownRubric`."""
+        if not isinstance(rubric, str):
+            return rubric
+        if rubric not in self._known:
+            self._known[rubric] = (await find_rubric(self._rubrics, self._project_id, rubric)).reference
+        return self._known[rubric]
+
+
+async def in_chunks(groups: Sequence[GroupT], pins: Pins) -> list[NewChunk]:
+    """Groups in chunks of about `CHUNK_RESPONSES` responses; each body has the groups and the index of the first."""
+    groups = [
+        group if not isinstance(group.rubric, str) else group.model_copy(update={"rubric": await pins.of(group.rubric)})
+        for group in groups
+    ]
+    cut: list[list[GroupT]] = [[]]
+    responses = 0
+    for group in groups:
+        if cut[-1] and responses + len(group.responses) > CHUNK_RESPONSES:
+            cut.append([])
+            responses = 0
+        cut[-1].append(group)
+        responses += len(group.responses)
+    first, chunks = 0, []
+    for some in cut:
+        written: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in some]
+        chunks.append(NewChunk(len(some), {"first": first, "groups": written}))
+        first += len(some)
+    return chunks
+
+
+def may_pass(verdicts: Iterable[Verdict]) -> str | None:
+    """What to say of verdicts that failed and that another attempt may mend; None where there are none."""
+    passing = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in PASSING]
+    if not passing:
+        return None
+    return f"{len(passing)} verdicts failed, for example: {passing[0].kind}: {passing[0].detail}"
+
+
+@asynccontextmanager
+async def asking() -> AsyncIterator[None]:
+    """Turn the client's errors into what they mean for a chunk.
+
+    A service that is away, overloaded or not ready is waited for, however long that takes. A request it refuses is
+    refused for good. All else may be tried again some times.
+    """
+    try:
+        yield
+    except (ConnectionFailed, NotReady, Overloaded, BudgetExhausted) as error:
+        raise ServiceAway(str(error)) from error
+    except AdjudgeError as error:
+        if error.problem is None and error.status in _OF_A_PROXY:
+            raise ServiceAway(str(error)) from error
+        refused = error.status is not None and 400 <= error.status < 500 and not error.retryable
+        raise (ChunkFailed if refused else ChunkUndone)(str(error)) from error

@@ -1,0 +1,124 @@
+"""Evaluating a judge: its verdicts on labelled groups, and at the end how far they agree with the labels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, JsonValue
+
+from judge_server.operations.kind import ChunkUndone
+from judge_server.operations.kinds.asking import ClientFor, Pins, asking, in_chunks, may_pass
+from judge_server.ports import OperationStore, RubricSource
+from trainer_client.measures import agreement_rate, cohen_kappa
+from trainer_client.wire import VerdictRequest
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk
+from trainer_client.wire.operations import CHUNK_DEADLINE_S, MOST_RESULTS, EvaluateOperation
+
+SATISFIED = 0.5
+"""The least score of a verdict that says yes."""
+
+MOST_CRITERIA = 200
+"""Criteria that a summary has figures of by themselves; above that it has those of all of them alone."""
+
+
+class EvaluateKind:
+    """Judges labelled groups through a client of the service.
+
+    A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: of each labelled criterion
+    of each response its `label`, `score` and `probability`. The summary compares them.
+    """
+
+    finishes = True
+
+    def __init__(self, client_for: ClientFor, rubrics: RubricSource, store: OperationStore) -> None:
+        self._client_for = client_for
+        self._rubrics = rubrics
+        self._store = store
+
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """Options apart from groups, and those in chunks; rubrics are pinned."""
+        assert isinstance(request, EvaluateOperation)
+        pins = Pins(self._rubrics, project_id)
+        options = request.model_dump(mode="json", exclude={"groups", "kind"}, exclude_unset=True)
+        if isinstance(request.rubric, str):
+            options["rubric"] = await pins.of(request.rubric)
+        return options, await in_chunks(request.groups, pins)
+
+    async def run(self, work: ChunkWork) -> ChunkOutcome:
+        """Judge a chunk, or compare all there is."""
+        if work.body is None:
+            return ChunkOutcome(summary=await self._summary(work.ref))
+        groups = [dict(group) for group in work.body["groups"]]
+        labels = [group.pop("labels") for group in groups]
+        defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
+        request = VerdictRequest.model_validate({**defaults, **work.request, "groups": groups})
+        async with asking(), self._client_for(work.ref.project_id) as client:
+            answer = await client.send_verdicts(request)
+        problem = may_pass(v for group in answer.groups for response in group.responses for v in response.verdicts)
+        if problem is not None and not work.last_attempt:
+            raise ChunkUndone(problem, ChunkOutcome(usage=answer.usage))
+        fingerprint = None if answer.judge is None else answer.judge.fingerprint
+        results: list[dict[str, Any]] = []
+        for index, (group, wanted) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
+            verdicts: list[dict[str, Any]] = [
+                {"response": place, "criterion": v.criterion, "label": of_it[v.criterion]}
+                | {"score": v.score, "probability": v.probability}
+                for place, (response, of_it) in enumerate(zip(group.responses, wanted, strict=True))
+                for v in response.verdicts
+                if v.criterion in of_it
+            ]
+            results.append({"index": index, "id": group.id, "fingerprint": fingerprint, "verdicts": verdicts})
+        failed = sum(any(v["score"] is None for v in result["verdicts"]) for result in results)
+        return ChunkOutcome(results, answer.usage, {"failed": failed})
+
+    async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
+        verdicts: list[dict[str, Any]] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MOST_RESULTS)
+            if page is None:
+                break
+            verdicts += [verdict for result in page.results for verdict in result["verdicts"]]  # type: ignore[union-attr,misc]
+            after = page.next_after if page.results else None
+        return summary_of(verdicts)
+
+
+def summary_of(verdicts: Sequence[dict[str, Any]]) -> dict[str, JsonValue]:
+    """Figures over all labelled verdicts, and by criterion where those are not too many."""
+    criteria = sorted({verdict["criterion"] for verdict in verdicts})
+    by_criterion: dict[str, JsonValue] = {}
+    if len(criteria) <= MOST_CRITERIA:
+        for criterion in criteria:
+            by_criterion[criterion] = _figures([one for one in verdicts if one["criterion"] == criterion])
+    return {**_figures(verdicts), "criteria": by_criterion}
+
+
+def _figures(verdicts: Sequence[dict[str, Any]]) -> dict[str, JsonValue]:
+    judged = [one for one in verdicts if one["score"] is not None]
+    said = [one["score"] >= SATISFIED for one in judged]
+    labels = [one["label"] for one in judged]
+    figures: dict[str, JsonValue] = {
+        "verdicts": len(judged),
+        "failed": len(verdicts) - len(judged),
+        "accuracy": agreement_rate(said, labels),
+        "kappa": cohen_kappa(said, labels),
+        "auroc": auroc([one["score"] if one["probability"] is None else one["probability"] for one in judged], labels),
+        "yes_labels": sum(labels),
+        "yes_verdicts": sum(said),
+    }
+    return figures
+
+
+def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
+    """The chance that a random yes scores above a random no, ties half; None where one of them is missing.
+
+    By ranks (Mann and Whitney): the ranks of the yes, less the least that they could have, over all pairs.
+    """
+    yes = np.array(labels, dtype=bool)
+    pairs = int(yes.sum()) * int((~yes).sum())
+    if not pairs:
+        return None
+    _, places, counts = np.unique(np.array(scores, dtype=float), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    least = yes.sum() * (yes.sum() + 1) / 2
+    return float((ranks[yes].sum() - least) / pairs)

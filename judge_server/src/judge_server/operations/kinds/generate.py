@@ -1,0 +1,136 @@
+"""Generating rubrics: an input a chunk, since each takes a model many calls; what is made is published as it is done.
+
+A chunk that is worked on twice publishes once: a version that this operation made of the same source is taken for the
+chunk's result, whatever a second attempt wrote. Only generators that revise rubrics may then add a version too many.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from judge_server.generation.folder import DISCARDED, RunFolder, read_failures
+from judge_server.generation.generator import Generator
+from judge_server.generation.job import publisher
+from judge_server.generation.journal import read_journal
+from judge_server.generation.registry import check_parameters, generator_of
+from judge_server.generation.runner import Publish, Run, RunSettings
+from judge_server.operations.kind import ChunkUndone, OperationRefused
+from judge_server.operations.kinds.writing import WriterSource, used
+from judge_server.ports import RubricSource
+from trainer_client.wire import RubricVersion
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkWork, NewChunk
+from trainer_client.wire.operations import GenerateOperation
+from trainer_client.wire.problems import field_errors
+
+
+class GenerateKind:
+    """Generates rubrics with a model's endpoint.
+
+    A result is a rubric as `rubrics.jsonl` of `adjudge generate` has it, with the `index` of its input, and the
+    `reference` of its version where it is published. An input that gave none counts as discarded, with its reason.
+    """
+
+    finishes = False
+
+    def __init__(self, writers: WriterSource, rubrics: RubricSource) -> None:
+        self._writers = writers
+        self._rubrics = rubrics
+
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """A chunk for each input; one that the generator cannot read, or that repeats another, refuses all."""
+        assert isinstance(request, GenerateOperation)
+        try:
+            check_parameters(request.generator, request.parameters)
+        except ValidationError as error:
+            first = field_errors(error.errors())[0]
+            raise OperationRefused(f"parameters.{first.field}: {first.message}") from None
+        except ValueError as error:
+            raise OperationRefused(f"generator: {error}") from None
+        generator = generator_of(request.generator, request.parameters)
+        try:
+            chunks = _chunks(generator, request)
+        finally:
+            await generator.close()
+        return request.model_dump(mode="json", exclude={"inputs", "kind"}), chunks
+
+    async def run(self, work: ChunkWork) -> ChunkOutcome:
+        """Make the rubric of one input."""
+        request = GenerateOperation.model_validate({**work.request, "inputs": [work.body["input"]]})
+        project_id = work.ref.project_id
+
+        async def find(reference: str) -> RubricVersion | None:
+            return await self._rubrics.find(project_id, reference)
+
+        writer = await self._writers.writer()
+        generator = generator_of(request.generator, request.parameters, find=find)
+        try:
+            with tempfile.TemporaryDirectory(prefix="adjudge-generate-") as folder:
+                file = _input_file(folder, work.body["input"])
+                published: dict[str, Any] = {}
+                publish = None
+                if request.publish:
+                    publish = self._once(work, generator, writer.identity.model, published)
+                with RunFolder(Path(folder, "run")) as kept:
+                    settings = RunSettings(concurrency=1, prefix=request.prefix)
+                    run = Run(generator, writer, kept, file, settings=settings, publish=publish, report=lambda _: None)
+                    await run.run()
+                    made = list(kept.rubrics())
+                failures = list(read_failures(kept.path))
+                reasons = [record["reason"] for record in read_journal(kept.path / DISCARDED)]
+        finally:
+            await generator.close()
+        outcome = ChunkOutcome(usage=used(writer.usage), discarded=dict.fromkeys(reasons, 1))
+        if run.tally.failed:
+            raise ChunkUndone(str(failures[-1]["detail"]), outcome)
+        results = [{"index": work.body["index"], **record, **published} for record in made]
+        counts = {"added": run.tally.added, "unpublished": run.tally.unpublished}
+        return outcome._replace(results=results, counts=counts)
+
+    def _once(self, work: ChunkWork, generator: Generator[Any, Any], model: str, published: dict[str, Any]) -> Publish:
+        """Publish unless an earlier attempt did; `published` is told what stands in the store."""
+        put = publisher(self._rubrics, work.ref.project_id, work.ref.operation_id, generator, model)
+
+        async def publish(record: dict[str, Any]) -> tuple[str, bool]:
+            known = await self._rubrics.find(work.ref.project_id, record["name"])
+            if known is not None and known.lineage is not None and not generator.revises:
+                mine = (known.lineage.operation_id, known.lineage.source_digest)
+                if mine == (work.ref.operation_id, record["source_digest"]):
+                    criteria = [one.model_dump(mode="json", exclude_none=True) for one in known.criteria]
+                    published.update(reference=known.reference, digest=known.digest, criteria=criteria)
+                    return known.reference, False
+            reference, added = await put(record)
+            published["reference"] = reference
+            return reference, added
+
+        return publish
+
+
+def _input_file(folder: str, given: Any) -> Path:
+    file = Path(folder, "input.jsonl")
+    file.write_text(dumps(given) + "\n", encoding="utf-8")
+    return file
+
+
+def _chunks(generator: Generator[Any, Any], request: GenerateOperation) -> list[NewChunk]:
+    chunks: list[NewChunk] = []
+    contents: dict[str, int] = {}
+    names: dict[str, int] = {}
+    for index, given in enumerate(request.inputs):
+        try:
+            row = generator.Input.model_validate(given).loaded(None)
+        except ValidationError as error:
+            first = field_errors(error.errors())[0]
+            raise OperationRefused(f"inputs.{index}.{first.field}: {first.message}") from None
+        except ValueError as error:
+            raise OperationRefused(f"inputs.{index}: {error}") from None
+        name = generator.name_of(row)
+        if (before := contents.setdefault(row.canonical, index)) != index:
+            raise OperationRefused(f"inputs.{index}: it has the content of inputs.{before}; leave one of them out")
+        if name is not None and not generator.revises and (before := names.setdefault(name, index)) != index:
+            raise OperationRefused(f"inputs.{index}: its rubric would be called {name}, as that of inputs.{before}")
+        chunks.append(NewChunk(1, {"index": index, "input": row.model_dump(mode="json", exclude_none=True)}))
+    return chunks

@@ -1,0 +1,140 @@
+"""One chunk, from its lease to its end: the same for tasks of this process and for workers of a queue.
+
+Knows leases, attempts and pauses. Refuses to know what a kind does, and how chunks are announced.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from judge_server.access.identity import Identity, acting_for
+from judge_server.operations.kind import ChunkFailed, ChunkUndone, Kind, ServiceAway
+from judge_server.ports.operations import OperationStore
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork
+from trainer_client.wire.operations import OperationKind
+
+log = logging.getLogger("adjudge")
+
+LEASE_S = 60.0
+"""Seconds after which the chunk of a worker that died is given to another."""
+
+LONGEST_PAUSE_S = 60.0
+AWAY_PAUSE_S = 5.0
+_STORE_PAUSE_S = 1.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ChunkRunner:
+    """Works on chunks, any number at a time. A lease is renewed three times in `lease_s`."""
+
+    def __init__(
+        self,
+        store: OperationStore,
+        kinds: Mapping[OperationKind, Kind],
+        *,
+        lease_s: float = LEASE_S,
+        pause_s: float = 1.0,
+        away_pause_s: float = AWAY_PAUSE_S,
+        now: Callable[[], datetime] = _now,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._lease_s = lease_s
+        self._pause_s = pause_s
+        self._away_pause_s = away_pause_s
+        self._now = now
+        self._sleep = sleep
+
+    async def run(self, ref: ChunkRef) -> None:
+        """Work on a chunk, if it is to be had. Cancelling this gives it back at once."""
+        try:
+            work = await self._store.claim(ref, secrets.token_hex(16), self._now(), self._lease_s)
+        except ConnectionError as error:
+            log.warning("operation %s: the store cannot be reached: %s", ref.operation_id, error)
+            return
+        if work is not None:
+            await self._work(work)
+
+    async def _work(self, work: ChunkWork) -> None:
+        doing = asyncio.ensure_future(self._do(work))
+        keeping = asyncio.ensure_future(self._keep(work))
+        try:
+            await asyncio.wait({doing, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                await self._end(work, doing)
+            else:
+                log.info("operation %s: chunk %d was taken away", work.ref.operation_id, work.ref.chunk)
+        except asyncio.CancelledError:
+            await self._stop(doing)
+            with suppress(ConnectionError):  # then its lease runs out
+                await self._store.give_back(work, None, self._now(), after_s=0.0, outcome=ChunkOutcome(), counts=False)
+            raise
+        finally:
+            await self._stop(doing, keeping)
+
+    async def _do(self, work: ChunkWork) -> ChunkOutcome:
+        kind = self._kinds.get(work.kind)
+        if kind is None:
+            raise ChunkFailed(f"this worker cannot run {work.kind}; it runs {', '.join(self._kinds)}")
+        actor = f"operation {work.ref.operation_id}"
+        with acting_for(Identity(work.ref.project_id, actor, frozenset())):
+            return await kind.run(work)
+
+    async def _keep(self, work: ChunkWork) -> None:
+        """Renew the lease until it is taken away. While the store cannot be reached, the work goes on."""
+        while True:
+            await self._sleep(self._lease_s / 3)
+            try:
+                if not await self._store.renew(work, self._now(), self._lease_s):
+                    return
+            except ConnectionError as error:
+                log.warning("operation %s: the lease cannot be renewed: %s", work.ref.operation_id, error)
+
+    async def _end(self, work: ChunkWork, done: asyncio.Future[ChunkOutcome]) -> None:
+        error = done.exception()
+        if error is None:
+            await self._kept(lambda: self._store.complete(work, done.result(), self._now()))
+        elif isinstance(error, ChunkFailed):
+            await self._kept(lambda: self._store.give_up(work, str(error), self._now()))
+        elif isinstance(error, ServiceAway):
+            await self._give_back(work, str(error), error.outcome, after_s=self._away_pause_s, counts=False)
+        elif isinstance(error, ChunkUndone):
+            await self._give_back(work, str(error), error.outcome, after_s=self._pause(work), counts=True)
+        else:
+            log.error("operation %s: chunk %d failed", work.ref.operation_id, work.ref.chunk, exc_info=error)
+            problem = f"{type(error).__name__}: {error}"
+            await self._give_back(work, problem, ChunkOutcome(), after_s=self._pause(work), counts=True)
+
+    def _pause(self, work: ChunkWork) -> float:
+        return min(LONGEST_PAUSE_S, self._pause_s * 2.0 ** (work.attempt - 1))
+
+    async def _give_back(
+        self, work: ChunkWork, problem: str | None, outcome: ChunkOutcome, *, after_s: float, counts: bool
+    ) -> None:
+        await self._kept(
+            lambda: self._store.give_back(work, problem, self._now(), after_s=after_s, outcome=outcome, counts=counts)
+        )
+
+    async def _kept(self, keep: Callable[[], Awaitable[object]]) -> None:
+        """Have the store keep something, once it can be reached; what is kept twice is refused by the store."""
+        while True:
+            try:
+                await keep()
+            except ConnectionError as error:
+                log.warning("an operation's chunk cannot be kept now: %s", error)
+                await self._sleep(_STORE_PAUSE_S)
+            else:
+                return
+
+    async def _stop(self, *tasks: "asyncio.Future[Any]") -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

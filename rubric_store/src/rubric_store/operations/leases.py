@@ -1,0 +1,201 @@
+"""Who works on which chunk: announced, claimed for some time, and finished once.
+
+Whoever changes a chunk's outcome locks its operation first, so that of two workers with the same chunk one finishes
+it and the other is told that it was taken away.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Table, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rubric_store.operations.connection import OperationsDatabase, change_operation, lock_operation, of
+from rubric_store.operations.rows import after_chunk, after_try, pack, unpack
+from rubric_store.operations.tables import chunks, operations, results
+from trainer_client.wire.operation_rows import MOST_ATTEMPTS, ChunkOutcome, ChunkRef, ChunkWork
+from trainer_client.wire.operations import ENDED
+
+_DIED = f"whoever worked on it died {MOST_ATTEMPTS} times; look for the reason in the workers' logs"
+_ROWS_A_STATEMENT = 500
+
+
+class ChunkLeases(OperationsDatabase):
+    """The part of `SQLOperations` that workers use."""
+
+    def __init__(self, url: str, kept_for: timedelta | None) -> None:
+        super().__init__(url)
+        self._kept_for = kept_for
+
+    async def due(self, now: datetime, limit: int, *, announced_before: datetime | None) -> Sequence[ChunkRef]:
+        """Chunks to announce, which count as announced from now on; those of all operations by turns.
+
+        Several may ask at once, and each chunk is given to one of them.
+        """
+        unannounced: ColumnElement[bool] = chunks.c.announced_at.is_(None)
+        if announced_before is not None:
+            unannounced = or_(unannounced, chunks.c.announced_at < announced_before)
+        waits = and_(chunks.c.state == "queued", chunks.c.due_at <= now, unannounced)
+        abandoned = and_(chunks.c.state == "running", chunks.c.lease_until < now)
+        key = (chunks.c.project_id, chunks.c.operation_id, chunks.c.chunk)
+        same = and_(operations.c.project_id == chunks.c.project_id, operations.c.operation_id == chunks.c.operation_id)
+        wanted = (
+            select(*key)
+            .join(operations, same)
+            .where(operations.c.state.not_in(ENDED), or_(waits, abandoned))
+            .order_by(chunks.c.chunk, operations.c.created_at)
+            .limit(limit)
+            .with_for_update(of=chunks, skip_locked=True)
+        )
+        async with self.writing() as connection:
+            found = [ChunkRef(*row) for row in await connection.execute(wanted)]
+            if found:
+                given = update(chunks).where(tuple_(*key).in_(found))
+                await connection.execute(given.values(state="queued", owner=None, lease_until=None, announced_at=now))
+        return found
+
+    async def claim(self, ref: ChunkRef, owner: str, now: datetime, lease_s: float) -> ChunkWork | None:
+        """Take a chunk for some seconds; None where it is not to be had.
+
+        One that was begun too often without coming to an end is given up instead.
+        """
+        async with self.writing() as connection:
+            operation = await lock_operation(connection, ref.project_id, ref.operation_id)
+            if operation is None or operation.state in ENDED:
+                return None
+            row = (await connection.execute(select(chunks).where(_of(ref)).with_for_update())).one_or_none()
+            if row is None or not _to_be_had(row, now):
+                return None
+            if row.attempts >= MOST_ATTEMPTS:
+                await self._fail(connection, operation, ref, row.problem or _DIED, row.inputs, now)
+                return None
+            lease = {"owner": owner, "lease_until": now + timedelta(seconds=lease_s)}
+            taken = {"state": "running", "attempts": row.attempts + 1, **lease}
+            await connection.execute(update(chunks).where(_of(ref)).values(taken))
+            if operation.state == "queued":
+                await change_operation(connection, operation, state="running", started_at=now)
+        body = None if row.body is None else unpack(row.body)
+        request = unpack(operation.request)
+        return ChunkWork(ref, operation.kind, request, body, row.inputs, row.attempts + 1, owner)
+
+    async def renew(self, work: ChunkWork, now: datetime, lease_s: float) -> bool:
+        """Keep a chunk for some more seconds; False where it was taken away."""
+        async with self.writing() as connection:
+            prolonged = update(chunks).where(_held(work)).values(lease_until=now + timedelta(seconds=lease_s))
+            return bool((await connection.execute(prolonged)).rowcount)
+
+    async def complete(self, work: ChunkWork, outcome: ChunkOutcome, now: datetime) -> bool:
+        """Keep the results and what they cost; False, and nothing of it, where the chunk was taken away."""
+        async with self.writing() as connection:
+            operation = await self._held_operation(connection, work)
+            if operation is None:
+                return False
+            done = {"state": "done", "owner": None, "lease_until": None, "problem": None}
+            await connection.execute(update(chunks).where(_of(work.ref)).values(done))
+            rows = [
+                {**work.ref._asdict(), "place": place, "number": operation.results + place, "body": pack(result)}
+                for place, result in enumerate(outcome.results)
+            ]
+            for start in range(0, len(rows), _ROWS_A_STATEMENT):
+                await connection.execute(insert(results), rows[start : start + _ROWS_A_STATEMENT])
+            values = after_chunk(operation, work.inputs, outcome)
+            if outcome.summary is not None:
+                values["summary"] = pack(outcome.summary)
+            await self._settle(connection, operation, values, now)
+        return True
+
+    async def give_back(
+        self,
+        work: ChunkWork,
+        problem: str | None,
+        now: datetime,
+        *,
+        after_s: float,
+        outcome: ChunkOutcome,
+        counts: bool,
+    ) -> None:
+        """Queue it for another attempt; nothing happens where it was taken away."""
+        async with self.writing() as connection:
+            operation = await self._held_operation(connection, work)
+            if operation is None:
+                return
+            again = {
+                "state": "queued",
+                "owner": None,
+                "lease_until": None,
+                "announced_at": None,
+                "due_at": now + timedelta(seconds=after_s),
+                "attempts": work.attempt if counts else work.attempt - 1,
+                "problem": problem,
+            }
+            await connection.execute(update(chunks).where(_of(work.ref)).values(again))
+            values = after_try(operation, outcome)
+            await change_operation(connection, operation, problem=problem, **values)
+
+    async def give_up(self, work: ChunkWork, problem: str, now: datetime) -> None:
+        """Say that it cannot be done; nothing happens where it was taken away."""
+        async with self.writing() as connection:
+            operation = await self._held_operation(connection, work)
+            if operation is not None:
+                await self._fail(connection, operation, work.ref, problem, work.inputs, now)
+
+    async def _held_operation(self, connection: AsyncConnection, work: ChunkWork) -> Row[Any] | None:
+        """The operation, locked, of a chunk that is still this worker's."""
+        operation = await lock_operation(connection, work.ref.project_id, work.ref.operation_id)
+        held = (await connection.execute(select(chunks.c.chunk).where(_held(work)).with_for_update())).one_or_none()
+        return None if operation is None or operation.state in ENDED or held is None else operation
+
+    async def _fail(
+        self, connection: AsyncConnection, operation: Row[Any], ref: ChunkRef, problem: str, inputs: int, now: datetime
+    ) -> None:
+        failed = {"state": "failed", "owner": None, "lease_until": None, "problem": problem}
+        await connection.execute(update(chunks).where(_of(ref)).values(failed))
+        progress = operation.progress | {"failed": operation.progress.get("failed", 0) + inputs}
+        await self._settle(connection, operation, {"progress": progress, "problem": problem}, now)
+
+    async def _settle(
+        self, connection: AsyncConnection, operation: Row[Any], values: dict[str, Any], now: datetime
+    ) -> None:
+        """Count one chunk less to do; end the operation after its last, or have the one that finishes it begin."""
+        left = operation.unfinished - 1
+        values |= {"unfinished": left}
+        if left <= 1:
+            mine = of(chunks, operation.project_id, operation.operation_id)
+            states = select(chunks.c.state, func.count().label("number")).where(mine).group_by(chunks.c.state)
+            number = {row.state: row.number for row in await connection.execute(states)}
+            failed, waiting = number.get("failed", 0), number.get("waiting", 0)
+            if left == 0 or (waiting and failed):
+                values |= {"state": "failed" if failed else "done", **self._ending(now)}
+                if failed:
+                    problem = values.get("problem") or operation.problem
+                    total = sum(number.values()) - waiting
+                    values["problem"] = f"{failed} of {total} parts failed; the last said: {problem}"
+                else:
+                    values["problem"] = None
+            elif waiting:
+                finish = update(chunks).where(mine, chunks.c.state == "waiting")
+                await connection.execute(finish.values(state="queued", due_at=now))
+        await change_operation(connection, operation, **values)
+
+    def _ending(self, now: datetime) -> dict[str, Any]:
+        return {"ended_at": now, "expires_at": None if self._kept_for is None else now + self._kept_for}
+
+    def _insert(self, table: Table) -> Any:
+        """An insert that may say what to do on a conflict."""
+        return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+def _of(ref: ChunkRef) -> ColumnElement[bool]:
+    return of(chunks, ref.project_id, ref.operation_id, chunks.c.chunk == ref.chunk)
+
+
+def _held(work: ChunkWork) -> ColumnElement[bool]:
+    return and_(_of(work.ref), chunks.c.state == "running", chunks.c.owner == work.owner)
+
+
+def _to_be_had(row: Row[Any], now: datetime) -> bool:
+    if row.state == "running":
+        return bool(row.lease_until < now)
+    return bool(row.state == "queued" and row.due_at <= now)

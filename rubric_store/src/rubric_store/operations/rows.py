@@ -1,0 +1,91 @@
+"""Between the rows of operations and the messages of the wire: packing, and how far an operation is."""
+
+import hashlib
+import json
+import zlib
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from trainer_client.wire.answers import Usage
+from trainer_client.wire.operation_rows import ChunkOutcome
+from trainer_client.wire.operations import Operation, OperationProgress
+
+
+def pack(value: Any) -> bytes:
+    """A value as compressed JSON."""
+    return zlib.compress(as_json(value))
+
+
+def unpack(body: bytes) -> Any:
+    """The value that was packed."""
+    return json.loads(zlib.decompress(body))
+
+
+def as_json(value: Any) -> bytes:
+    """Canonical JSON; half a surrogate pair is written as its escape."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+def digest(text: bytes) -> bytes:
+    """32 bytes that stand for a text."""
+    return hashlib.sha256(text).digest()
+
+
+def operation_of(row: Row[Any], now: datetime) -> Operation:
+    """An operation as it stands, with how long it has taken and will take."""
+    progress = OperationProgress.model_validate(row.progress)
+    seconds = 0.0 if row.started_at is None else ((row.ended_at or now) - row.started_at).total_seconds()
+    new, left = progress.done - progress.known, (progress.total or 0) - progress.done
+    rate = new / seconds if new > 0 and seconds > 0 else None
+    eta_s = left / rate if rate and row.ended_at is None else None
+    return Operation(
+        id=row.operation_id,
+        project_id=row.project_id,
+        kind=row.kind,
+        request=unpack(row.request),
+        state=row.state,
+        revision=row.revision,
+        progress=progress.model_copy(update={"seconds": seconds, "rate": rate, "eta_s": eta_s}),
+        usage=Usage.model_validate(row.usage),
+        summary=None if row.summary is None else unpack(row.summary),
+        problem=row.problem,
+        tries=row.tries,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        expires_at=row.expires_at,
+    )
+
+
+def after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, Any]:
+    """The values of an operation's row once a chunk's outcome entered it: progress, usage, how many results."""
+    progress = dict(row.progress)
+    discarded = dict(progress.get("discarded", {}))
+    for reason, count in outcome.discarded.items():
+        discarded[reason] = discarded.get(reason, 0) + count
+    counts = {"done": inputs, "made": len(outcome.results), **outcome.counts, **_tokens(outcome.usage)}
+    for name, count in counts.items():
+        progress[name] = progress.get(name, 0) + count
+    progress["discarded"] = discarded
+    return {**after_try(row, outcome, progress), "results": row.results + len(outcome.results)}
+
+
+def after_try(row: Row[Any], outcome: ChunkOutcome, progress: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The same for an attempt that left the chunk undone: what it cost, and nothing else."""
+    if progress is None:
+        progress = dict(row.progress)
+        for name, count in _tokens(outcome.usage).items():
+            progress[name] = progress.get(name, 0) + count
+    used = {name: row.usage.get(name, 0) + spent for name, spent in outcome.usage.model_dump().items()}
+    return {"progress": progress, "usage": used}
+
+
+def _tokens(usage: Usage) -> dict[str, int]:
+    return {
+        "calls": usage.judge_calls,
+        "tokens_computed": usage.prompt_tokens_computed,
+        "tokens_reused": usage.prompt_tokens_reused,
+        "tokens_written": usage.tokens_written,
+    }

@@ -1,0 +1,178 @@
+"""Operations as their submitters see them: kept, read, cancelled, tried again, forgotten.
+
+The work on their chunks stands beside this, in `leases`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select, update
+
+from rubric_store.operations.connection import change_operation, lock_operation, of
+from rubric_store.operations.leases import ChunkLeases
+from rubric_store.operations.rows import as_json, digest, operation_of, pack, unpack
+from rubric_store.operations.tables import chunks, operations, results
+from trainer_client.wire.operation_rows import NewOperation
+from trainer_client.wire.operations import ENDED, Operation, ResultPage
+
+_PURGED_AT_ONCE = 100
+_ROWS_A_STATEMENT = 500
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SQLOperations(ChunkLeases):
+    """Operations in the database at a URL; what has ended is kept for `keep_days`, for good where that is None.
+
+    Every method raises `ConnectionError` where the database cannot be reached now.
+    """
+
+    def __init__(self, url: str, *, keep_days: float | None = None, clock: Callable[[], datetime] = _now) -> None:
+        super().__init__(url, None if keep_days is None else timedelta(days=keep_days))
+        self._clock = clock
+
+    async def create(self, new: NewOperation) -> Operation:
+        """Keep an operation with its chunks; where the same submission made one, give that.
+
+        Raises:
+            ValueError: that submission asked for something else.
+        """
+        bodies = await asyncio.to_thread(lambda: [pack(chunk.body) for chunk in new.chunks])
+        asked = digest(b"\0".join([new.kind.encode(), as_json(new.request), *map(digest, bodies)]))
+        submission = None if new.submission is None else digest(new.submission.encode())
+        async with self.writing() as connection:
+            values = {
+                "project_id": new.project_id,
+                "operation_id": new.id,
+                "kind": new.kind,
+                "state": "queued",
+                "revision": 1,
+                "submission": submission,
+                "asked": asked,
+                "request": pack(new.request),
+                "progress": {"total": sum(chunk.inputs for chunk in new.chunks)},
+                "usage": {},
+                "tries": 1,
+                "results": 0,
+                "unfinished": len(new.chunks) + new.finishes,
+                "created_at": new.created_at,
+            }
+            if submission is not None:
+                await connection.execute(self._insert(operations).values(values).on_conflict_do_nothing())
+                where = (operations.c.project_id == new.project_id, operations.c.submission == submission)
+                row = (await connection.execute(select(operations).where(*where))).one()
+                if row.asked != asked:
+                    raise ValueError(
+                        f"operation {row.operation_id} was submitted under the same Idempotency-Key with other "
+                        "content; give every submission a key of its own"
+                    )
+                if row.operation_id != new.id:
+                    return operation_of(row, self._clock())
+            else:
+                await connection.execute(insert(operations).values(values))
+            await self._add_chunks(connection, new, bodies)
+            made = select(operations).where(of(operations, new.project_id, new.id))
+            return operation_of((await connection.execute(made)).one(), self._clock())
+
+    async def _add_chunks(self, connection: Any, new: NewOperation, bodies: list[bytes]) -> None:
+        common = {"project_id": new.project_id, "operation_id": new.id, "attempts": 0, "due_at": new.created_at}
+        rows: list[dict[str, Any]] = [
+            {**common, "chunk": number, "state": "queued", "inputs": chunk.inputs, "body": body}
+            for number, (chunk, body) in enumerate(zip(new.chunks, bodies, strict=True))
+        ]
+        if new.finishes:
+            rows.append({**common, "chunk": len(rows), "state": "waiting", "inputs": 0, "body": None})
+        for start in range(0, len(rows), _ROWS_A_STATEMENT):
+            await connection.execute(insert(chunks), rows[start : start + _ROWS_A_STATEMENT])
+
+    async def get(self, project_id: str, operation_id: str) -> Operation | None:
+        """The operation as it stands."""
+        async with self.reading() as connection:
+            wanted = select(operations).where(of(operations, project_id, operation_id))
+            row = (await connection.execute(wanted)).one_or_none()
+        return None if row is None else operation_of(row, self._clock())
+
+    async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
+        """The project's operations, the newest first."""
+        newest = (operations.c.created_at.desc(), operations.c.operation_id)
+        wanted = select(operations).where(operations.c.project_id == project_id).order_by(*newest).limit(limit)
+        async with self.reading() as connection:
+            rows = (await connection.execute(wanted)).all()
+        now = self._clock()
+        return tuple([operation_of(row, now) for row in rows])
+
+    async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
+        """Results `after`, `after + 1`, … in the order in which they were made."""
+        wanted = (
+            select(results.c.body)
+            .where(of(results, project_id, operation_id, results.c.number >= after))
+            .order_by(results.c.number)
+            .limit(limit + 1)
+        )
+        async with self.reading() as connection:
+            about = select(operations.c.state).where(of(operations, project_id, operation_id))
+            state = (await connection.execute(about)).scalar_one_or_none()
+            if state is None:
+                return None
+            bodies = (await connection.execute(wanted)).scalars().all()
+        page = tuple([unpack(body) for body in bodies[:limit]])
+        more = len(bodies) > limit or state not in ENDED
+        return ResultPage(results=page, next_after=after + len(page) if more else None)
+
+    async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
+        """End it, and take its chunks from whoever works on them; one that has ended stays as it is."""
+        async with self.writing() as connection:
+            row = await lock_operation(connection, project_id, operation_id)
+            if row is not None and row.state not in ENDED:
+                await connection.execute(
+                    update(chunks)
+                    .where(of(chunks, project_id, operation_id, chunks.c.state == "running"))
+                    .values(state="queued", owner=None, lease_until=None, attempts=chunks.c.attempts - 1)
+                )
+                await change_operation(connection, row, state="cancelled", **self._ending(now))
+        return await self.get(project_id, operation_id)
+
+    async def retry(self, project_id: str, operation_id: str) -> Operation | None:
+        """Queue what is not done of one that failed or was cancelled; any other stays as it is."""
+        async with self.writing() as connection:
+            row = await lock_operation(connection, project_id, operation_id)
+            if row is not None and row.state in ("failed", "cancelled"):
+                again = {"attempts": 0, "due_at": self._clock(), "announced_at": None, "problem": None}
+                failed = of(chunks, project_id, operation_id, chunks.c.state == "failed")
+                undone = (await connection.execute(select(func.sum(chunks.c.inputs)).where(failed))).scalar_one() or 0
+                requeued = await connection.execute(update(chunks).where(failed).values(state="queued", **again))
+                left = of(chunks, project_id, operation_id, chunks.c.state == "queued")
+                await connection.execute(update(chunks).where(left).values(**again))
+                progress = dict(row.progress)
+                progress |= {"known": progress.get("done", 0), "failed": progress.get("failed", 0) - undone}
+                await change_operation(
+                    connection,
+                    row,
+                    state="queued",
+                    problem=None,
+                    tries=row.tries + 1,
+                    progress=progress,
+                    unfinished=row.unfinished + requeued.rowcount,
+                    started_at=None,
+                    ended_at=None,
+                    expires_at=None,
+                )
+        return await self.get(project_id, operation_id)
+
+    async def purge(self, now: datetime) -> int:
+        """Delete operations that have expired, results and all; how many."""
+        gone = 0
+        expired = select(operations.c.project_id, operations.c.operation_id).where(operations.c.expires_at <= now)
+        while True:
+            async with self.writing() as connection:
+                found = (await connection.execute(expired.limit(_PURGED_AT_ONCE))).all()
+                for project_id, operation_id in found:
+                    for table in (results, chunks, operations):
+                        await connection.execute(delete(table).where(of(table, project_id, operation_id)))
+            gone += len(found)
+            if len(found) < _PURGED_AT_ONCE:
+                return gone

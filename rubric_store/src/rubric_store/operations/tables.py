@@ -1,0 +1,103 @@
+"""The tables of operations as their statements see them; migration 0006 makes them, and a test holds the two together.
+
+Texts of users are kept compressed, as bytes: PostgreSQL's text takes no NUL. Progress and usage are ours, and JSON.
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from rubric_store.tables import UTCDateTime, metadata
+
+
+def _key(name: str, length: int = 200) -> Column[str]:
+    kind = String(length).with_variant(String(length, collation="C"), "postgresql")
+    return Column(name, kind, nullable=False)
+
+
+operations = Table(
+    "operations",
+    metadata,
+    _key("project_id"),
+    _key("operation_id", 64),
+    Column("kind", String(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("submission", LargeBinary(32)),
+    Column("asked", LargeBinary(32), nullable=False),
+    Column("request", LargeBinary, nullable=False),
+    Column("progress", JSON, nullable=False),
+    Column("usage", JSON, nullable=False),
+    Column("summary", LargeBinary),
+    Column("problem", Text),
+    Column("tries", Integer, nullable=False),
+    Column("results", BigInteger, nullable=False),
+    Column("unfinished", Integer, nullable=False),
+    Column("created_at", UTCDateTime, nullable=False),
+    Column("started_at", UTCDateTime),
+    Column("ended_at", UTCDateTime),
+    Column("expires_at", UTCDateTime),
+    PrimaryKeyConstraint("project_id", "operation_id", name="pk_operations"),
+    UniqueConstraint("project_id", "submission", name="uq_operations_submission"),
+    Index("ix_operations_created_at", "project_id", "created_at"),
+    Index("ix_operations_expires_at", "expires_at"),
+)
+"""One row per operation; its lock orders all that changes in it. `submission` is the hash of what its submitter calls
+it, `asked` that of all that was asked for; `unfinished` counts chunks that are neither done nor failed, and `results`
+the results there are."""
+
+chunks = Table(
+    "operation_chunks",
+    metadata,
+    _key("project_id"),
+    _key("operation_id", 64),
+    Column("chunk", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("inputs", Integer, nullable=False),
+    Column("body", LargeBinary),
+    Column("attempts", Integer, nullable=False),
+    Column("owner", String(64)),
+    Column("lease_until", UTCDateTime),
+    Column("due_at", UTCDateTime, nullable=False),
+    Column("announced_at", UTCDateTime),
+    Column("problem", Text),
+    PrimaryKeyConstraint("project_id", "operation_id", "chunk", name="pk_operation_chunks"),
+    ForeignKeyConstraint(
+        ["project_id", "operation_id"],
+        ["operations.project_id", "operations.operation_id"],
+        name="fk_operation_chunks_operations",
+    ),
+    Index("ix_operation_chunks_state", "state", "chunk"),
+)
+"""One row per chunk: `queued`, `running` under a lease, `done` or `failed`; the one without a body is `waiting` until
+all others have ended, and finishes the operation."""
+
+results = Table(
+    "operation_results",
+    metadata,
+    _key("project_id"),
+    _key("operation_id", 64),
+    Column("chunk", Integer, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("project_id", "operation_id", "chunk", "place", name="pk_operation_results"),
+    UniqueConstraint("project_id", "operation_id", "number", name="uq_operation_results_number"),
+    ForeignKeyConstraint(
+        ["project_id", "operation_id", "chunk"],
+        ["operation_chunks.project_id", "operation_chunks.operation_id", "operation_chunks.chunk"],
+        name="fk_operation_results_operation_chunks",
+    ),
+)
+"""One row per result; `number` counts them in the order in which they were made, from 0."""

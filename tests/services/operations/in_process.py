@@ -1,0 +1,34 @@
+"""A service inside this process that does the work of operations itself, and what its tests ask of it."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx2
+
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import build_app, prepare_store
+from trainer_client import AsyncClient
+from trainer_client.wire.operations import Operation
+
+Start = Callable[..., Awaitable[AsyncClient]]
+
+
+async def started(closing: AsyncExitStack, engine: str = "scripted://hash", **given: Any) -> AsyncClient:
+    """A client of a service with these settings, both closed by `closing`."""
+    settings = Settings.with_options(engine_url=engine, **given)
+    await prepare_store(settings)
+    service = build_app(settings, wait_for_judge=True)
+    transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
+    await closing.enter_async_context(service.router.lifespan_context(service))
+    return await closing.enter_async_context(AsyncClient("http://adjudge.test", transport=transport))
+
+
+async def end_of(client: AsyncClient, id_: str) -> Operation:
+    """The operation when it has ended."""
+    return [operation async for operation in client.follow(id_)][-1]
+
+
+async def results_of(client: AsyncClient, id_: str) -> list[dict[str, Any]]:
+    """Its results by input."""
+    return sorted([one async for one in client.operation_results(id_)], key=lambda one: int(str(one["index"])))

@@ -1,0 +1,101 @@
+"""`adjudge operations` and `adjudge worker`, as a user types them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adjudge_services.cli.main import app
+from tests.services.operations.cluster import CRITERIA, groups
+from tests.services.processes import Service
+
+RUN = CliRunner()
+OPTIONS = json.dumps({"rubric": {"criteria": CRITERIA}})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Three groups."""
+    path = tmp_path / "groups.jsonl"
+    path.write_text("".join(json.dumps(group) + "\n" for group in groups(3)))
+    return path
+
+
+@pytest.fixture
+def url(service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A service that commands find by themselves."""
+    monkeypatch.setenv("ADJUDGE_URL", service.url)
+    return service.url
+
+
+def operations(*arguments: str) -> Result:
+    """Run `adjudge operations …`."""
+    return RUN.invoke(app, ["operations", *arguments])
+
+
+def test_a_file_is_submitted_watched_listed_and_its_results_written(url: str, file: Path, tmp_path: Path) -> None:
+    submitted = operations("submit", "score", str(file), "--options", OPTIONS, "--run", "nightly", "--watch")
+    assert submitted.exit_code == 0, submitted.output
+    id_ = submitted.stdout.strip()
+    assert f"{id_}: done, 3 of 3 done" in submitted.stderr
+    listed = operations("list").stdout
+    assert id_ in listed
+    assert "3 of 3" in listed
+    shown = json.loads(operations("show", id_).stdout)
+    assert (shown["request"]["run"], shown["state"]) == ("nightly", "done")
+    out = tmp_path / "results.jsonl"
+    assert operations("results", id_, "--output", str(out)).exit_code == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(line["index"] for line in lines) == [0, 1, 2]
+    assert operations("results", id_).stdout == out.read_text()
+    assert operations("cancel", id_).stderr == operations("retry", id_).stderr == operations("watch", id_).stderr
+
+
+def test_an_operation_that_failed_is_told_by_the_exit_status(url: str, tmp_path: Path) -> None:
+    inputs = tmp_path / "inputs.jsonl"
+    inputs.write_text(json.dumps({"question": "Is 7 prime?", "ground_truth": "yes"}) + "\n")
+    options = json.dumps({"generator": "contrastive"})
+    submitted = operations("submit", "generate_rubrics", str(inputs), "--options", options, "--watch")
+    assert submitted.exit_code == 1, submitted.output
+    assert "ADJUDGE_WRITER_URL" in submitted.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("submit", "score", "--options", "{"), "--options is not JSON"),
+        (("submit", "score", "--options", "[]"), "write a JSON object"),
+        (("submit", "score"), "groups"),
+        (("show", "op-1"), "there is no operation op-1"),
+        (("show", "a/b"), "cannot be an operation's id"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(url: str, arguments: tuple[str, ...], said: str) -> None:
+    result = operations(*arguments)
+    assert result.exit_code == 1
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer_client._retry.FIRST_WAIT_S", 0.0)
+    result = operations("list", "--url", "http://127.0.0.1:9")
+    assert (result.exit_code, "cannot reach http://127.0.0.1:9" in result.stderr) == (1, True)
+
+
+def test_purging_says_how_many_had_expired() -> None:
+    result = operations("purge")
+    assert (result.exit_code, result.stdout.strip()) == (0, "deleted 0 operations that had expired")
+
+
+def test_a_worker_needs_a_queue_that_others_see() -> None:
+    result = RUN.invoke(app, ["worker"])
+    assert result.exit_code == 1
+    assert "set ADJUDGE_QUEUE_URL to redis://" in " ".join(result.stderr.split())
+
+
+def test_commands_start_without_celery() -> None:
+    code = "import sys, adjudge_services.cli.main; sys.exit('celery' in sys.modules or 'kombu' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,155 @@
+"""Whatever is killed while an operation runs, it goes on without anybody's help, and nothing done is done again."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tests.fixtures.ports import unused_port
+from tests.services.operations.cluster import Broker, Cluster, Door, score
+from tests.services.operations.conftest import MakeCluster
+from trainer_client import Client
+from trainer_client.wire.operations import Operation
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis]
+
+GROUPS = 48
+VERDICTS = GROUPS * 8 * 2
+
+
+def part_done(client: Client, id_: str, groups: int = 4) -> set[str]:
+    """Wait until so many groups are done, and more are not; those that are done then."""
+    for operation in client.follow(id_):
+        if operation.progress.done >= groups:
+            break
+    assert not operation.ended
+    return {str(result["id"]) for result in client.operation_results(id_)}
+
+
+def end_of(client: Client, id_: str) -> Operation:
+    """The operation when it has ended."""
+    *_, operation = client.follow(id_)
+    return operation
+
+
+def assert_whole(client: Client, operation: Operation) -> list[dict[str, Any]]:
+    """Every group has one result with every verdict, and every verdict was billed once."""
+    results = list(client.operation_results(operation.id))
+    assert (operation.state, operation.problem) == ("done", None)
+    assert (operation.progress.done, operation.progress.failed) == (GROUPS, 0)
+    assert sorted(result["index"] for result in results) == list(range(GROUPS))
+    responses = [response for result in results for response in result["responses"]]  # type: ignore[union-attr]
+    assert {response["status"] for response in responses} == {"scored"}  # type: ignore[call-overload,index]
+    usage = operation.usage
+    assert usage.judge_calls + usage.cached + usage.joined == VERDICTS
+    return results
+
+
+def assert_not_asked_again(cluster: Cluster, done: set[str], before: dict[str, int]) -> None:
+    after = cluster.door.times_asked()
+    assert {group: after[group] for group in done} == {group: before[group] for group in done}
+
+
+def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster: MakeCluster) -> None:
+    running = cluster()
+    client = running.start_api()
+    first = running.start_worker()
+    id_ = client.submit(score(GROUPS)).id
+    done = part_done(client, id_)
+    first.kill()
+    before = running.door.times_asked()
+    running.start_worker()
+    assert_whole(client, end_of(client, id_))
+    assert_not_asked_again(running, done, before)
+    again = {group for group, times in running.door.times_asked().items() if times > 1}
+    assert again
+    assert not again & done
+
+
+def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(cluster: MakeCluster) -> None:
+    running = cluster()
+    client = running.start_api()
+    running.start_worker()
+    id_ = client.submit(score(GROUPS)).id
+    done = part_done(client, id_)
+    before = running.door.times_asked()
+    running.broker.kill()
+    running.broker.start()
+    assert_whole(client, end_of(client, id_))
+    assert_not_asked_again(running, done, before)
+
+
+def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back(cluster: MakeCluster) -> None:
+    running = cluster(0.0)
+    client = running.start_api()
+    running.start_worker()
+    running.broker.kill()
+    id_ = client.submit(score(GROUPS)).id
+    assert client.operation(id_).state == "queued"
+    running.broker.start()
+    assert_whole(client, end_of(client, id_))
+
+
+def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster: MakeCluster) -> None:
+    running = cluster()
+    client = running.start_api()
+    running.start_worker()
+    id_ = client.submit(score(GROUPS)).id
+    done = part_done(client, id_)
+    before = running.door.times_asked()
+    seen = []
+    for operation in client.follow(id_):
+        seen.append(operation.revision)
+        if len(seen) == 2:
+            running.kill_api()
+            running.start_api()
+    assert all(one < other for one, other in itertools.pairwise(seen))
+    assert_whole(client, end_of(client, id_))
+    assert_not_asked_again(running, done, before)
+
+
+def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) -> None:
+    running = cluster(0.0)
+    client = running.start_api()
+    running.start_worker()
+    running.start_worker()
+    killed, undisturbed = (client.submit(score(GROUPS)).id for _ in range(2))
+    part_done(client, killed, 1)
+    running.workers[0].kill()
+    by_index = [
+        sorted(assert_whole(client, end_of(client, id_)), key=lambda result: result["index"])
+        for id_ in (killed, undisturbed)
+    ]
+    rewards = [[[response["reward"] for response in result["responses"]] for result in results] for results in by_index]
+    assert rewards[0] == rewards[1]
+
+
+def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
+    monkeypatch: pytest.MonkeyPatch, data_dir: object
+) -> None:
+    monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")
+    alone = Cluster(Broker(), Door(unused_port()), "", 0.05)
+    try:
+        client = alone.start_api()
+        id_ = client.submit(score(GROUPS)).id
+        done = part_done(client, id_)
+        alone.kill_api()
+        alone.start_api()
+        results = assert_whole(client, end_of(client, id_))
+        assert done <= {result["id"] for result in results}
+    finally:
+        alone.close()
+
+
+def test_a_worker_that_is_asked_to_stop_ends_what_it_has_begun(cluster: MakeCluster) -> None:
+    running = cluster()
+    client = running.start_api()
+    first = running.start_worker()
+    id_ = client.submit(score(GROUPS)).id
+    part_done(client, id_)
+    first.terminate()
+    assert first.wait(60) == 0
+    assert client.operation(id_).state == "running"
+    running.start_worker()
+    assert_whole(client, end_of(client, id_))
+    assert set(running.door.times_asked().values()) == {1}

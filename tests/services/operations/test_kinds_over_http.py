@@ -1,0 +1,124 @@
+"""Evaluating a judge, writing rubrics and validating them as operations of a service."""
+
+import json
+
+import pytest
+
+from adjudge_services import operations
+from adjudge_services.settings import Settings
+from judge_server.engines import engine_from_url
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.generation.registry import GENERATORS
+from judge_server.operations.kinds import GenerateKind
+from judge_server.operations.kinds.writing import WriterSource
+from judge_server.ports import Batch, Call, Reply
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import RubricStore
+from tests.judge_server.generation.toy import ToyGenerator, good, questions
+from tests.services.operations.cluster import CRITERIA, groups
+from tests.services.operations.in_process import Start, end_of, results_of
+from tests.services.writing_model import writing_model
+from trainer_client import AsyncClient, InvalidRequest
+from trainer_client.wire.operation_rows import ChunkRef, ChunkWork
+
+
+async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start: Start) -> None:
+    client = await start("scripted://yes")
+    labelled = [group | {"labels": [{"right": r % 2 == 0} for r in range(8)]} for group in groups(6)]
+    request = {"kind": "evaluate_judge", "rubric": {"criteria": CRITERIA}, "groups": labelled}
+    done = await end_of(client, (await client.submit(request)).id)
+    assert (done.state, done.progress.done) == ("done", 6)
+    assert done.summary is not None
+    figures = {name: value for name, value in done.summary.items() if name != "criteria"}
+    assert figures == {
+        "verdicts": 48,
+        "failed": 0,
+        "accuracy": 0.5,
+        "kappa": 0.0,
+        "auroc": 0.5,
+        "yes_labels": 24,
+        "yes_verdicts": 48,
+    }
+    assert done.summary["criteria"] == {"right": figures}
+    first, *_ = await results_of(client, done.id)
+    assert (first["id"], len(first["verdicts"]), first["verdicts"][1]["label"]) == ("q0", 8, False)
+
+
+async def test_rubrics_are_written_by_the_model_that_the_settings_name(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
+    with writing_model() as model:
+        client = await start(writer_url=model.url)
+        request = {"kind": "generate_rubrics", "generator": "toy", "prefix": "team/", "inputs": questions(4)}
+        done = await end_of(client, (await client.submit(request)).id)
+        assert (done.state, done.problem) == ("done", None)
+        assert (done.progress.done, done.progress.made, done.progress.added) == (4, 4, 4)
+        results = await results_of(client, done.id)
+    assert [one["index"] for one in results] == [0, 1, 2, 3]
+    version = await client.rubric(results[0]["reference"])
+    assert version.lineage is not None
+    assert (version.lineage.operation_id, version.name.startswith("team/")) == (done.id, True)
+    assert [one.id for one in version.criteria] == [one["id"] for one in results[0]["criteria"]]
+
+
+async def test_without_a_model_to_write_an_operation_fails_and_says_what_to_set(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
+    request = {"kind": "generate_rubrics", "generator": "toy", "inputs": questions(2)}
+    failed = await end_of(client, (await client.submit(request)).id)
+    assert failed.state == "failed"
+    assert "ADJUDGE_WRITER_URL" in (failed.problem or "")
+
+
+async def test_generators_read_no_files_of_the_server(client: AsyncClient) -> None:
+    request = {"kind": "generate_rubrics", "generator": "document", "inputs": [{"path": "/etc/hostname"}]}
+    with pytest.raises(InvalidRequest, match="no files are read here"):
+        await client.submit(request)
+
+
+async def test_published_rubrics_are_validated_and_what_is_found_is_kept(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def valid(batch: Batch, call: Call) -> Reply:
+        return Reply(text=json.dumps({"valid": True, "reason": "So."}))
+
+    monkeypatch.setattr(operations, "engine_of", lambda *_: ScriptedEngine(valid))
+    client = await start(writer_url="openai+http://writer")
+    for name in ("team/a", "team/b"):
+        await client.publish_rubric(name, CRITERIA, metadata={"question": "Is 7 prime?"})
+    request = {"kind": "validate_rubrics", "references": ["team/a", "team/b@1", "team/a@1"]}
+    done = await end_of(client, (await client.submit(request)).id)
+    assert (done.state, done.progress.total, done.progress.added) == ("done", 2, 2)
+    results = await results_of(client, done.id)
+    assert [one["reference"] for one in results] == ["team/a@1", "team/b@1"]
+    assert [item["valid"] for item in results[0]["items"]] == [True, True]
+    again = await end_of(client, (await client.submit(request)).id)
+    assert (again.progress.known, again.progress.added, again.usage.judge_calls) == (0, 0, 0)
+
+
+async def test_a_chunk_that_is_worked_on_twice_publishes_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
+    await start()  # makes the database
+    store = RubricStore(Settings().store_url)
+    body = {"index": 0, "input": questions(1)[0]}
+    request = {"generator": "toy"}
+    work = ChunkWork(ChunkRef(PROJECT_ID, "op-1", 0), "generate_rubrics", request, body, 1, 1, "w")
+    with writing_model() as model:
+        writers = WriterSource(lambda: engine_from_url(model.url))
+        kind = GenerateKind(writers, store)
+        first = await kind.run(work)
+        model.answer = lambda question: good(question + " And what else?")
+        again = await kind.run(work._replace(attempt=2))
+        await writers.close()
+    (one,), (other,) = first.results, again.results
+    assert len(model.questions) == 2
+    assert (one["reference"], one["digest"], one["criteria"]) == (
+        other["reference"],
+        other["digest"],
+        other["criteria"],
+    )
+    assert (first.counts["added"], again.counts["added"]) == (1, 0)
+    assert str(one["reference"]).endswith("@1")
+    await store.close()

@@ -1,0 +1,176 @@
+"""`/v1/operations` of a service that does the work itself."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from judge_server.web import operations as web_operations
+from judge_server.web.operations import EXAMPLE
+from tests.services.operations.cluster import CRITERIA, groups, score
+from tests.services.operations.in_process import Start, end_of, results_of
+from trainer_client import AsyncClient, InvalidRequest, NotFound
+from trainer_client.wire.operations import Operation
+
+RUN = CliRunner()
+
+
+async def key_of(project: str) -> str:
+    """The text of a new key of a project."""
+    command = ["keys", "create", "--scope", "score", "--scope", "rubrics:write", "--project", project]
+    return (await asyncio.to_thread(RUN.invoke, app, command)).stdout.strip()
+
+
+async def raw(client: AsyncClient, method: str, path: str, **options: Any) -> httpx2.Response:
+    """One request as it is."""
+    return await client._http.request(method, path, **options)
+
+
+async def test_submitting_is_answered_at_once_with_where_the_operation_stands(client: AsyncClient) -> None:
+    answer = await raw(client, "POST", "/v1/operations", json=score(1))
+    operation = Operation.model_validate_json(answer.content)
+    assert (answer.status_code, answer.headers["Location"]) == (202, f"/v1/operations/{operation.id}")
+    assert (operation.kind, operation.state, operation.progress.total) == ("score", "queued", 1)
+    assert "groups" not in operation.request
+    assert (await client.operation(operation.id)).id == operation.id
+    assert [one.id for one in await client.operations()] == [operation.id]
+
+
+async def test_the_documents_example_is_one_that_works(client: AsyncClient) -> None:
+    done = await end_of(client, (await client.submit(EXAMPLE)).id)
+    assert (done.state, done.progress.made, done.request["run"]) == ("done", 1, EXAMPLE["run"])
+
+
+async def test_bulk_scores_are_those_of_requests_for_rewards(client: AsyncClient) -> None:
+    asked = groups(10)
+    id_ = (await client.submit(score(10))).id
+    done = await end_of(client, id_)
+    answer = await client.rewards(asked, {"criteria": CRITERIA})
+    results = await results_of(client, id_)
+    assert (done.state, done.progress.made, done.usage.judge_calls) == ("done", 10, 160)
+    assert [one["id"] for one in results] == [group["id"] for group in asked]
+    assert answer.judge is not None
+    for result, group in zip(results, answer.groups, strict=True):
+        assert [one["reward"] for one in result["responses"]] == [one.reward for one in group.responses]
+        assert result["fingerprint"] == answer.judge.fingerprint
+
+
+async def test_groups_may_come_as_the_text_of_a_jsonl_file(client: AsyncClient) -> None:
+    text = "\n".join(json.dumps(group) for group in groups(3)) + "\n\n"
+    id_ = (await client.submit(score(1) | {"groups": text})).id
+    assert (await end_of(client, id_)).progress.done == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"groups": '{"id": "q", "prompt": "?", "responses": ["!"]}\nnot json'}, "line 2 is not JSON"),
+        ({"groups": []}, "needs at least 1"),
+        ({"kind": "dance"}, "does not match any of the expected tags"),
+        ({"rewards": {}}, "unknown field"),
+        ({"rubric": "no/such"}, "no rubric"),
+        ({"kind": "evaluate_judge"}, "labels"),
+    ],
+)
+async def test_what_cannot_be_run_is_refused_and_not_kept(
+    client: AsyncClient, wrong: dict[str, Any], message: str
+) -> None:
+    answer = await raw(client, "POST", "/v1/operations", json=score(1) | wrong)
+    assert answer.status_code in (404, 422)
+    assert message in answer.text
+    assert await client.operations() == ()
+
+
+async def test_rubrics_stay_what_they_were_when_the_operation_was_submitted(client: AsyncClient) -> None:
+    first = await client.publish_rubric("team/primes", CRITERIA)
+    id_ = (await client.submit(score(2) | {"rubric": "team/primes"})).id
+    assert (await client.operation(id_)).request["rubric"] == "team/primes@1"
+    await client.publish_rubric("team/primes", CRITERIA[:1])
+    done = await end_of(client, id_)
+    assert (done.state, done.problem) == ("done", None)
+    assert {one["rubric"] for one in await results_of(client, id_)} == {first.digest}
+
+
+async def test_the_same_key_is_the_same_submission(client: AsyncClient) -> None:
+    ids = {(await client.submit(score(1), idempotency_key="mine")).id for _ in range(3)}
+    assert len(ids) == 1
+    with pytest.raises(InvalidRequest, match="Idempotency-Key"):
+        await client.submit(score(2), idempotency_key="mine")
+
+
+async def test_events_have_the_revision_as_their_id_and_end_with_the_operation(client: AsyncClient) -> None:
+    id_ = (await client.submit(score(4))).id
+    done = await end_of(client, id_)
+    answer = await raw(client, "GET", f"/v1/operations/{id_}/events")
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    *_, event, end = answer.text.split("\n\n")
+    assert end == ""
+    assert event.split("\n")[:2] == [f"id: {done.revision}", "event: operation"]
+    seen = await raw(client, "GET", f"/v1/operations/{id_}/events", headers={"Last-Event-ID": str(done.revision)})
+    assert "data:" not in seen.text
+    refused = await raw(client, "GET", f"/v1/operations/{id_}/events", headers={"Last-Event-ID": "x"})
+    assert (refused.status_code, "no id of an event" in refused.text) == (422, True)
+
+
+async def test_a_stream_of_events_without_events_says_that_it_lives(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_operations, "HEARTBEAT_S", 0.02)
+    client = await start("scripted://hash?delay_s=0.3&concurrency=1")
+    id_ = (await client.submit(score(1))).id
+    answer = await raw(client, "GET", f"/v1/operations/{id_}/events")
+    assert answer.text.count(": still here\n\n") > 5
+    assert answer.text.endswith("}\n\n")
+
+
+async def test_results_come_as_pages_and_as_lines(client: AsyncClient) -> None:
+    id_ = (await client.submit(score(5))).id
+    await end_of(client, id_)
+    page = (await raw(client, "GET", f"/v1/operations/{id_}/results?limit=2&after=2")).json()
+    assert (len(page["results"]), page["next_after"]) == (2, 4)
+    accept = {"Accept": "application/x-ndjson"}
+    lines = await raw(client, "GET", f"/v1/operations/{id_}/results?after=1", headers=accept)
+    assert [json.loads(line)["index"] for line in lines.text.splitlines()] == [1, 2, 3, 4]
+    assert lines.headers["Content-Type"].startswith("application/x-ndjson")
+
+
+async def test_what_is_not_there_is_not_found(client: AsyncClient) -> None:
+    for ask in (client.operation, client.cancel_operation, client.retry_operation):
+        with pytest.raises(NotFound, match="there is no operation op-1"):
+            await ask("op-1")
+    with pytest.raises(NotFound, match="there is no operation op-1"):
+        await anext(client.operation_results("op-1"))
+    assert (await raw(client, "GET", "/v1/operations/op-1/events")).status_code == 404
+
+
+async def test_an_operation_that_was_cancelled_goes_on_when_it_is_tried_again(start: Start) -> None:
+    client = await start("scripted://hash?delay_s=0.2&concurrency=1")
+    id_ = (await client.submit(score(8))).id
+    cancelled = await client.cancel_operation(id_)
+    assert (cancelled.state, cancelled.progress.done) == ("cancelled", 0)
+    assert (await client.cancel_operation(id_)).revision == cancelled.revision
+    again = await client.retry_operation(id_)
+    assert (again.state, again.tries) == ("queued", 2)
+
+
+async def test_an_operation_is_judged_for_the_project_whose_key_submitted_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(RUN.invoke, app, ["projects", "create", "b"])
+    ours, theirs = [await key_of("b"), await key_of("default")]
+    monkeypatch.setenv("ADJUDGE_API_KEY", ours)
+    client = await start(keys="required")
+    await client.publish_rubric("team/primes", CRITERIA)
+    id_ = (await client.submit(score(2) | {"rubric": "team/primes"})).id
+    done = await end_of(client, id_)
+    assert (done.state, done.problem, done.project_id) == ("done", None, "b")
+    for key, status, seen in ((ours, 200, [id_]), (theirs, 404, [])):
+        headers = {"Authorization": f"Bearer {key}"}
+        assert (await raw(client, "GET", f"/v1/operations/{id_}", headers=headers)).status_code == status
+        listed = (await raw(client, "GET", "/v1/operations", headers=headers)).json()["operations"]
+        assert [one["id"] for one in listed] == seen
+    assert (await raw(client, "GET", "/v1/operations", headers={"Authorization": ""})).status_code == 401
