@@ -56,7 +56,7 @@ class Ticket:
     def __init__(self, caller: Caller, batch: Batch, arrived: float) -> None:
         self.caller = caller
         self.calls = len(batch.calls)
-        self.entry: Entry[Ticket] = Entry(caller.run, caller.priority, estimated_tokens(batch), self)
+        self.entry: Entry[Ticket] = Entry(caller.run, caller.priority, estimated_tokens(batch), self, caller.share)
         self.granted: asyncio.Future[None] | None = None
         self.at_engine = False
         self.arrived = arrived

@@ -1,4 +1,4 @@
-"""How the calls of a flight are asked: through admission, once more where the engine failed, alone where it was unread.
+"""How the calls of a flight are asked: through admission, again where the engine failed, alone where it was unread.
 
 One `Asking` is one response's calls on their way. Every verdict that can be read is kept at once, so that nothing which
 was judged is lost when somebody leaves.
@@ -14,7 +14,8 @@ from judge_server.judging.admission import Admission, Ticket
 from judge_server.judging.findings import FreshFindings
 from judge_server.judging.joining import Flight
 from judge_server.judging.plan import Asked, ResponsePlan
-from judge_server.judging.protocols import Question
+from judge_server.judging.questions import Question
+from judge_server.judging.recovery import Recovery
 from judge_server.judging.work import Caller, Outcome, Outcomes
 from judge_server.metrics import JudgeMetrics
 from judge_server.ports import Batch, CallFailed, Engine, Finding, Reply
@@ -22,7 +23,6 @@ from judge_server.ports import Batch, CallFailed, Engine, Finding, Reply
 log = logging.getLogger("adjudge")
 
 ENGINE_RETRY_PAUSE_S = 0.2
-_TRANSIENT = frozenset({"engine", "overloaded"})
 _SILENT = CallFailed("engine", "the engine ended a batch without an answer to this call")
 
 
@@ -41,6 +41,7 @@ class Asker:
         self.admission = admission
         self.findings = findings
         self.metrics = metrics
+        self.recovery = Recovery(engine)
 
     def launch(self, flight: Flight, plan: ResponsePlan, caller: Caller, account: Outcomes) -> "Asking":
         """Begin to ask a flight's calls, which have room in the queue; what it costs goes to `account`."""
@@ -85,13 +86,7 @@ class Asking:
     async def _run(self) -> None:
         flight = self._flight
         try:
-            unread = await self._ask(flight.unsettled)
-            gone = [one for one in flight.unsettled if any(_transient(flight.latest[d]) for d in one.digests)]
-            if gone:
-                pause = max(_pause_after(flight.latest[d]) for one in gone for d in one.digests)
-                if asyncio.get_running_loop().time() + pause < flight.deadline:
-                    await asyncio.sleep(pause)
-                    unread += await self._ask(gone)
+            unread = [*await self._ask(flight.unsettled), *await self._ask_again()]
             if unread:
                 await self._ask_alone(unread)
             flight.settle(flight.unsettled)
@@ -100,7 +95,7 @@ class Asking:
             flight.fail(error)
         finally:
             self._leave_room()
-            # No cycles of references are left behind: they would be freed by the garbage collector only.
+            # Cycles of references would be freed by the garbage collector only.
             flight.on_abandoned = flight.hurry = None
             self._round = None
 
@@ -138,6 +133,20 @@ class Asking:
             return Round(replace(self._plan.batch, calls=tuple([one.question.call for one in wanted])), take)
 
         await self._judge(round_of_those_wanted)
+        return unread
+
+    async def _ask_again(self) -> list[tuple[Asked, int]]:
+        """Ask once more where the engine failed, and as often as it goes away and comes back; what was unread then."""
+        flight, unread = self._flight, []
+        was_away: bool | None = True
+        while was_away:
+            gone = [one for one in flight.unsettled if any(_transient(flight.latest[d]) for d in one.digests)]
+            if not gone:
+                break
+            pause = max(_pause_after(flight.latest[d]) for one in gone for d in one.digests)
+            was_away = await self._asker.recovery.wait(pause, flight.deadline)
+            if was_away is not None:
+                unread += await self._ask(gone)
         return unread
 
     async def _ask_alone(self, unread: Sequence[tuple[Asked, int]]) -> None:
@@ -228,7 +237,7 @@ def _alone(question: Question, place: int) -> Question:
 
 
 def _transient(outcome: Outcome) -> bool:
-    return isinstance(outcome, CallFailed) and outcome.kind in _TRANSIENT
+    return isinstance(outcome, CallFailed) and outcome.kind in ("engine", "overloaded")
 
 
 def _pause_after(outcome: Outcome) -> float:

@@ -1,20 +1,23 @@
-"""Whose turn it is: start-time fair queueing over runs, and over two classes above them. Knows no engine and no clock.
+"""Whose turn it is: start-time fair queueing over runs, over projects above them, and over two classes above those.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996) in virtual time. The next piece of work of a run carries a start
-tag: the larger of the virtual time at which the run came to wait and the tag of its last piece plus that piece's cost
-over the run's weight. The smallest tag is served, and is the virtual time from then on. Over any interval in which two
-runs both wait, what they were given, over their weights, differs by at most one piece of each; what is taken out while
-it waits has cost its run nothing. A run that did not wait is owed nothing.
+Knows no engine and no clock. Start-time fair queueing (Goyal, Vin and Cheng, 1996) in virtual time. The next piece of
+work of a run carries a start tag: the larger of the virtual time at which the run came to wait and the tag of its last
+piece plus that piece's cost over the run's weight. The smallest tag is served, and is the virtual time from then on.
+Over any interval in which two runs both wait, what they were given, over their weights, differs by at most one piece of
+each; what is taken out while it waits has cost its run nothing. A run that did not wait is owed nothing.
 
-The same stands between the classes, but that the piece goes first which would end first: `online` has the weight that
-`bulk_share` leaves, so its work comes before bulk's, and bulk still gets its share of the cost while both wait.
+The same stands between projects by their shares, so that a project gets no more by having more runs: runs share what
+their project gets. And it stands between the classes, but that the piece goes first which would end first: `online` has
+the weight that `bulk_share` leaves, so its work comes before bulk's, and bulk still gets its share of the cost while
+both wait.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from judge_server.judging.work import label_of_run, project_of_run
 from trainer_client.wire import Priority
 
 T = TypeVar("T")
@@ -25,19 +28,23 @@ _IDLE_TAGS_KEPT = 64
 
 @dataclass(slots=True, eq=False)
 class Entry(Generic[T]):
-    """A piece of work that waits: whose it is, in which class, and what it costs (any unit, above 0)."""
+    """A piece of work that waits: whose it is, in which class, and what it costs (any unit, above 0).
+
+    `run` names the project too, see `Caller`; `share` is the project's weight (above 0).
+    """
 
     run: str
     priority: Priority
     cost: float
     item: T
+    share: float = 1.0
 
 
 class FairQueue(Generic[T]):
     """Pieces of work, given out one at a time.
 
     Args:
-        weights: of runs; 1 for those not named.
+        weights: of runs, those of other projects as `project/run`; 1 for those not named.
         bulk_share: what share of the cost goes to bulk work while both classes wait; in (0, 1).
 
     Raises:
@@ -53,7 +60,11 @@ class FairQueue(Generic[T]):
         self._weights = dict(weights or {})
         self._class_weights: dict[Priority, float] = {"online": 1.0 - bulk_share, "bulk": bulk_share}
         self._classes: _Turns[Priority] = _Turns()
-        self._runs: dict[Priority, _Turns[str]] = {"online": _Turns(), "bulk": _Turns()}
+        self._projects: dict[Priority, _Turns[str]] = {"online": _Turns(), "bulk": _Turns()}
+        self._runs: dict[Priority, defaultdict[str, _Turns[str]]] = {
+            "online": defaultdict(_Turns),
+            "bulk": defaultdict(_Turns),
+        }
         self._waiting: dict[Priority, dict[str, OrderedDict[Entry[T], None]]] = {"online": {}, "bulk": {}}
         self._length = 0
 
@@ -66,8 +77,11 @@ class FairQueue(Generic[T]):
         if not runs:
             self._classes.comes(entry.priority)
         if entry.run not in runs:
+            project = project_of_run(entry.run)
+            if project not in map(project_of_run, runs):
+                self._projects[entry.priority].comes(project)
             runs[entry.run] = OrderedDict()
-            self._runs[entry.priority].comes(entry.run)
+            self._runs[entry.priority][project].comes(entry.run)
         runs[entry.run][entry] = None
         self._length += 1
 
@@ -88,21 +102,29 @@ class FairQueue(Generic[T]):
         A run that was passed over makes up for nothing later.
         """
         heads: dict[Priority, Entry[T]] = {}
+        able: dict[Priority, dict[str, list[str]]] = {}
         for priority, runs in self._waiting.items():
-            if able := [run for run in runs if run not in passed_over]:
-                heads[priority] = next(iter(runs[self._runs[priority].first(able)]))
+            able[priority] = _by_project([run for run in runs if run not in passed_over])
+            if able[priority]:
+                project = self._projects[priority].first(able[priority])
+                run = self._runs[priority][project].first(able[priority][project])
+                heads[priority] = next(iter(runs[run]))
         if not heads:
             return None
         ends = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
         entry = heads[self._classes.first_to_end(ends)]
-        turns, waiting = self._runs[entry.priority], self._waiting[entry.priority]
+        project, waiting = project_of_run(entry.run), self._waiting[entry.priority]
+        projects, turns = self._projects[entry.priority], self._runs[entry.priority]
         del waiting[entry.run][entry]
         self._length -= 1
         self._classes.serves(entry.priority, ends[entry.priority])
-        turns.serves(entry.run, entry.cost / self._weights.get(entry.run, 1.0))
+        projects.serves(project, entry.cost / entry.share)
+        turns[project].serves(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
         for other in waiting:
             if other in passed_over:
-                turns.comes(other)
+                turns[project_of_run(other)].comes(other)
+                if project_of_run(other) not in able[entry.priority]:
+                    projects.comes(project_of_run(other))
         self._tidy(entry)
         return entry
 
@@ -110,7 +132,16 @@ class FairQueue(Generic[T]):
         runs = self._waiting[entry.priority]
         if not runs[entry.run]:
             del runs[entry.run]
-            self._runs[entry.priority].forget(runs)
+            project, waiting = project_of_run(entry.run), _by_project(runs)
+            self._projects[entry.priority].forget(waiting)
+            self._runs[entry.priority][project].forget(waiting.get(project, ()))
+
+
+def _by_project(runs: Iterable[str]) -> dict[str, list[str]]:
+    projects: dict[str, list[str]] = {}
+    for run in runs:
+        projects.setdefault(project_of_run(run), []).append(run)
+    return projects
 
 
 class _Turns(Generic[K]):

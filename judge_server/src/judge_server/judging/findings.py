@@ -5,7 +5,7 @@ again. Nothing here reads or writes a cache.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from judge_server.ports import Finding
@@ -13,6 +13,9 @@ from judge_server.ports import Finding
 
 class FreshFindings:
     """Keeps each finding until it is stored and every read of the cache that began before that has ended."""
+
+    on_new: Callable[[], None] | None = None
+    """Told when there is something new to store after there was nothing."""
 
     def __init__(self) -> None:
         self._of: dict[bytes, Finding] = {}
@@ -27,6 +30,8 @@ class FreshFindings:
     def add(self, digest: bytes, finding: Finding) -> None:
         """A finding is known; the first one of a digest stands."""
         if digest not in self._of:
+            if not self._new and self.on_new is not None:
+                self.on_new()
             self._of[digest] = self._new[digest] = finding
 
     def get(self, digest: bytes) -> Finding | None:

@@ -1,10 +1,11 @@
 """Making a response fit the judge's context, where the request allows its middle to be left out."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from judge_server.errors import EngineGone
 from judge_server.judging.plan import ResponsePlan
-from judge_server.ports import Call, Engine, Prose, Written
+from judge_server.ports import Batch, Call, Prose, Written
 
 _MARGIN = 0.95
 _TRIES = 8
@@ -16,8 +17,15 @@ _TEMPLATE = 256
 """More tokens than a chat template has around its messages, and than a verdict takes."""
 
 
+class CountsTokens(Protocol):
+    """Whoever can say how long a prompt is."""
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """How many tokens the batch's longest prompt takes; raises `EngineGone` when it cannot be asked."""
+
+
 async def fit_response(
-    engine: Engine, context_tokens: int, length: int, plan: Callable[[int | None], ResponsePlan]
+    counting: CountsTokens, context_tokens: int, length: int, plan: Callable[[int | None], ResponsePlan]
 ) -> ResponsePlan:
     """Plan a response of `length` characters so that its longest prompt fits `context_tokens`.
 
@@ -34,7 +42,7 @@ async def fit_response(
     candidate, keep = whole, length
     for _ in range(_TRIES):
         try:
-            tokens = await engine.count_tokens(candidate.batch)
+            tokens = await counting.count_tokens(candidate.batch)
         except EngineGone:
             return whole  # its calls will fail one by one, and say why
         if tokens <= context_tokens:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from judge_server.checks import Check, step_to_search
 from judge_server.judging.fingerprint import CallDigests
-from judge_server.judging.protocols import HOLISTIC, Question, ask_criteria
+from judge_server.judging.protocols import HOLISTIC, ask_criteria
+from judge_server.judging.questions import Question
 from judge_server.judging.shortening import shorten_messages, without_middle
 from judge_server.judging.ways import JudgeSetup
 from judge_server.ports import Batch, Sample

@@ -4,32 +4,16 @@ One criterion a call is a distribution over a menu, or a choice among labels, so
 a verdict that is not on offer. Several criteria a call are written as JSON, and read by `judge_server.judging.items`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import TypeVar
+from functools import lru_cache
+from typing import Literal
 
 from judge_server.judging.items import ItemForm, items_schema, written_tokens
-from judge_server.judging.replies import read_grade, read_rating, read_written, read_yes_no
+from judge_server.judging.questions import Question
 from judge_server.judging.ways import JudgeSetup
-from judge_server.ports import (
-    AnswerForm,
-    Call,
-    CallFailed,
-    Choice,
-    Finding,
-    Menu,
-    Option,
-    Reasoning,
-    Reply,
-    Sample,
-    Written,
-)
+from judge_server.ports import AnswerForm, Call, Choice, Menu, Option, Reasoning, Sample, Written
 from judge_server.prompts import points
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion
-
-FormT = TypeVar("FormT", bound=AnswerForm)
 
 
 def option(label: str) -> Option:
@@ -45,19 +29,6 @@ HOLISTIC = "overall"
 LOWEST_RATING, HIGHEST_RATING = 1, 10
 _LONGEST_MENU_GRADE = 9
 """Grades of one digit are one token for every tokenizer; a higher scale is a choice among labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A call, the ids of the criteria its reply has a verdict on, and how to read them, in that order.
-
-    `alone` asks for one of them by itself, by its place, where the reply left it out.
-    """
-
-    call: Call
-    criteria: tuple[str, ...]
-    read: Callable[[Reply], list[Finding | CallFailed]]
-    alone: Callable[[int], "Question"] | None = None
 
 
 def ask_criteria(
@@ -82,24 +53,24 @@ def ask_alone(
         return _ask_together(setup, (criterion,), step_numbers, sample)
     question = setup.alone.question(criterion)
     if protocol == "graded":
-        return ask(setup, criterion.id, question, _grades(criterion.scale), sample, read_grade)
+        return ask(setup, criterion.id, question, _grades(criterion.scale), sample, "grade")
     menu = _yes_no(step_numbers if protocol == "stepwise" else None)
-    return ask(setup, criterion.id, question, menu, sample, read_yes_no)
+    return ask(setup, criterion.id, question, menu, sample, "yes_no")
 
 
 def ask(
     setup: JudgeSetup,
     about: str,
     question: str,
-    answer: FormT,
+    answer: AnswerForm,
     sample: Sample | None,
-    read: Callable[[FormT, Reply], Finding | CallFailed],
+    reading: Literal["yes_no", "grade", "rating"],
 ) -> Question:
-    """Ask for one verdict, which `read` reads from the form of its answer and the reply."""
+    """Ask for one verdict."""
     way = setup.way
     reasoning = Reasoning(RATIONALE_TOKENS, setup.alone.ask) if way.rationale else None
     call = Call(question, answer, reasoning, way.think_tokens, sample)
-    return Question(call, (about,), lambda reply: [read(answer, reply)])
+    return Question(call, (about,), reading)
 
 
 def _ask_together(
@@ -117,14 +88,14 @@ def _ask_together(
     return Question(
         call,
         tuple([criterion.id for criterion in criteria]),
-        partial(read_written, forms),
+        forms,
         lambda place: ask_alone(setup, criteria[place], step_numbers, sample),
     )
 
 
 def _ask_holistically(setup: JudgeSetup, criteria: tuple[Criterion, ...], sample: Sample | None) -> Question:
     ratings = Choice(tuple(str(n) for n in range(LOWEST_RATING, HIGHEST_RATING + 1)))
-    return ask(setup, HOLISTIC, setup.alone.holistic(criteria), ratings, sample, read_rating)
+    return ask(setup, HOLISTIC, setup.alone.holistic(criteria), ratings, sample, "rating")
 
 
 def _form(setup: JudgeSetup, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:

@@ -1,0 +1,84 @@
+"""Two judges behind one api against one: judgements per second, with an engine that takes a fixed time for each call.
+
+Each judge has a scripted engine that answers 16 responses at a time and takes 20 ms for each call, so that one judge
+could give 800 judgements a second, however slow the machine. Rounds with one judge and with two take turns.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx2
+from rich.progress import track
+
+from benchmarks.http_overhead import CRITERIA, body
+from benchmarks.report import publish
+from benchmarks.server import running_process
+
+ENGINE = "scripted://hash?delay_s=0.02&concurrency=16"
+RESPONSES, IN_FLIGHT = 8, 48
+WARM_S = 1.0
+
+
+@contextmanager
+def api_with(judges: int) -> Iterator[str]:
+    """An api in front of so many judges, each process ready: the api's address."""
+    with ExitStack() as stack:
+        behind = [stack.enter_context(running_process("judge", "--engine", ENGINE)) for _ in range(judges)]
+        given = [part for url, _ in behind for part in ("--judge", url)]
+        url, _ = stack.enter_context(running_process("api", *given, ADJUDGE_LEDGER="off"))
+        yield url
+
+
+async def judgements_per_second(url: str, seconds: float) -> float:
+    """What comes back in that time, while everything is busy: neither the first requests count nor the last."""
+    done = 0
+    begin = time.perf_counter() + WARM_S
+    async with httpx2.AsyncClient(base_url=url, timeout=120.0) as client:
+
+        async def sender() -> None:
+            nonlocal done
+            while time.perf_counter() < begin + seconds + WARM_S:
+                content = body(random.getrandbits(60), RESPONSES)
+                answer = await client.post("/v1/rewards", content=content, headers={"Content-Type": "application/json"})
+                if answer.status_code != 200 or b'"status":"failed"' in answer.content:
+                    raise RuntimeError(f"HTTP {answer.status_code}: {answer.text[:300]}")
+                now = time.perf_counter()
+                done += RESPONSES * CRITERIA if begin <= now < begin + seconds else 0
+
+        await asyncio.gather(*[sender() for _ in range(IN_FLIGHT)])
+    return done / seconds
+
+
+def main() -> None:
+    """Measure, print a table, and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each round")
+    options = parser.parse_args()
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    with api_with(1) as one, api_with(2) as two:
+        for _ in track(range(options.rounds), "rounds", transient=True):
+            for judges, url in ((1, one), (2, two)):
+                rates[judges].append(asyncio.run(judgements_per_second(url, options.seconds)))
+    ratios = [b / a for a, b in zip(rates[1], rates[2], strict=True)]
+    publish(
+        "judges",
+        "Judges behind one api, scripted engines of 800 judgements/s each",
+        [
+            {"judges": judges, "judgements/s": statistics.median(found), "least": min(found), "most": max(found)}
+            for judges, found in rates.items()
+        ],
+        notes=[
+            f"two over one: {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f}), "
+            f"{options.rounds} rounds of {options.seconds:g} s in turn, {IN_FLIGHT} requests of {RESPONSES} responses",
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

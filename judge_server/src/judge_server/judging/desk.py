@@ -1,0 +1,62 @@
+"""The desk: whoever has the calls of a request answered, an engine in this process or judges in others.
+
+A judge hands over what nobody has a verdict on, and gets an errand to wait for. What is behind the desk is its own
+business.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from judge_server.judging.findings import FreshFindings
+from judge_server.judging.work import Caller, Outcomes, Waiting, Work
+from judge_server.metrics import JudgeMetrics
+from judge_server.pools import MemberView
+from judge_server.ports import Batch, EngineIdentity
+
+
+class Errand(Protocol):
+    """What one request has at the desk. Outcomes enter the request's as soon as they are final."""
+
+    async def done(self) -> None:
+        """Wait until every outcome is known, or the deadline; what is not known then failed as late.
+
+        Raises:
+            Overloaded: nothing of it was judged, since there is no room.
+        """
+
+    def leave(self) -> None:
+        """Wait for nothing any more, and charge what it has cost so far. Calls that nobody else wants are dropped."""
+
+
+class Desk(Protocol):
+    """Has calls answered.
+
+    Attributes:
+        identity: the model that answers, once started.
+        findings: what was found and is not stored yet.
+    """
+
+    identity: EngineIdentity
+    findings: FreshFindings
+
+    async def start(self, metrics: JudgeMetrics) -> None:
+        """Get ready; what it costs is counted in `metrics`. Raises `EngineStartError` with the way out."""
+
+    def take(self, work: Sequence[Work], caller: Caller, result: Outcomes, waiting: Waiting, deadline: float) -> Errand:
+        """Begin to have the calls of the work answered by `deadline` (loop time), at the cost of `caller`.
+
+        Raises:
+            Overloaded: there is no room for them.
+        """
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """How many tokens the batch's longest prompt takes; raises `EngineGone` when it cannot be asked."""
+
+    def members(self) -> list[MemberView]:
+        """Those behind the desk among whom calls are shared out; none where there is but one."""
+
+    async def ready(self) -> bool:
+        """Whether it could have a call answered now."""
+
+    async def close(self) -> None:
+        """Release everything; calls on their way fail."""

@@ -1,0 +1,41 @@
+"""A question to the judge, as data: the call, the criteria its reply has a verdict on, and how that reply is read.
+
+Data, so that it can be asked of a judge in another process.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from judge_server.judging.items import ItemForm
+from judge_server.judging.replies import read_grade, read_rating, read_written, read_yes_no
+from judge_server.ports import Call, CallFailed, Choice, Finding, Menu, Reply
+
+Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
+"""How a reply is read: as one verdict from the form of its answer, or as items written in these forms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call, the ids of the criteria its reply has a verdict on, and how to read them, in that order.
+
+    `alone` asks for one of them by itself, by its place, where the reply left it out.
+    """
+
+    call: Call
+    criteria: tuple[str, ...]
+    reading: Reading
+    alone: Callable[[int], "Question"] | None = None
+
+    def read(self, reply: Reply) -> list[Finding | CallFailed]:
+        """The verdict on each of the criteria."""
+        answer, reading = self.call.answer, self.reading
+        if reading == "yes_no" and isinstance(answer, Menu):
+            return [read_yes_no(answer, reply)]
+        if reading == "grade" and isinstance(answer, Menu | Choice):
+            return [read_grade(answer, reply)]
+        if reading == "rating" and isinstance(answer, Choice):
+            return [read_rating(answer, reply)]
+        if isinstance(reading, tuple):
+            return read_written(reading, reply)
+        raise TypeError(f"{type(answer).__name__} is no form of answer to be read as {reading}")

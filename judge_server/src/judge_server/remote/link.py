@@ -1,0 +1,133 @@
+"""One judge process, reached over HTTP. Every way in which it can fail is told apart here, and nowhere else."""
+
+import hashlib
+import json
+import math
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import NoReturn
+
+import httpx2
+from pydantic import TypeAdapter, ValidationError
+
+from judge_server.engines.openai_http import retry_after_s
+from judge_server.errors import EngineStartError, Overloaded
+from judge_server.ports import Batch, EngineIdentity
+from judge_server.remote.messages import PROTOCOL, Asking, Introduction, Line, Tokens
+from trainer_client import __version__
+from trainer_client.wire import Problem
+
+CONNECT_TIMEOUT_S = 5.0
+ROOT = "/internal/v1"
+BATCH = TypeAdapter(Batch)
+
+
+class JudgeGone(Exception):
+    """A judge that did not answer, or not as a judge does; the message says how."""
+
+
+def identity_digest(identity: EngineIdentity) -> str:
+    """Equal for judges whose verdicts are the same measurement: all but what they can take at a time."""
+    parts = asdict(identity)
+    del parts["concurrent_batches"]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class JudgeLink:
+    """A judge process at `url`; `token` is what it wants to be shown, if anything."""
+
+    def __init__(self, url: str, token: str | None, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._client = httpx2.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            # How long it may be silent is the deadline's to say, and the health watch's.
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
+            transport=transport,
+        )
+
+    async def introduction(self) -> Introduction:
+        """Who it is.
+
+        Raises:
+            EngineStartError: it will never do, since it refuses the token or speaks another protocol.
+            JudgeGone: it does not answer, or is no judge.
+        """
+        try:
+            answer = await self._client.get(f"{ROOT}/judge")
+        except (httpx2.HTTPError, OSError, RuntimeError) as error:
+            raise self._gone(error) from error
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:
+            raise EngineStartError(
+                f"the judge at {self.url} refuses the token; set ADJUDGE_JUDGE_TOKEN to the same secret on both sides"
+            )
+        if answer.status_code != HTTPStatus.OK:
+            raise JudgeGone(f"the judge at {self.url} answered HTTP {answer.status_code}")
+        try:
+            protocol = answer.json().get("protocol")
+            if protocol != PROTOCOL:
+                raise EngineStartError(
+                    f"the judge at {self.url} speaks protocol {protocol} and this api {PROTOCOL} (Adjudge "
+                    f"{__version__}); run one version on both sides"
+                )
+            return Introduction.model_validate_json(answer.content)
+        except (ValidationError, ValueError, AttributeError) as error:
+            raise JudgeGone(f"what answers at {self.url} is no judge: {answer.text[:80]!r}") from error
+
+    async def ask(self, asking: Asking) -> AsyncGenerator[Line, None]:
+        """Have calls answered: outcomes, line by line. Closing the generator drops what is not answered yet.
+
+        Raises:
+            JudgeGone: it went away, or is not the judge that was asked for any more.
+            Overloaded: its queue has no room.
+        """
+        rest = b""
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with self._client.stream(
+                "POST", f"{ROOT}/outcomes", content=asking.model_dump_json(), headers=headers
+            ) as answer:
+                if answer.status_code != HTTPStatus.OK:
+                    await answer.aread()
+                    self._refuse(answer)
+                async with aclosing(answer.aiter_raw()) as chunks:
+                    async for chunk in chunks:
+                        *lines, rest = (rest + chunk).split(b"\n")
+                        for line in lines:
+                            yield Line.model_validate_json(line)
+        except ValidationError as error:
+            raise JudgeGone(f"the judge at {self.url} sent a line that is no outcome") from error
+        except (httpx2.HTTPError, OSError, RuntimeError) as error:
+            raise self._gone(error) from error
+        if rest:
+            raise JudgeGone(f"the judge at {self.url} broke off in the middle of a line")
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """How many tokens the batch's longest prompt takes. Raises `JudgeGone`."""
+        try:
+            answer = await self._client.post(f"{ROOT}/tokens", content=BATCH.dump_json(batch))
+            if answer.status_code != HTTPStatus.OK:
+                self._refuse(answer)
+            return Tokens.model_validate_json(answer.content).tokens
+        except (httpx2.HTTPError, OSError, RuntimeError, ValidationError, Overloaded) as error:
+            raise self._gone(error) from error
+
+    async def close(self) -> None:
+        """Close every connection; what is being asked fails."""
+        await self._client.aclose()
+
+    def _refuse(self, answer: httpx2.Response) -> NoReturn:
+        if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+            wait = retry_after_s(answer.headers, datetime.now(UTC))
+            raise Overloaded(
+                Problem.model_validate_json(answer.content).detail,
+                retry_after_s=None if wait is None else math.ceil(wait),
+            )
+        raise JudgeGone(f"the judge at {self.url} answered HTTP {answer.status_code}: {answer.text[:200]!r}")
+
+    def _gone(self, error: Exception) -> JudgeGone:
+        return JudgeGone(f"no answer from the judge at {self.url}: {error or type(error).__name__}")

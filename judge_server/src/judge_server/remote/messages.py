@@ -1,0 +1,169 @@
+"""What an api and a judge process say to each other: calls to be answered, and outcomes as they become known.
+
+Internal to a deployment: both ends are of one version, or refuse each other by `PROTOCOL`. Digests travel as hex. A
+question that many responses share travels once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from judge_server.judging.plan import Asked, ResponsePlan, Slot
+from judge_server.judging.questions import Question, Reading
+from judge_server.judging.work import Caller, Outcome, Outcomes
+from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding
+
+PROTOCOL = 1
+"""Grows when one end would misunderstand the other."""
+
+Parcel = list[tuple[ResponsePlan, list[Asked]]]
+"""Plans, and those of their calls that are to be asked."""
+
+
+class Message(BaseModel):
+    """Base of what is said. Unknown fields are refused: whoever sends them means something by them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Introduction(Message):
+    """Who a judge is, and whether it can judge now; without an identity it has not started yet."""
+
+    protocol: int
+    version: str
+    identity: EngineIdentity | None
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SentQuestion:
+    """A question, how many verdicts its reply holds, and each of them asked alone, where there are several."""
+
+    call: Call
+    verdicts: int
+    reading: Reading
+    alone: tuple["SentQuestion", ...] = ()
+
+    @classmethod
+    def of(cls, question: Question) -> "SentQuestion":
+        """As it is sent."""
+        places = range(len(question.criteria)) if question.alone is not None and len(question.criteria) > 1 else ()
+        alone = tuple([SentQuestion.of(question.alone(place)) for place in places if question.alone])
+        return cls(question.call, len(question.criteria), question.reading, alone)
+
+    def question(self) -> Question:
+        """As it is asked; criteria have no names here."""
+        apart = [sent.question() for sent in self.alone]
+        return Question(self.call, ("",) * self.verdicts, self.reading, apart.__getitem__ if apart else None)
+
+
+@dataclass(frozen=True, slots=True)
+class SentPlan:
+    """What is asked about one response: its texts, and (the place of a question, the digests of its verdicts)."""
+
+    system: str
+    system_alone: str
+    shared: str
+    calls: tuple[tuple[int, tuple[str, ...]], ...]
+
+
+class Asking(Message):
+    """Calls to be answered within `deadline_s`, by the model of this identity and no other."""
+
+    identity: str
+    caller: Caller
+    deadline_s: float
+    questions: tuple[SentQuestion, ...]
+    plans: tuple[SentPlan, ...]
+
+    @classmethod
+    def of(cls, parcel: Parcel, caller: Caller, identity: str, deadline_s: float) -> "Asking":
+        """A parcel as it is sent."""
+        places: dict[int, int] = {}
+        questions: list[Question] = []
+        plans = []
+        for plan, asked in parcel:
+            calls = []
+            for one in asked:
+                place = places.setdefault(id(one.question), len(questions))
+                if place == len(questions):
+                    questions.append(one.question)
+                calls.append((place, tuple([digest.hex() for digest in one.digests])))
+            plans.append(SentPlan(plan.batch.system, plan.system_alone, plan.batch.shared, tuple(calls)))
+        return cls(
+            identity=identity,
+            caller=caller,
+            deadline_s=deadline_s,
+            questions=tuple([SentQuestion.of(question) for question in questions]),
+            plans=tuple(plans),
+        )
+
+    def response_plans(self) -> list[ResponsePlan]:
+        """The plans as a judge takes them. Raises `ValueError` for one that asks a question that is not there."""
+        questions = [sent.question() for sent in self.questions]
+        plans = []
+        for sent in self.plans:
+            if any(not 0 <= place < len(questions) for place, _ in sent.calls):
+                raise ValueError(f"a plan asks a question that is not among the {len(questions)} sent")
+            asked = tuple(
+                [Asked(questions[place], tuple([bytes.fromhex(d) for d in digests])) for place, digests in sent.calls]
+            )
+            batch = Batch(sent.system, sent.shared, tuple([one.question.call for one in asked]))
+            slot = Slot("", "judge", tuple([digest for one in asked for digest in one.digests]))
+            plans.append(ResponsePlan((slot,), batch, asked, system_alone=sent.system_alone))
+        return plans
+
+
+class Account(Message):
+    """What some outcomes cost, and where they came from."""
+
+    calls: int = 0
+    tokens_computed: int = 0
+    tokens_reused: int = 0
+    tokens_written: int = 0
+    seconds_queued: float = 0.0
+    seconds_judging: float = 0.0
+
+    @classmethod
+    def of(cls, outcomes: Outcomes) -> "Account":
+        """What outcomes have cost so far."""
+        return cls(**{name: getattr(outcomes, name) for name in cls.model_fields})
+
+    def since(self, before: "Account") -> "Account":
+        """What was added."""
+        return Account(**{name: getattr(self, name) - getattr(before, name) for name in Account.model_fields})
+
+    def charge_to(self, outcomes: Outcomes) -> None:
+        """Add it to the account of a request."""
+        for name in Account.model_fields:
+            setattr(outcomes, name, getattr(outcomes, name) + getattr(self, name))
+
+
+class Line(Message):
+    """One line of the answer: outcomes by digest, what they cost, and which were known (`cached`) or shared."""
+
+    outcomes: dict[str, Finding | CallFailed] = Field(default={})
+    account: Account = Account()
+    cached: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, digests: Sequence[bytes], outcomes: Outcomes, account: Account) -> "Line":
+        """These of the outcomes."""
+        return cls.model_construct(
+            outcomes={digest.hex(): outcomes.of[digest] for digest in digests},
+            account=account,
+            cached=tuple([digest.hex() for digest in digests if digest in outcomes.cached]),
+            joined=tuple([digest.hex() for digest in digests if digest in outcomes.joined]),
+        )
+
+    def read(self) -> dict[bytes, Outcome]:
+        """The outcomes by digest."""
+        return {bytes.fromhex(digest): outcome for digest, outcome in self.outcomes.items()}
+
+
+class Tokens(Message):
+    """How many tokens a prompt takes."""
+
+    tokens: int

@@ -1,0 +1,194 @@
+"""The application of a judge process: its engine and queue, for apis of the same deployment. Internal, not the API."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from pydantic import TypeAdapter, ValidationError
+
+from judge_server.errors import EngineGone, InvalidRequest, NotReady, ServiceError
+from judge_server.judging.judge import Judge
+from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.work import Caller, Outcomes
+from judge_server.ports import Batch
+from judge_server.remote.link import ROOT, identity_digest
+from judge_server.remote.messages import PROTOCOL, Account, Asking, Introduction, Line, Tokens
+from judge_server.web import problems
+from judge_server.web.boundary import Boundary
+from judge_server.web.disconnect import while_connected
+from judge_server.web.metrics import judges_page
+from trainer_client import __version__
+from trainer_client.wire import DEFAULT_JUDGE
+
+log = logging.getLogger("adjudge")
+
+MOST_BYTES = 256 * 2**20
+"""What an api may send at once. Its own limit on requests is far below, but prompts repeat what groups say once."""
+
+NDJSON = "application/x-ndjson"
+
+TELL_S = 0.2
+"""How long an api waits for what is known of responses that are not done. It is what a judge's death can cost it."""
+
+
+@dataclass(slots=True)
+class JudgeProcess:
+    """What the routes need: the judge, once its engine is loaded, and the token that apis must show, if any."""
+
+    token: str | None
+    judge: Judge | None = None
+    problem: str = "the judge model is still loading"
+
+    def ready_judge(self) -> Judge:
+        """The judge; raises `NotReady` before it has started."""
+        if self.judge is None:
+            raise NotReady(f"Cannot judge yet: {self.problem}", retry_after_s=2)
+        return self.judge
+
+
+def create_judge_app(
+    process: JudgeProcess, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None
+) -> FastAPI:
+    """The application of a judge process."""
+    app = FastAPI(title="Adjudge judge", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+
+    async def known(request: Request) -> None:
+        shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if process.token is not None and not hmac.compare_digest(shown.encode(), process.token.encode()):
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, "show the deployment's ADJUDGE_JUDGE_TOKEN")
+
+    inside = [Depends(known)]
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        judge = process.ready_judge()
+        checks = {"judge": await judge.desk.ready(), "cache": await judge.cache.ready()}
+        if not all(checks.values()):
+            raise NotReady(f"not ready: {', '.join(name for name, ok in checks.items() if not ok)}", retry_after_s=2)
+        return JSONResponse({"checks": checks})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        judges = {} if process.judge is None else {DEFAULT_JUDGE: process.judge}
+        return Response(judges_page(judges), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    @app.get(f"{ROOT}/judge", dependencies=inside)
+    async def introduction() -> Response:
+        judge = process.judge
+        said = Introduction(
+            protocol=PROTOCOL,
+            version=__version__,
+            identity=judge.identity if judge else None,
+            ready=judge is not None and await judge.desk.ready(),
+        )
+        return Response(said.model_dump_json(), media_type="application/json")
+
+    @app.post(f"{ROOT}/tokens", dependencies=inside)
+    async def tokens(body: Annotated[Batch, Depends(_batch)]) -> Response:
+        try:
+            return JSONResponse(Tokens(tokens=await process.ready_judge().desk.count_tokens(body)).model_dump())
+        except EngineGone as error:
+            raise NotReady(str(error), retry_after_s=2) from error
+
+    @app.post(f"{ROOT}/outcomes", dependencies=inside)
+    async def outcomes(request: Request, asking: Annotated[Asking, Depends(_asking)]) -> Response:
+        judge = process.ready_judge()
+        if asking.identity != identity_digest(judge.identity):
+            raise NotReady(f"this judge is {judge.identity.model} now, and not the one that was asked for")
+        try:
+            plans = asking.response_plans()
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from error
+        lines = _answered(judge, plans, asking.caller, asking.deadline_s)
+        first = await while_connected(request, anext(lines))  # a queue without room is no 200
+        return StreamingResponse(_encoded(first, lines), media_type=NDJSON)
+
+    problems.install(app)
+    app.add_middleware(Boundary, max_body_bytes=MOST_BYTES)
+    return app
+
+
+async def _answered(
+    judge: Judge, plans: Sequence[ResponsePlan], caller: Caller, deadline_s: float
+) -> AsyncGenerator[Line, None]:
+    """Lines of outcomes, as responses are done, and last those that the deadline left.
+
+    Raises:
+        Overloaded: the judge's queue has no room; then there is no line.
+    """
+    result, charged = Outcomes(), Account()
+    done: asyncio.Queue[int | None] = asyncio.Queue()
+    untold = {digest for plan in plans for digest in plan.digests}
+    deadline = asyncio.get_running_loop().time() + deadline_s
+    judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=result, done=done.put_nowait))
+    judging.add_done_callback(lambda _: done.put_nowait(None))
+    try:
+        ended = False
+        while not ended:
+            ready = await _next(done)
+            ended = None in ready
+            if ended:
+                await judging
+            whole = {d for place in ready if place is not None for d in plans[place].digests}
+            known = [d for d in (whole if ready and not ended else list(untold)) if d in untold and d in result.of]
+            if not known and not ended:
+                continue
+            untold.difference_update(known)
+            spent = Account.of(result)
+            yield Line.of(known, result, spent.since(charged))
+            charged = spent
+    finally:
+        judging.cancel()
+        await asyncio.gather(judging, return_exceptions=True)
+
+
+async def _next(done: "asyncio.Queue[int | None]") -> list[int | None]:
+    """The responses that are done, as soon as one is; after a while none, and then whatever is known is told."""
+    try:
+        async with asyncio.timeout(TELL_S):
+            ready = [await done.get()]
+    except TimeoutError:
+        return []
+    while not done.empty():
+        ready.append(done.get_nowait())
+    return ready
+
+
+async def _encoded(first: Line, lines: AsyncGenerator[Line, None]) -> AsyncIterator[bytes]:
+    async with aclosing(lines):
+        yield first.model_dump_json(exclude_defaults=True).encode() + b"\n"
+        async for line in lines:
+            yield line.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
+
+_BATCH = TypeAdapter(Batch)
+
+
+async def _batch(request: Request) -> Batch:
+    try:
+        return _BATCH.validate_json(await request.body())
+    except ValidationError as error:
+        raise _unreadable(error) from error
+
+
+async def _asking(request: Request) -> Asking:
+    try:
+        return Asking.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: ValidationError) -> ServiceError:
+    return InvalidRequest(f"this is not what an api of this version says: {error.errors()[0]['msg']}")

@@ -1,0 +1,1 @@
+"""Judges in other processes, seen from an api."""

@@ -1,0 +1,72 @@
+"""Judge processes as tests have them: their application on a real port of this event loop, so that streams stream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import uvicorn
+
+from judge_server.cache import MemoryCache
+from judge_server.judging.judge import Judge
+from judge_server.ports import Engine
+from judge_server.remote import JudgeLink, JudgeProcess, RemoteDesk, create_judge_app
+from tests.fixtures.ports import unused_port
+from tests.judge_server import support
+from tests.judge_server.support import FENCE
+
+TOKEN = "what apis and judges of this deployment know"
+
+
+class Served:
+    """A judge that listens. `stop` ends it, as `start` begins it, on the same port."""
+
+    def __init__(self, judge: Judge, token: str | None = TOKEN) -> None:
+        self.judge = judge
+        self.process = JudgeProcess(token, judge)
+        self._port = unused_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen."""
+        app = create_judge_app(self.process)
+        config = uvicorn.Config(app, port=self._port, log_level="error", access_log=False, lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.create_task(self._server.serve())
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        """Break off every connection, and listen no more, as a process does that is killed."""
+        if self._server is None or self._serving is None:
+            return
+        self._server.force_exit = self._server.should_exit = True
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+        await self._serving
+        self._server = None
+
+
+@asynccontextmanager
+async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncIterator[list[Served]]:
+    """A judge for each engine, listening."""
+    served = [Served(await support.judge(engine, queue_calls=queue_calls)) for engine in engines]  # type: ignore[arg-type]
+    async with AsyncExitStack() as stack:
+        for one in served:
+            await one.start()
+            stack.push_async_callback(one.judge.close)
+            stack.push_async_callback(one.stop)
+        yield served
+
+
+@asynccontextmanager
+async def api_of(*served: Served, token: str | None = TOKEN) -> AsyncIterator[Judge]:
+    """The judge of an api in front of these, started."""
+    desk = RemoteDesk([JudgeLink(one.url, token) for one in served], every_s=0.05, patience_s=0.5)
+    made = Judge(desk, MemoryCache(), FENCE)
+    try:
+        await made.start()
+        yield made
+    finally:
+        await made.close()

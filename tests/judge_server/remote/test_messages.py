@@ -1,0 +1,108 @@
+"""What crosses between an api and a judge means the same on both sides."""
+
+import pytest
+from pydantic import ValidationError
+
+from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.questions import Question
+from judge_server.judging.ways import Way
+from judge_server.judging.work import Caller, Outcomes
+from judge_server.ports import CallFailed, Finding, Reply
+from judge_server.remote.messages import Account, Asking, Line
+from tests.judge_server.support import CRITERIA, group, judge, plan
+from trainer_client.wire import Criterion
+
+RUBRIC = [Criterion.model_validate(criterion) for criterion in CRITERIA]
+RESPONSE = "### Step 1: divide\nBy 2 and 3.\n### Step 2: conclude\n7 is prime."
+WAYS = [
+    Way("binary"),
+    Way("binary", rationale=True),
+    Way("binary", per_call=3),
+    Way("stepwise"),
+    Way("stepwise", per_call="all", rationale=True),
+    Way("graded"),
+    Way("graded", per_call=2),
+    Way("checklist", per_call="all"),
+    Way("checklist", per_call=1),
+    Way("likert"),
+    Way("binary", think_tokens=40, temperature=0.7),
+]
+
+
+def sent(plans: list[ResponsePlan]) -> Asking:
+    """As a judge reads it."""
+    parcel = [(one, list(one.asked)) for one in plans]
+    asking = Asking.of(parcel, Caller("run", "bulk"), "someone", 12.5)
+    return Asking.model_validate_json(asking.model_dump_json())
+
+
+def as_data(question: Question) -> object:
+    """All of a question but its criteria's names."""
+    several = len(question.criteria) > 1 and question.alone is not None
+    alone = [as_data(question.alone(n)) for n in range(len(question.criteria)) if question.alone] if several else []
+    return (question.call, len(question.criteria), question.reading, alone)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_a_plan_arrives_as_it_was_sent(way: Way) -> None:
+    made = await judge()
+    plans = [plan(made.setup(way), group(r), r, RUBRIC, votes=2) for r in (RESPONSE, "No.")]
+    asking = sent(plans)
+    assert (asking.caller, asking.deadline_s) == (Caller("run", "bulk"), 12.5)
+    for one, arrived in zip(plans, asking.response_plans(), strict=True):
+        assert arrived.batch == one.batch
+        assert arrived.system_alone == one.system_alone
+        assert [asked.digests for asked in arrived.asked] == [asked.digests for asked in one.asked]
+        assert [as_data(asked.question) for asked in arrived.asked] == [as_data(a.question) for a in one.asked]
+        assert set(arrived.digests) == {digest for slot in arrived.slots for digest in slot.digests}
+
+
+async def test_a_question_that_many_responses_share_travels_once() -> None:
+    made = await judge()
+    setup = made.setup(Way("binary"))
+    plans = [plan(setup, group("Yes."), "Yes.", RUBRIC) for _ in range(1)]
+    several = [*plans, *[ResponsePlan(p.slots, p.batch, p.asked) for p in plans * 3]]
+    assert len(sent(several).questions) == len(plans[0].asked)
+
+
+async def test_a_plan_that_asks_what_was_not_sent_is_refused() -> None:
+    made = await judge()
+    asking = sent([plan(made.setup(Way("binary")), group("Yes."), "Yes.", RUBRIC)])
+    with pytest.raises(ValueError, match="not among the 0 sent"):
+        asking.model_copy(update={"questions": ()}).response_plans()
+
+
+def test_a_line_brings_findings_failures_and_what_they_cost() -> None:
+    digests = [bytes([n]) * 32 for n in range(3)]
+    outcomes = Outcomes(
+        {
+            digests[0]: Finding(1.0, 0.75, 0.9, 2, None, "because"),
+            digests[1]: CallFailed("overloaded", "later", 3.0),
+            digests[2]: Finding(0.5, grade=2.0),
+        },
+        cached=frozenset([digests[2]]),
+        joined=frozenset([digests[0]]),
+        calls=4,
+        tokens_computed=100,
+        seconds_judging=0.5,
+    )
+    line = Line.of(digests, outcomes, Account.of(outcomes).since(Account(calls=1)))
+    read = Line.model_validate_json(line.model_dump_json(exclude_defaults=True))
+    assert read.read() == outcomes.of
+    assert (read.cached, read.joined) == ((digests[2].hex(),), (digests[0].hex(),))
+    charged = Outcomes(calls=10)
+    read.account.charge_to(charged)
+    assert (charged.calls, charged.tokens_computed, charged.seconds_judging) == (13, 100, 0.5)
+
+
+async def test_what_was_sent_means_the_same_when_it_is_read_as_a_verdict() -> None:
+    made = await judge()
+    one = plan(made.setup(Way("binary")), group("Yes."), "Yes.", RUBRIC[:1])
+    [arrived] = sent([one]).response_plans()
+    reply = Reply(masses=(0.6, 0.2))
+    assert arrived.asked[0].question.read(reply) == one.asked[0].question.read(reply)
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        Line.model_validate_json('{"outcome": {}}')

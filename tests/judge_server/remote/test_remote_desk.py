@@ -1,0 +1,241 @@
+"""An api before judges in other processes judges as one with a judge of its own, and bears what happens to them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.errors import EngineGone, EngineStartError, Overloaded
+from judge_server.judging.ways import Way
+from judge_server.judging.work import Caller, Outcomes
+from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding, Reply
+from tests.judge_server.remote.judges import api_of, judges
+from tests.judge_server.support import CRITERIA, Gated, Recording, criteria, group, judge, plan, plans, soon
+from trainer_client.wire import Criterion
+
+RUBRIC = [Criterion.model_validate(criterion) for criterion in CRITERIA]
+AB = criteria("Alpha.", "Beta.")
+TWELVE = criteria(*[f"Part {n} holds." for n in range(12)])
+RESPONSES = [f"Response {n}." for n in range(24)]
+
+
+class Noting(ScriptedEngine):
+    """Answers by hash, and counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = Recording()
+        super().__init__(self.asked)
+
+
+class Dying(ScriptedEngine):
+    """Answers a first half of each batch, then keeps the rest until `dead` is set, when nobody gets anything."""
+
+    def __init__(self) -> None:
+        super().__init__(concurrent_batches=100)
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.answered: Counter[tuple[str, str]] = Counter()
+        self.in_flight = 0
+        self.busy = asyncio.Event()
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """As `ScriptedEngine`, up to the half."""
+        for index, call in enumerate(batch.calls):
+            self.asked[batch.shared, call.question] += 1
+            if index >= len(batch.calls) // 2:
+                self.in_flight += len(batch.calls) - index
+                self.busy.set()
+                await asyncio.Event().wait()
+            self.answered[batch.shared, call.question] += 1
+            yield index, by_hash(batch, call)
+
+
+def other_model() -> ScriptedEngine:
+    """An engine of another model."""
+
+    class Other(ScriptedEngine):
+        async def start(self) -> EngineIdentity:
+            return replace(await super().start(), model="another")
+
+    return Other()
+
+
+def failures(outcomes: Outcomes) -> Counter[str]:
+    return Counter(o.kind for o in outcomes.of.values() if isinstance(o, CallFailed))
+
+
+@pytest.mark.parametrize(
+    "way", [Way("binary"), Way("stepwise"), Way("graded"), Way("checklist", per_call="all"), Way("likert")], ids=str
+)
+async def test_outcomes_are_those_of_a_judge_of_its_own(way: Way) -> None:
+    own = await judge()
+    async with judges(None, None) as served, api_of(*served) as api:
+        assert api.identity == own.identity
+        asked = [plan(api.setup(way), group(r), r, RUBRIC) for r in RESPONSES]
+        there, here = await api.outcomes(asked, await soon()), await own.outcomes(asked, await soon())
+        assert there.of == here.of
+        assert (there.calls, there.tokens_computed > 0, there.checks) == (here.calls, True, here.checks)
+        assert await api.desk.count_tokens(asked[0].batch) == await own.desk.count_tokens(asked[0].batch)
+
+
+async def test_each_responses_calls_are_all_at_one_judge_and_both_have_some() -> None:
+    engines = [Noting(), Noting()]
+    async with judges(*engines) as served, api_of(*served) as api:
+        await api.outcomes(plans(api, *RESPONSES, of=TWELVE), await soon())
+        metrics = [one.judge.metrics for one in served]
+        calls = [sum(engine.asked.asked.values()) for engine in engines]
+    assert sum(calls) == len(RESPONSES) * len(TWELVE)
+    assert all(number % len(TWELVE) == 0 and number > 0 for number in calls)
+    assert len(metrics) == 2
+
+
+async def test_two_apis_that_ask_the_same_at_once_have_it_judged_once() -> None:
+    engine = Gated(concurrent_batches=100)
+    async with judges(engine, None) as served, api_of(served[0]) as one, api_of(served[0]) as other:
+        asked = plans(one, "Yes.", of=AB)
+        first = asyncio.create_task(one.outcomes(asked, await soon()))
+        await engine.busy()
+        second = asyncio.create_task(other.outcomes(asked, await soon()))
+        while served[0].judge.desk.admission.room.held < 2:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        engine.let(10)
+        a, b = await first, await second
+    assert a.of == b.of
+    assert len(engine.began) == a.calls + b.calls == 2
+    assert (len(a.joined), len(b.joined) + len(b.cached)) == (0, 2)
+
+
+async def test_what_a_judge_knows_is_not_asked_again_and_shown_as_cached() -> None:
+    engine = Noting()
+    async with judges(engine) as served, api_of(*served) as api:
+        asked = plans(api, "Yes.", of=AB)
+        await api.outcomes(asked, await soon())
+        again = await api.outcomes(asked, await soon())
+    assert (again.calls, len(again.cached)) == (0, 2)
+    assert set(engine.asked.asked.values()) == {1}
+
+
+async def test_a_response_is_told_of_as_soon_as_it_is_done() -> None:
+    engine = Gated(concurrent_batches=1)
+    async with judges(engine) as served, api_of(*served) as api:
+        done: asyncio.Queue[int] = asyncio.Queue()
+        asked = plans(api, "Yes.", "No.", of=AB)
+        waiting = asyncio.create_task(api.outcomes(asked, await soon(), done=done.put_nowait))
+        engine.let(2)
+        first = await asyncio.wait_for(done.get(), 10)
+        assert not waiting.done()
+        engine.let(2)
+        await waiting
+        assert {first, done.get_nowait()} == {0, 1}
+
+
+async def test_at_the_deadline_comes_what_was_judged_and_the_rest_has_failed_as_late() -> None:
+    engine = Gated(concurrent_batches=1)
+    async with judges(engine) as served, api_of(*served) as api:
+        engine.let(1)
+        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await soon(1.5))
+    assert sum(isinstance(o, Finding) for o in outcomes.of.values()) == 1
+    assert failures(outcomes) == {"timeout": 1}
+
+
+async def test_a_caller_who_leaves_frees_the_judges_queue() -> None:
+    engine = Gated(concurrent_batches=1)
+    async with judges(engine) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await soon()))
+        await engine.busy()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        room = served[0].judge.desk.admission.room  # type: ignore[attr-defined]
+        async with asyncio.timeout(10):
+            while room.held:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+
+async def test_a_full_queue_refuses_the_request_and_says_when_to_come_back() -> None:
+    engine = Gated(concurrent_batches=1)
+    async with judges(engine, queue_calls=10) as served, api_of(*served) as api:
+        first = asyncio.create_task(api.outcomes(plans(api, *RESPONSES[:5], of=AB), await soon(), caller=Caller("a")))
+        await engine.busy()
+        with pytest.raises(Overloaded) as refused:
+            await api.outcomes(plans(api, *RESPONSES[5:], of=AB), await soon(), caller=Caller("a"))
+        assert refused.value.retry_after_s
+        engine.let(10)
+        assert not failures(await first)
+
+
+async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_nothing_else() -> None:
+    dying, other = Dying(), Noting()
+    async with judges(dying, other) as served, api_of(*served) as api:
+        asked = plans(api, *RESPONSES, of=TWELVE)
+        result = Outcomes()
+        waiting = asyncio.create_task(api.outcomes(asked, await soon(), into=result))
+        await dying.busy.wait()
+        async with asyncio.timeout(20):
+            while len(result.of) < dying.answered.total() + other.asked.asked.total():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        finished = dict(result.of)
+        await served[0].stop()
+        outcomes = await waiting
+    assert len(outcomes.of) == len(RESPONSES) * len(TWELVE)
+    assert not failures(outcomes)
+    assert finished.items() <= outcomes.of.items()
+    assert dying.in_flight > 0
+    assert dying.answered.total() + other.asked.asked.total() == len(RESPONSES) * len(TWELVE)
+
+
+async def test_a_judge_that_hangs_is_found_out_and_its_calls_go_to_the_other() -> None:
+    hanging, other = Dying(), Noting()
+    async with judges(hanging, other) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await soon()))
+        await hanging.busy.wait()
+        served[0].process.judge = None  # it answers, and says that it cannot judge
+        outcomes = await asyncio.wait_for(waiting, 30)
+    assert not failures(outcomes)
+    assert len(outcomes.of) == len(RESPONSES) * len(TWELVE)
+
+
+async def test_with_every_judge_gone_calls_fail_and_say_so_and_succeed_when_one_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
+    async with judges(None) as served, api_of(*served) as api:
+        await served[0].stop()
+        asked = plans(api, "Yes.", of=AB)
+        outcomes = await api.outcomes(asked, await soon())
+        assert failures(outcomes) == {"engine": 2}
+        with pytest.raises(EngineGone):
+            await api.desk.count_tokens(asked[0].batch)
+        await served[0].start()
+        monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 10.0)
+        assert not failures(await api.outcomes(asked, await soon()))
+
+
+async def test_a_judge_of_another_model_is_left_out() -> None:
+    engine = Noting()
+    async with judges(engine, other_model()) as served, api_of(*served) as api:
+        await asyncio.sleep(0.3)
+        models = {one.identity.model for one in (served[0].judge, served[1].judge)}
+        assert models == {api.identity.model, *models}
+        assert [member.state for member in api.desk.members()].count("gone") == 1
+        outcomes = await api.outcomes(plans(api, *RESPONSES, of=AB), await soon())
+        assert not failures(outcomes)
+
+
+async def test_an_api_with_the_wrong_token_does_not_start_and_says_what_to_set() -> None:
+    async with judges(None) as served:
+        with pytest.raises(EngineStartError, match="ADJUDGE_JUDGE_TOKEN"):
+            async with api_of(*served, token="a guess"):
+                pass
+
+
+async def test_a_failed_call_stays_a_failure_on_its_way_through_an_api() -> None:
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        return CallFailed("truncated_input", "too long") if "Beta" in call.question else by_hash(batch, call)
+
+    async with judges(ScriptedEngine(script)) as served, api_of(*served) as api:
+        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await soon())
+    assert failures(outcomes) == {"truncated_input": 1}

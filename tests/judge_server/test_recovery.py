@@ -1,0 +1,93 @@
+"""An engine that goes away in the middle is waited for: its calls are held, and asked again when it is back."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.recovery import Recovery
+from judge_server.ports import Batch, CallFailed, Finding, Reply
+from tests.judge_server.support import criteria, judge, plans, soon
+
+AB = criteria("Alpha.", "Beta.")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries come soon."""
+    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.01)
+
+
+class Restarting(ScriptedEngine):
+    """Answers while it is there; `there` is for the test to change."""
+
+    def __init__(self) -> None:
+        super().__init__(concurrent_batches=4)
+        self.there = True
+        self.refused = asyncio.Event()
+        self.asked: Counter[str] = Counter()
+        self.looks = 0
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """By hash, or a refused connection for each call."""
+        for index, call in enumerate(batch.calls):
+            self.asked[call.question] += 1
+            if self.there:
+                yield index, by_hash(batch, call)
+            else:
+                self.refused.set()
+                yield index, CallFailed("engine", "connection refused")
+
+    async def ready(self) -> bool:
+        """Whether it is there."""
+        self.looks += 1
+        return self.there
+
+
+async def test_calls_of_an_engine_that_is_started_anew_are_asked_again_when_it_is_back() -> None:
+    engine = Restarting()
+    made = await judge(engine)
+    engine.there = False
+    waiting = asyncio.create_task(made.outcomes(plans(made, *[f"R{n}." for n in range(20)], of=AB), await soon()))
+    await engine.refused.wait()
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    engine.there = True
+    outcomes = await waiting
+    assert all(isinstance(outcome, Finding) for outcome in outcomes.of.values())
+    assert max(engine.asked.values()) <= 2 * 20
+
+
+async def test_one_watch_serves_all_that_wait() -> None:
+    engine = Restarting()
+    engine.there = False
+    recovery = Recovery(engine)
+    waits = [asyncio.create_task(recovery.wait(0.05, await soon())) for _ in range(50)]
+    await asyncio.sleep(0.3)
+    looks = engine.looks
+    engine.there = True
+    assert await asyncio.gather(*waits) == [True] * 50
+    assert looks < 50 + 10
+    assert await recovery.wait(0.01, await soon()) is False
+
+
+async def test_an_engine_that_stays_away_costs_no_more_than_the_deadline() -> None:
+    engine = Restarting()
+    made = await judge(engine)
+    engine.there = False
+    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await soon(0.5))
+    assert {o.kind for o in outcomes.of.values() if isinstance(o, CallFailed)} == {"engine"}
+
+
+async def test_an_engine_that_is_away_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("judge_server.judging.recovery.LONGEST_HOLD_S", 0.2)
+    engine = Restarting()
+    made = await judge(engine)
+    engine.there = False
+    deadline = await soon()
+    for _ in range(2):
+        outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=AB), deadline), 30)
+        assert {o.kind for o in outcomes.of.values() if isinstance(o, CallFailed)} == {"engine"}
+    await made.close()
