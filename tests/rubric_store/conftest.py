@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rubric_store import RubricStore, migrations
+from rubric_store import RubricStore, SQLOperations, migrations
+from tests.rubric_store.operation_rows import NOW
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -29,5 +30,13 @@ async def migrated_url(database_url: str) -> str:
 async def store(migrated_url: str) -> AsyncIterator[RubricStore]:
     """An empty store."""
     opened = RubricStore(migrated_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def kept(migrated_url: str) -> AsyncIterator[SQLOperations]:
+    """No operations yet, in a store whose clock stands still."""
+    opened = SQLOperations(migrated_url, keep_days=30, clock=lambda: NOW)
     yield opened
     await opened.close()

@@ -8,8 +8,10 @@ from rubric_store import migrations
 from rubric_store.database import DatabaseURLError, open_engine
 from rubric_store.formats import FormatError, read_rubric
 from rubric_store.ledger import SQLLedger
+from rubric_store.operations import SQLOperations
 from rubric_store.paging import CursorError
 from rubric_store.store import RubricStore
+from rubric_store.tenants.store import TenantStore
 
 __all__ = [
     "CursorError",
@@ -17,6 +19,8 @@ __all__ = [
     "FormatError",
     "RubricStore",
     "SQLLedger",
+    "SQLOperations",
+    "TenantStore",
     "migrations",
     "open_engine",
     "read_rubric",

@@ -13,7 +13,7 @@ from rubric_store import name_queries, queries
 from rubric_store.connected import Connected
 from rubric_store.publishing import keep_words
 from rubric_store.rows import version_of
-from rubric_store.tagging import replace_tags
+from rubric_store.tagging import replace_tags, tags_of
 from trainer_client.wire import AliasName, Reference, RubricTags, RubricVersion, TagSet
 from trainer_client.wire.problems import field_errors
 
@@ -55,6 +55,8 @@ class Changes(Connected):
                 raise ValueError(f"{found.reference} is retired ({found.retirement.reason}); restore it first")
             dialect = connection.dialect.name
             await connection.execute(name_queries.set_alias(dialect, project_id, name, alias, version))
+            before = None if current is None else (await _version(connection, project_id, name, current)).digest
+            await self._note(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
         return True, version
 
     async def remove_alias(
@@ -70,6 +72,8 @@ class Changes(Connected):
             if current is None or current != expected:
                 return False, current
             await connection.execute(name_queries.remove_alias(project_id, name, alias))
+            stood_for = await _version(connection, project_id, name, current)
+            await self._note(connection, project_id, "alias.removed", f"{name}@{alias}", stood_for.digest, None)
         return True, current
 
     async def replace_tags(self, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
@@ -85,7 +89,10 @@ class Changes(Connected):
             wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
             raise ValueError(f"{wrong.field}: {wrong.message}") from None
         async with self._changing(project_id, name) as connection:
+            before = await tags_of(connection, project_id, name)
             await replace_tags(connection, project_id, name, wanted)
+            after = await tags_of(connection, project_id, name)
+            await self._note(connection, project_id, "tags.changed", name, before or None, after or None)
         return RubricTags(name=name, tags=tuple(sorted(set(wanted))))
 
     async def retire(self, project_id: str, name: str, version: int, reason: str) -> RubricVersion:
@@ -97,6 +104,7 @@ class Changes(Connected):
         async with self._changing(project_id, name) as connection:
             found = await _version(connection, project_id, name, version)
             at = found.retirement.at if found.retirement else datetime.now(UTC)
+            await self._note(connection, project_id, "version.retired", found.reference, _reason(found), reason)
             return await _set_retirement(connection, project_id, found, at, reason)
 
     async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
@@ -107,6 +115,7 @@ class Changes(Connected):
         """
         async with self._changing(project_id, name) as connection:
             found = await _version(connection, project_id, name, version)
+            await self._note(connection, project_id, "version.restored", found.reference, _reason(found), None)
             return await _set_retirement(connection, project_id, found, None, None)
 
 
@@ -115,6 +124,10 @@ async def _version(connection: AsyncConnection, project_id: str, name: str, vers
     if row is None:
         raise LookupError(f"there is no {name}@{version}")
     return version_of(row)
+
+
+def _reason(version: RubricVersion) -> str | None:
+    return version.retirement.reason if version.retirement else None
 
 
 async def _alias(connection: AsyncConnection, project_id: str, name: str, alias: str) -> int | None:

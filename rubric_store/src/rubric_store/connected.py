@@ -1,6 +1,6 @@
 """An engine, and how the parts of the store read and write through it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,12 +9,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rubric_store import queries
 from rubric_store.database import WRITES, open_engine, prepare
+from rubric_store.reachable import reachable
+from rubric_store.tenants import audit
+
+
+def nobody() -> str:
+    """Who makes a change that nobody is named for."""
+    return "unknown"
 
 
 class Connected:
-    """A database that is read statement by statement, and written to in transactions."""
+    """A database that is read statement by statement, and written to in transactions.
 
-    def __init__(self, database: str | AsyncEngine) -> None:
+    `actor` says who makes the change that is being made, for the audit rows.
+    """
+
+    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = nobody) -> None:
+        self._actor = actor
         self._owns_engine = isinstance(database, str)
         self._engine = open_engine(database) if isinstance(database, str) else database
         prepare(self._engine.sync_engine)
@@ -26,9 +37,10 @@ class Connected:
             await self._engine.dispose()
 
     async def _read(self, *statements: Select[Any]) -> tuple[Row[Any], ...]:
-        """The rows of statements, one after another."""
-        async with self._engine.connect() as connection:
-            return tuple([row for statement in statements for row in await connection.execute(statement)])
+        """The rows of statements, one after another; raises `ConnectionError` where the database is away."""
+        with reachable():
+            async with self._engine.connect() as connection:
+                return tuple([row for statement in statements for row in await connection.execute(statement)])
 
     @asynccontextmanager
     async def _changing(self, project_id: str, name: str) -> AsyncIterator[AsyncConnection]:
@@ -37,3 +49,19 @@ class Connected:
             if (await connection.execute(queries.lock_name(project_id, name))).one_or_none() is None:
                 raise LookupError(f"there is no rubric {name!r}")
             yield connection
+
+    async def _note(
+        self,
+        connection: AsyncConnection,
+        project_id: str,
+        action: str,
+        subject: str,
+        before: str | None,
+        after: str | None,
+    ) -> None:
+        """Say in the audit what the transaction changes; nothing where it leaves things as they were."""
+        if before != after:
+            who = self._actor()
+            await audit.note(
+                connection, project_id, actor=who, action=action, subject=subject, before=before, after=after
+            )

@@ -33,20 +33,21 @@ def to_cursor(last: str) -> str:
 def name_from_cursor(cursor: str) -> str:
     """The name that a cursor continues after; raises `CursorError` if no page gave it out."""
     try:
-        return _NAME.validate_python(_decoded(cursor))
+        return _NAME.validate_python(text_from_cursor(cursor))
     except ValidationError:
         raise CursorError(UNKNOWN_CURSOR) from None
 
 
 def number_from_cursor(cursor: str) -> int:
     """The version that a cursor continues after; raises `CursorError` if no page gave it out."""
-    number = _decoded(cursor)
+    number = text_from_cursor(cursor)
     if not _NUMBER.fullmatch(number):
         raise CursorError(UNKNOWN_CURSOR)
     return int(number)
 
 
-def _decoded(cursor: str) -> str:
+def text_from_cursor(cursor: str) -> str:
+    """What a cursor was made of; raises `CursorError` if it is none."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         return base64.b64decode(padded, altchars=b"-_", validate=True).decode()

@@ -3,7 +3,7 @@
 Knows the wire's rubrics and the statements. Whatever fails in here leaves nothing behind once the caller rolls back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,12 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rubric_store import queries
 from rubric_store.rows import version_of
 from rubric_store.search import kept_words, words_of
-from rubric_store.tagging import add_tags
+from rubric_store.tagging import add_tags, tags_of
 from trainer_client.wire import Lineage, NewRubricName, RubricContent, RubricPublication, RubricVersion
 from trainer_client.wire.problems import field_errors
 
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
 _NAME_SHOWN = 100
+
+Note = Callable[[str, str, str | None, str | None], Awaitable[None]]
+"""Adds an audit row: the action, of what, and what stood there before and after."""
 
 
 def check_name(name: str) -> None:
@@ -52,13 +55,15 @@ def publication(
 
 
 async def publish(
-    connection: AsyncConnection, project_id: str, name: str, published: RubricPublication
+    connection: AsyncConnection, project_id: str, name: str, published: RubricPublication, note: Note
 ) -> tuple[RubricVersion, bool]:
     """Add a name's next version, or return the one that has these criteria already; True if it was added."""
     digest = published.digest
     latest = await _lock(connection, project_id, name)
     if published.tags:
+        before = await tags_of(connection, project_id, name)
         await add_tags(connection, project_id, name, published.tags)
+        await note("tags.changed", name, before or None, await tags_of(connection, project_id, name))
     if latest:
         same = await connection.execute(queries.version_with_digest(project_id, name, digest))
         if row := same.one_or_none():
@@ -77,6 +82,7 @@ async def publish(
     await connection.execute(queries.add_version(project_id, added))
     await connection.execute(queries.set_latest(project_id, name, added.version))
     await keep_words(connection, project_id, added)
+    await note("version.published", added.reference, None, added.digest)
     return added, True
 
 

@@ -5,16 +5,20 @@ the database came to have its schema (`rubric_store.migrations`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rubric_store import name_queries, queries
 from rubric_store.changes import Changes
+from rubric_store.connected import nobody
 from rubric_store.lists import Lists
 from rubric_store.nearest import nearest_name, nearest_reference, split
 from rubric_store.publishing import check_name, publication, publish
+from rubric_store.remembered import Remembered
 from rubric_store.rows import version_of
 from rubric_store.validations import Validations
 from trainer_client.wire import Lineage, RubricContent, RubricVersion, parse_reference
@@ -29,23 +33,42 @@ class RubricStore(Lists, Changes, Validations):
     Args:
         database: `sqlite+aiosqlite:///path`, `postgresql+psycopg://…`, or an engine for one of them. An
             engine that is handed in stays the caller's: `close` leaves it open.
+        actor: says who makes the change that is being made, for its audit row.
 
     Raises:
         DatabaseURLError: the URL is none the store can use.
     """
 
+    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = nobody) -> None:
+        super().__init__(database, actor=actor)
+        self._remembered = Remembered()
+
     async def find(self, project_id: str, reference: str) -> RubricVersion | None:
         """The version that `name`, `name@3`, `name@alias` or `sha256:…` stands for; None if there is none.
 
         A bare name stands for its newest version in use, or for its newest where all are retired; a digest for the
-        oldest in use that has it, or the oldest; and a text that is no reference for nothing.
+        oldest in use that has it, or the oldest; and a text that is no reference for nothing. While the database is
+        away, `name@3` and digests asked for before stand for what they stood for.
+
+        Raises:
+            ConnectionError: the database is away, and that is not remembered.
         """
         try:
             parsed = parse_reference(reference)
         except ValueError:
             return None
-        rows = await self._read(queries.version(project_id, parsed))
-        return version_of(rows[0]) if rows else None
+        try:
+            rows = await self._read(queries.version(project_id, parsed))
+        except ConnectionError:
+            remembered = self._remembered.recall(project_id, parsed)
+            if remembered is None:
+                raise
+            return remembered
+        if not rows:
+            return None
+        found = version_of(rows[0])
+        self._remembered.keep(project_id, parsed, found)
+        return found
 
     async def closest(self, project_id: str, reference: str) -> str | None:
         """The existing reference that looks most like this one, for an error message; None if none does.
@@ -95,7 +118,7 @@ class RubricStore(Lists, Changes, Validations):
         check_name(name)
         published = publication(content, metadata, tags, lineage, parent)
         async with self._writer.begin() as connection:
-            return await publish(connection, project_id, name, published)
+            return await publish(connection, project_id, name, published, partial(self._note, connection, project_id))
 
     async def ready(self) -> bool:
         """Whether the store can be read: the database answers within five seconds, and has the tables."""

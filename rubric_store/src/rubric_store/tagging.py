@@ -18,6 +18,11 @@ async def add_tags(connection: AsyncConnection, project_id: str, name: str, tags
         raise ValueError(f"tags: {name} would have {count} tags; a rubric has at most {MAX_TAGS}, so replace them")
 
 
+async def tags_of(connection: AsyncConnection, project_id: str, name: str) -> str:
+    """The tags of a name in one line, sorted; empty where it has none."""
+    return " ".join([row.tag for row in await connection.execute(name_queries.tags(project_id, [name]))])
+
+
 async def replace_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
     """Give a name these tags in place of those it has."""
     await connection.execute(name_queries.remove_tags(project_id, name))

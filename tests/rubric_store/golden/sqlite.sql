@@ -2,6 +2,31 @@ CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL,
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 )
+CREATE TABLE api_keys (
+    project_id VARCHAR(200) NOT NULL,
+    key_id VARCHAR(32) NOT NULL,
+    secret_digest BLOB NOT NULL,
+    scopes JSON NOT NULL,
+    label TEXT NOT NULL,
+    created_at DATETIME NOT NULL,
+    expires_at DATETIME,
+    revoked_at DATETIME,
+    last_used_at DATETIME,
+    CONSTRAINT pk_api_keys PRIMARY KEY (project_id, key_id),
+    CONSTRAINT uq_api_keys_key_id UNIQUE (key_id),
+    CONSTRAINT fk_api_keys_projects FOREIGN KEY(project_id) REFERENCES projects (project_id)
+)
+CREATE TABLE audit (
+    project_id VARCHAR(200) NOT NULL,
+    entry BLOB NOT NULL,
+    at DATETIME NOT NULL,
+    actor TEXT NOT NULL,
+    action TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    "before" TEXT,
+    "after" TEXT,
+    CONSTRAINT pk_audit PRIMARY KEY (project_id, entry)
+)
 CREATE TABLE ledger_rejudgements (
     project_id VARCHAR(200) NOT NULL,
     digest BLOB NOT NULL,
@@ -58,6 +83,74 @@ CREATE TABLE ledger_responses (
 )
  WITHOUT ROWID
 
+CREATE TABLE ledger_run_criteria (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    step BIGINT NOT NULL,
+    rubric BLOB NOT NULL,
+    criterion TEXT NOT NULL,
+    verdicts BIGINT NOT NULL,
+    failed BIGINT NOT NULL,
+    passed BIGINT NOT NULL,
+    score_sum DOUBLE NOT NULL,
+    CONSTRAINT pk_ledger_run_criteria PRIMARY KEY (project_id, run, step, rubric, criterion)
+)
+ WITHOUT ROWID
+
+CREATE TABLE ledger_run_failures (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    step BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    verdicts BIGINT NOT NULL,
+    CONSTRAINT pk_ledger_run_failures PRIMARY KEY (project_id, run, step, kind)
+)
+ WITHOUT ROWID
+
+CREATE TABLE ledger_run_rubrics (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    rubric BLOB NOT NULL,
+    responses BIGINT NOT NULL,
+    CONSTRAINT pk_ledger_run_rubrics PRIMARY KEY (project_id, run, rubric)
+)
+ WITHOUT ROWID
+
+CREATE TABLE ledger_run_steps (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    step BIGINT NOT NULL,
+    mode TEXT NOT NULL,
+    protocol TEXT NOT NULL,
+    model TEXT NOT NULL,
+    requests BIGINT NOT NULL,
+    responses BIGINT NOT NULL,
+    scored BIGINT NOT NULL,
+    partial BIGINT NOT NULL,
+    unscored BIGINT NOT NULL,
+    rewards BIGINT NOT NULL,
+    reward_sum DOUBLE NOT NULL,
+    reward_squares DOUBLE NOT NULL,
+    verdicts BIGINT NOT NULL,
+    failed BIGINT NOT NULL,
+    cached BIGINT NOT NULL,
+    judge_calls BIGINT NOT NULL,
+    tokens_computed BIGINT NOT NULL,
+    tokens_reused BIGINT NOT NULL,
+    tokens_written BIGINT NOT NULL,
+    seconds DOUBLE NOT NULL,
+    CONSTRAINT pk_ledger_run_steps PRIMARY KEY (project_id, run, step, mode, protocol, model)
+)
+ WITHOUT ROWID
+
+CREATE TABLE ledger_runs (
+    project_id VARCHAR(200) NOT NULL,
+    run VARCHAR(256) NOT NULL,
+    first_at DATETIME NOT NULL,
+    last_at DATETIME NOT NULL,
+    CONSTRAINT pk_ledger_runs PRIMARY KEY (project_id, run)
+)
+CREATE INDEX ix_ledger_runs_last_at ON ledger_runs (project_id, last_at, run)
 CREATE TABLE ledger_texts (
     project_id VARCHAR(200) NOT NULL,
     digest BLOB NOT NULL,
@@ -99,6 +192,76 @@ CREATE TABLE ledger_verdicts (
 )
  WITHOUT ROWID
 
+CREATE TABLE operation_chunks (
+    project_id VARCHAR(200) NOT NULL,
+    operation_id VARCHAR(64) NOT NULL,
+    chunk INTEGER NOT NULL,
+    state VARCHAR(16) NOT NULL,
+    inputs INTEGER NOT NULL,
+    body BLOB,
+    attempts INTEGER NOT NULL,
+    owner VARCHAR(64),
+    lease_until DATETIME,
+    due_at DATETIME NOT NULL,
+    announced_at DATETIME,
+    problem TEXT,
+    CONSTRAINT pk_operation_chunks PRIMARY KEY (project_id, operation_id, chunk),
+    CONSTRAINT fk_operation_chunks_operations FOREIGN KEY(project_id, operation_id) REFERENCES operations (project_id, operation_id)
+)
+CREATE INDEX ix_operation_chunks_state ON operation_chunks (state, chunk)
+CREATE TABLE operation_results (
+    project_id VARCHAR(200) NOT NULL,
+    operation_id VARCHAR(64) NOT NULL,
+    chunk INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    number BIGINT NOT NULL,
+    body BLOB NOT NULL,
+    CONSTRAINT pk_operation_results PRIMARY KEY (project_id, operation_id, chunk, place),
+    CONSTRAINT uq_operation_results_number UNIQUE (project_id, operation_id, number),
+    CONSTRAINT fk_operation_results_operation_chunks FOREIGN KEY(project_id, operation_id, chunk) REFERENCES operation_chunks (project_id, operation_id, chunk)
+)
+CREATE TABLE operations (
+    project_id VARCHAR(200) NOT NULL,
+    operation_id VARCHAR(64) NOT NULL,
+    kind VARCHAR(32) NOT NULL,
+    state VARCHAR(16) NOT NULL,
+    revision BIGINT NOT NULL,
+    submission BLOB,
+    asked BLOB NOT NULL,
+    request BLOB NOT NULL,
+    progress JSON NOT NULL,
+    usage JSON NOT NULL,
+    summary BLOB,
+    problem TEXT,
+    tries INTEGER NOT NULL,
+    results BIGINT NOT NULL,
+    unfinished INTEGER NOT NULL,
+    created_at DATETIME NOT NULL,
+    started_at DATETIME,
+    ended_at DATETIME,
+    expires_at DATETIME,
+    CONSTRAINT pk_operations PRIMARY KEY (project_id, operation_id),
+    CONSTRAINT uq_operations_submission UNIQUE (project_id, submission)
+)
+CREATE INDEX ix_operations_created_at ON operations (project_id, created_at)
+CREATE INDEX ix_operations_expires_at ON operations (expires_at)
+CREATE TABLE project_usage (
+    project_id VARCHAR(200) NOT NULL,
+    day DATE NOT NULL,
+    requests BIGINT NOT NULL,
+    tokens BIGINT NOT NULL,
+    CONSTRAINT pk_project_usage PRIMARY KEY (project_id, day),
+    CONSTRAINT fk_project_usage_projects FOREIGN KEY(project_id) REFERENCES projects (project_id)
+)
+CREATE TABLE projects (
+    project_id VARCHAR(200) NOT NULL,
+    created_at DATETIME NOT NULL,
+    weight DOUBLE DEFAULT '1' NOT NULL,
+    requests_per_minute INTEGER,
+    tokens_per_day BIGINT,
+    tokens_total BIGINT,
+    CONSTRAINT pk_projects PRIMARY KEY (project_id)
+)
 CREATE TABLE rubric_aliases (
     project_id VARCHAR(200) NOT NULL,
     name VARCHAR(200) NOT NULL,

@@ -14,9 +14,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from rubric_store.database import POSTGRESQL, WRITES, prepare, read_url
-from rubric_store.ledger import purging, reading, writing
+from rubric_store.ledger import purging, reading, runs_reading, writing
 from rubric_store.ledger.tables import requests
-from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, LedgerRows, Purged, RunPart, UseFilter, UseRead
+from trainer_client.wire.ledger_rows import (
+    JudgedResponse,
+    JudgedRun,
+    LedgerRows,
+    Purged,
+    RunPart,
+    RunView,
+    UseFilter,
+    UseRead,
+)
+from trainer_client.wire.runs import RunPage, RunReport
 
 _CONNECT_S = 5
 _READY_WITHIN_S = 5.0
@@ -44,6 +54,7 @@ class SQLLedger:
         prepare(self._engine)
         event.listen(self._engine, "connect", _quieten if server else _give_room)
         self._writer = self._engine.execution_options(**{WRITES: True})
+        self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ") if server else self._engine
 
     def write(self, rows: LedgerRows) -> None:
         """Write rows, all or none; those that are there already stay as they are.
@@ -77,6 +88,22 @@ class SQLLedger:
         """Responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
         return await self._read(lambda connection: reading.judged_responses(connection, part, after, count))
 
+    async def runs(self, project_id: str, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """A page of a project's runs, the one that was judged for last first.
+
+        Raises:
+            CursorError: no page gave this cursor out.
+        """
+        return await self._read(lambda connection: runs_reading.run_page(connection, project_id, after, limit))
+
+    async def run(self, view: RunView) -> RunReport | None:
+        """A run's figures, a page of its steps among them; None where there is no such run.
+
+        Raises:
+            CursorError: no page gave this cursor out.
+        """
+        return await self._read(lambda connection: runs_reading.run_report(connection, view))
+
     def purge(
         self,
         project_id: str,
@@ -86,6 +113,8 @@ class SQLLedger:
         advance: Callable[[int], None] = lambda _: None,
     ) -> Purged:
         """Delete a run, or what is older than a moment, and then the verdicts and texts that nothing refers to.
+
+        The figures of a run go with the last of its requests.
 
         Raises:
             ValueError: neither is given, which would delete everything.
@@ -110,7 +139,7 @@ class SQLLedger:
     async def _read(self, work: Callable[[Connection], T]) -> T:
         def within() -> T:
             try:
-                with self._engine.connect() as connection:
+                with self._reader.connect() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
                 said, away = self._what_is_wrong(error)
@@ -136,6 +165,6 @@ def _quieten(connection: Any, _record: object) -> None:
 
 
 def _give_room(connection: Any, _record: object) -> None:
-    """Have SQLite keep 64 MB of pages, for digests come in no order; and sync at checkpoints, which a kill survives."""
-    connection.execute("PRAGMA cache_size = -64000")
+    """Have SQLite keep 32 MB of pages, for digests come in no order; and sync at checkpoints, which a kill survives."""
+    connection.execute("PRAGMA cache_size = -32000")
     connection.execute("PRAGMA synchronous = NORMAL")

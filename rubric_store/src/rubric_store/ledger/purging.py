@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Delete, Engine, Select, delete, select, union
 
+from rubric_store.ledger.runs_writing import forget_empty_runs
 from rubric_store.ledger.tables import rejudgements, requests, responses, texts, uses, verdicts
 from rubric_store.ledger.writing import lock_out_writers
 from trainer_client.wire.ledger_rows import Purged
@@ -59,8 +60,9 @@ def _delete_some(connection: Connection, project_id: str, wanted: Select[Any]) -
 
 
 def _sweep(connection: Connection, project_id: str) -> tuple[int, int]:
-    """Delete verdicts and texts that nothing refers to; how many."""
+    """Delete verdicts and texts that nothing refers to, and figures of runs that are gone; how many of the first."""
     lock_out_writers(connection)
+    forget_empty_runs(connection, project_id)
     used = select(uses.c.digest).where(uses.c.project_id == project_id)
     shown = union(
         *(

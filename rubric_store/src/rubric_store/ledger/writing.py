@@ -5,7 +5,6 @@ digest stands, and a later one that differs becomes a re-judgement.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain
 from typing import Any, cast
@@ -15,7 +14,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from rubric_store.ledger import tables
-from trainer_client.wire.ledger_rows import LedgerRows
+from rubric_store.ledger.runs_counting import Key
+from rubric_store.ledger.runs_writing import add_figures
+from trainer_client.wire.ledger_rows import LedgerRows, RequestRow
 
 _COMPARED = ("score", "probability", "menu_mass", "step", "grade", "rationale")
 _ROWS_A_STATEMENT = 400
@@ -30,18 +31,31 @@ def write(connection: Connection, rows: LedgerRows) -> None:
     for table, given in (
         (tables.texts, rows.texts),
         (tables.verdicts, rows.verdicts),
-        (tables.requests, rows.requests),
         (tables.responses, rows.responses),
         (tables.uses, rows.uses),
     ):
         if given:
             _add(connection, table, cast("Sequence[tuple[Any, ...]]", given))
+    if rows.requests:
+        add_figures(connection, rows, _add_requests(connection, rows.requests))
 
 
 def lock_out_writers(connection: Connection) -> None:
     """Wait until nobody writes, and let nobody begin until the transaction ends; SQLite's lock does so already."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+
+
+def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[Key]:
+    """Add requests; the keys of those that were not there."""
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    keys = list(tables.requests.primary_key)
+    added = make(tables.requests).on_conflict_do_nothing().returning(*keys)
+    return {tuple(row) for row in connection.execute(added, [row._asdict() for row in sorted(rows, key=_key_of)])}
+
+
+def _key_of(row: RequestRow) -> Key:
+    return row[:3]
 
 
 def _add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -76,8 +90,6 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
 
     Some hundred rows a statement: between statements SQLite's driver lets other threads run, and waits for them.
     """
-    if table is tables.requests:
-        rows = [(*row[:-1], _as_text(row[-1])) for row in rows]
     cursor = connection.connection.cursor()
     added = 0
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
@@ -105,11 +117,6 @@ def _earliest(rows: Any, table: Table) -> list[Any]:
     return [rows.selected_columns.request] if table is tables.verdicts else []
 
 
-def _as_text(moment: datetime) -> str:
-    """A moment as SQLAlchemy keeps it in SQLite: in UTC, without a zone."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-
-
 def _staged(table: Table) -> Table:
     columns = [Column(column.name, column.type) for column in table.columns]
     return Table(
@@ -117,7 +124,4 @@ def _staged(table: Table) -> Table:
     )
 
 
-_STAGED = {
-    table.name: _staged(table)
-    for table in (tables.texts, tables.verdicts, tables.requests, tables.responses, tables.uses)
-}
+_STAGED = {table.name: _staged(table) for table in (tables.texts, tables.verdicts, tables.responses, tables.uses)}

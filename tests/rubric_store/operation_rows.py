@@ -1,0 +1,42 @@
+"""Operations to keep, and chunks of them to claim."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rubric_store import SQLOperations
+from trainer_client.wire.answers import Usage
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk, NewOperation
+from trainer_client.wire.operations import Operation
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE_S = 60.0
+
+
+def later(seconds: float) -> datetime:
+    """A moment so many seconds after `NOW`."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def new(id_: str = "op-1", chunks: int = 2, project_id: str = "p", created: float = 0, **more: Any) -> NewOperation:
+    """An operation with chunks of three inputs each."""
+    bodies = [NewChunk(3, {"numbers": [chunk], "text": "\0 and \U0001f600"}) for chunk in range(chunks)]
+    return NewOperation(id_, project_id, "score", {"run": "r"}, bodies, later(created), **more)
+
+
+def outcome(*results: Any, calls: int = 5) -> ChunkOutcome:
+    """These results, and what they cost."""
+    return ChunkOutcome([{"result": one} for one in results], Usage(judge_calls=calls, seconds_judging=0.5))
+
+
+async def claimed(store: SQLOperations, chunk: int, owner: str = "w", at: float = 0) -> ChunkWork:
+    """A chunk of `op-1`, claimed."""
+    work = await store.claim(ChunkRef("p", "op-1", chunk), owner, later(at), LEASE_S)
+    assert work is not None
+    return work
+
+
+async def state_of(store: SQLOperations) -> Operation:
+    """`op-1` as it stands."""
+    operation = await store.get("p", "op-1")
+    assert operation is not None
+    return operation

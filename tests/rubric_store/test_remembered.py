@@ -1,0 +1,35 @@
+"""What is remembered of references: those that never change their meaning, the last ones used, each project's own."""
+
+from datetime import UTC, datetime
+
+from rubric_store.remembered import Remembered
+from trainer_client.wire import Criterion, RubricVersion, content_digest, parse_reference
+
+CRITERIA = (Criterion(id="a", description="Is right."),)
+VERSION = RubricVersion(
+    name="team/a", version=1, digest=content_digest(CRITERIA), criteria=CRITERIA, created_at=datetime.now(UTC)
+)
+
+
+def test_versions_and_digests_are_remembered_and_what_may_move_is_not() -> None:
+    remembered = Remembered()
+    for text in ("team/a@1", VERSION.digest, "team/a", "team/a@production", "team/a@latest"):
+        remembered.keep("p", parse_reference(text), VERSION)
+    assert remembered.recall("p", parse_reference("team/a@1")) is VERSION
+    assert remembered.recall("p", parse_reference(VERSION.digest)) is VERSION
+    for text in ("team/a", "team/a@production", "team/a@latest", "team/a@2"):
+        assert remembered.recall("p", parse_reference(text)) is None
+
+
+def test_a_project_recalls_only_what_it_found_itself() -> None:
+    remembered = Remembered()
+    remembered.keep("p", parse_reference("team/a@1"), VERSION)
+    assert remembered.recall("q", parse_reference("team/a@1")) is None
+
+
+def test_what_was_found_longest_ago_is_forgotten_first() -> None:
+    remembered = Remembered()
+    for number in [*range(1, 1001), 1, 1001]:
+        remembered.keep("p", parse_reference(f"team/a@{number}"), VERSION)
+    kept = [n for n in range(1, 1002) if remembered.recall("p", parse_reference(f"team/a@{n}"))]
+    assert kept == [1, *range(3, 1002)]
