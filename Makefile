@@ -13,7 +13,7 @@ VLLM_MODEL := qwen2.5-coder-0.5b
 VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-ways agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy locks agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,7 +48,16 @@ check: $(STAMP) ## format, lint, types, import floors and the quick tests; TRL a
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not model and not install and not vllm and not trl" \
-		--ignore tests/trainer_client/trl --ignore tests/benchmarks
+		--ignore tests/trainer_client/trl --ignore tests/benchmarks --ignore tests/deploy
+
+deploy-tools: $(STAMP) ## the tools that lint and render images, compose file and chart, in .cache/deploy-tools
+	@$(BIN)/python -m tests.deploy.get_tools
+
+check-deploy: deploy-tools ## images, compose file, chart, alerts: linted, rendered, validated, held to their rules
+	@$(BIN)/pytest -n 2 tests/deploy -m "not install"
+
+locks: $(STAMP) ## docker/locks anew, after constraints.txt or a package's requirements changed
+	@$(BIN)/python docker/lock.py
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .
@@ -75,6 +84,24 @@ bench-ledger: $(STAMP) ## what recording costs a request, and how fast rewards a
 
 bench-store: $(STAMP) ## 100,000 rubrics in PostgreSQL: publishing, reading, listing
 	@$(BIN)/python -m benchmarks.rubric_store
+
+bench-judges: $(STAMP) ## two judges behind one api against one
+	@$(BIN)/python -m benchmarks.judges
+
+bench-pool: $(STAMP) ## one judge over several endpoints, and one of them killed
+	@$(BIN)/python -m benchmarks.engine_pool
+
+bench-peers: $(STAMP) ## Adjudge beside verifiers, inspect_ai, deepeval and hand-written calls; installs them first
+	@$(BIN)/python -m benchmarks.peers.install
+	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
+	@$(BIN)/python -m benchmarks.peers --real
+
+bench-cache: $(STAMP) ## the same request twice, by memory and Redis, scripted and 0.5B
+	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
+	@$(BIN)/python -m benchmarks.second_run
+
+bench-memory: $(STAMP) ## two million judgements with the ledger on: memory and open files (long)
+	@$(BIN)/python -m benchmarks.memory
 
 bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, its server, vLLM, its server
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b

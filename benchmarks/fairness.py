@@ -1,15 +1,19 @@
 """What a run's neighbours cost it, and what deadlines are worth on an engine that has too much to do.
 
 First a light run asks for 4 responses x 12 criteria at a time, alone and then while another run has 100,000 calls in
-the queue. Then many small requests with deadlines go to an engine that can do a fraction of them: what counts is how
-many are answered within their deadline and 200 ms. The scripted engine takes a fixed time for each call.
+the queue; and both once more where no run may have more than three quarters of the engine. Then many small requests
+with deadlines go to an engine that can do a fraction of them: what counts is how many are answered within their
+deadline and 200 ms. The scripted engine takes a fixed time for each call. *Sender's lag* is how late the event loop of
+this process was: where it is tens of milliseconds, the machine was busy with other work, and the figures are its own.
 """
 
 import argparse
 import asyncio
+import contextlib
 import random
 import statistics
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -21,6 +25,9 @@ from benchmarks.server import running_service
 ENGINE = "scripted://hash?delay_s=0.02&concurrency=16"
 FLOOD_CALLS = 100_000
 CRITERIA = 12
+SHARED = 12 * CRITERIA
+"""Three quarters of the engine's 16 responses, in calls."""
+
 FLOOD_RESPONSES = 64
 LIGHT_RESPONSES = 4
 BUSY_ENGINE = "scripted://hash?delay_s=0.1&concurrency=4"
@@ -53,15 +60,39 @@ async def light_run(client: httpx2.AsyncClient, requests: int, what: str) -> lis
     return seconds
 
 
+@contextlib.asynccontextmanager
+async def watching() -> AsyncIterator[list[float]]:
+    """How late this process's event loop was, in milliseconds, some hundred times a second while the block runs."""
+    late: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.005)
+            late.append((time.perf_counter() - began - 0.005) * 1000)
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield late
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+
+
+def p99(values: list[float]) -> float:
+    """The 99th percentile."""
+    return statistics.quantiles(values, n=100)[98]
+
+
 async def waiting(client: httpx2.AsyncClient) -> float:
     """How many calls wait for the engine."""
     page = (await client.get("/metrics")).text
     return next(float(line.split()[1]) for line in page.splitlines() if line.startswith("adjudge_calls_waiting "))
 
 
-async def neighbours(url: str, requests: int) -> list[dict[str, Any]]:
-    """The light run alone, and beside the flood."""
-    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+async def neighbours(url: str, requests: int, share: str) -> list[dict[str, Any]]:
+    """The light run alone, and beside the flood; `share` says what a run may have of the engine."""
+    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client, watching() as late:
         await light_run(client, 5, "warming up")
         alone = await light_run(client, requests, "the light run alone")
         flood = [
@@ -72,21 +103,25 @@ async def neighbours(url: str, requests: int) -> list[dict[str, Any]]:
         while queued > before or not queued:  # until all of it has come
             await asyncio.sleep(2.0)
             before, queued = queued, await waiting(client)
+        late.clear()
         beside = await light_run(client, requests, "the light run beside the flood")
+        lag = p99(late)
         left = await waiting(client)
         for task in flood:
             task.cancel()
         await asyncio.gather(*flood, return_exceptions=True)
     rows = []
     for name, seconds, before, after in (("alone", alone, 0.0, 0.0), ("beside a flood", beside, queued, left)):
-        cuts = statistics.quantiles(seconds, n=100)
         rows.append(
             {
                 "light run": name,
+                "a run's share": share,
                 "requests": len(seconds),
-                "p50 ms": cuts[49] * 1000,
-                "p99 ms": cuts[98] * 1000,
-                "p99 to alone": cuts[98] / statistics.quantiles(alone, n=100)[98],
+                "p50 ms": statistics.median(seconds) * 1000,
+                "p99 ms": p99(seconds) * 1000,
+                "p50 to alone": statistics.median(seconds) / statistics.median(alone),
+                "p99 to alone": p99(seconds) / p99(alone),
+                "sender's lag p99 ms": lag,
                 "others' calls waiting": f"{before:,.0f} to {after:,.0f}",
             }
         )
@@ -98,7 +133,7 @@ async def deadlines(url: str, requests: int) -> list[dict[str, Any]]:
     over: list[float] = []
     judged = failed = 0
     numbers = iter(range(requests))
-    async with httpx2.AsyncClient(base_url=url, timeout=60.0) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=60.0) as client, watching() as lag:
         with Progress(transient=True) as bar:
             task = bar.add_task("requests with deadlines", total=requests)
 
@@ -119,10 +154,11 @@ async def deadlines(url: str, requests: int) -> list[dict[str, Any]]:
         {
             "requests": requests,
             "within deadline + 200 ms": f"{sum(late <= GRACE_S for late in over) / len(over):.3%}",
-            "p99 over the deadline, ms": statistics.quantiles(over, n=100)[98] * 1000,
+            "p99 over the deadline, ms": p99(over) * 1000,
             "most over, ms": max(over) * 1000,
             "verdicts judged": judged,
             "cut off": failed,
+            "sender's lag p99 ms": p99(lag),
         }
     ]
 
@@ -133,8 +169,10 @@ def main() -> None:
     parser.add_argument("--light", type=int, default=150, help="requests of the light run, each time")
     parser.add_argument("--deadlines", type=int, default=3000, help="requests with deadlines")
     given = parser.parse_args()
-    with running_service(ENGINE, ADJUDGE_QUEUE_CALLS=str(2 * FLOOD_CALLS)) as (url, _):
-        rows = asyncio.run(neighbours(url, given.light))
+    rows = []
+    for share, chosen in (("all", {}), ("three quarters", {"ADJUDGE_RUN_ENGINE_CALLS": str(SHARED)})):
+        with running_service(ENGINE, ADJUDGE_QUEUE_CALLS=str(2 * FLOOD_CALLS), **chosen) as (url, _):
+            rows += asyncio.run(neighbours(url, given.light, share))
     publish("fairness", f"A light run alone, and while another has {FLOOD_CALLS:,} calls in the queue", rows)
     with running_service(BUSY_ENGINE) as (url, _):
         rows = asyncio.run(deadlines(url, given.deadlines))

@@ -23,7 +23,7 @@ PER_REQUEST = RESPONSES * CRITERIA
 WORDS = ("both", "sides", "sum", "divide", "x", "y", "so", "three", "holds", "then", "therefore", "answer")
 
 
-def body(seed: int) -> bytes:
+def body(seed: int, responses: int = RESPONSES) -> bytes:
     """A request nobody has sent before."""
     draw = random.Random(seed)
     criteria = [
@@ -31,8 +31,8 @@ def body(seed: int) -> bytes:
         for i in range(CRITERIA)
     ]
     base = " ".join(draw.choices(WORDS, k=RESPONSE_BYTES // 4))
-    responses = [f"{seed}-{i} {base}"[:RESPONSE_BYTES] for i in range(RESPONSES)]
-    groups = [{"id": "g", "prompt": "Prove it.", "responses": responses}]
+    texts = [f"{seed}-{i} {base}"[:RESPONSE_BYTES] for i in range(responses)]
+    groups = [{"id": "g", "prompt": "Prove it.", "responses": texts}]
     return json.dumps({"rubric": {"criteria": criteria}, "groups": groups}).encode()
 
 

@@ -28,9 +28,16 @@ def unused_port() -> int:
 @contextmanager
 def running_service(engine: str, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
     """`adjudge serve` with this engine and these ADJUDGE_… settings: its address, and its process to measure."""
+    with running_process("serve", "--engine", engine, **settings) as (url, process):
+        yield url, process
+
+
+@contextmanager
+def running_process(*arguments: str, **settings: str) -> Iterator[tuple[str, psutil.Process]]:
+    """A process of `adjudge` that listens on a free port, once it is ready: its address, and itself to measure."""
     port = unused_port()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "adjudge_services.cli", "serve", "--port", str(port), "--engine", engine]
+        command = [sys.executable, "-m", "adjudge_services.cli", *arguments, "--port", str(port)]
         environment = os.environ | {"ADJUDGE_DATA_DIR": folder} | settings
         with running(command, environment, f"http://127.0.0.1:{port}/readyz") as process:
             yield f"http://127.0.0.1:{port}", process

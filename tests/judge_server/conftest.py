@@ -42,7 +42,7 @@ async def serve(store: RubricStore) -> AsyncIterator[Serve]:
     ) -> httpx2.AsyncClient:
         service = Service(rubrics=store)
         if loaded:
-            service.judge = await support.judge(engine, queue_calls=queue_calls)
+            service.judges["default"] = await support.judge(engine, queue_calls=queue_calls)
         app = create_app(service, max_body_bytes=max_body_bytes)
         transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
         clients.append(httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test"))

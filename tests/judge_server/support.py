@@ -1,6 +1,7 @@
 """What tests of judging share: batches, scripts for the scripted engine, judges, plans, requests."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.admission import QueueRules
+from judge_server.judging.engine_desk import EngineDesk
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
 from judge_server.judging.protocols import YES_NO
@@ -89,7 +91,10 @@ def request(*responses: str, **fields: Any) -> dict[str, Any]:
 async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
     """A started judge with a memory of its own."""
     options = {"rules": QueueRules(calls=options.pop("queue_calls", 1000)), "cache": MemoryCache()} | options
-    made = Judge(engine or ScriptedEngine(), options.pop("cache"), FENCE, **options)
+    desk = EngineDesk(
+        engine or ScriptedEngine(), rules=options.pop("rules"), clock=options.get("clock", time.monotonic)
+    )
+    made = Judge(desk, options.pop("cache"), FENCE, **options)
     await made.start()
     return made
 

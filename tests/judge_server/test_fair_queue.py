@@ -156,7 +156,7 @@ def test_names_that_come_once_and_never_again_leave_nothing_behind() -> None:
     for number in range(2_000):
         queue.push(Entry(f"run {number}", "online", 1.0, number))
         queue.pop()
-    assert len(queue._runs["online"]._tags) < 200
+    assert len(queue._runs["online"]["default"]._tags) < 200
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5])

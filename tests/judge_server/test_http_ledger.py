@@ -25,7 +25,7 @@ async def recorded(store: RubricStore, tmp_path: Path) -> AsyncIterator[httpx2.A
     ledger = SQLLedger(f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}")
     recorder = Recorder(ledger, tmp_path / "spool")
     judge = await support.judge(ScriptedEngine(some_fail))
-    service = Service(rubrics=store, judge=judge, recorder=recorder, ledger=ledger)
+    service = Service(rubrics=store, judges={"default": judge}, recorder=recorder, ledger=ledger)
     transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
         yield http

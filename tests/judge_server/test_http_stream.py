@@ -46,11 +46,11 @@ async def test_the_stream_holds_what_the_whole_answer_holds(http: httpx2.AsyncCl
 
 
 class SlowFor(ScriptedEngine):
-    """Keeps calls about texts that hold `word` waiting until `go` is set."""
+    """Keeps calls about texts that hold `word` waiting until `others` other batches are answered and read."""
 
-    def __init__(self, word: str) -> None:
+    def __init__(self, word: str, others: int) -> None:
         super().__init__()
-        self.word, self.go = word, asyncio.Event()
+        self.word, self.others, self.go = word, others, asyncio.Event()
 
     async def answer(self, batch: Batch) -> Any:
         """As `ScriptedEngine`, when it may."""
@@ -58,15 +58,14 @@ class SlowFor(ScriptedEngine):
             await self.go.wait()
         async for outcome in super().answer(batch):
             yield outcome
+        self.others -= 1
+        if not self.others:
+            self.go.set()
 
 
 async def test_a_group_comes_as_soon_as_it_is_done_and_not_in_the_order_sent(serve: Serve) -> None:
-    engine = SlowFor("slow second")
-    http = await serve(engine)
-    asked = asyncio.create_task(lines(http, body("slow", "quick", "other")))
-    await asyncio.sleep(0.05)
-    engine.go.set()
-    *groups, last = await asked
+    http = await serve(SlowFor("slow second", others=2))
+    *groups, last = await lines(http, body("slow", "quick", "other"))
     assert [line.group.id for line in groups if line.group] == ["quick", "other", "slow"]
     assert last.summary is not None
 

@@ -14,6 +14,7 @@ from judge_server.errors import Overloaded
 from judge_server.judging.judge import Judge
 from judge_server.judging.rates import FadingCount
 from judge_server.judging.work import Caller
+from judge_server.metrics import metrics_page
 from judge_server.metrics.runs import NONE, OTHER, RunTable
 from judge_server.ports import CallFailed, Reply
 from tests.judge_server.conftest import Serve
@@ -40,7 +41,7 @@ def samples(page: str) -> dict[tuple[str, ...], float]:
 
 def page(of: Judge) -> dict[tuple[str, ...], float]:
     """The samples of a judge's page."""
-    return samples(of.metrics.text().decode())
+    return samples(metrics_page({"default": of.metrics}).decode())
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 1000), st.floats(0, 100)), max_size=80))
@@ -61,6 +62,19 @@ def test_labels_are_bounded_series_only_grow_and_nothing_is_counted_twice(events
     assert sum(before.values()) + gone == sum(tokens for _, tokens, _ in events)
     shares = [share for _, _, share in table.rows()]
     assert not shares or sum(shares) == pytest.approx(1.0) or sum(shares) == 0.0
+
+
+def test_the_mean_reward_of_a_run_is_that_of_the_last_minutes() -> None:
+    clock = Clock()
+    table = RunTable(1, clock)
+    table.add("a", 10)
+    assert [row.mean_reward for _, row, _ in table.rows()] == [None]
+    table.reward("a", [0.0, 1.0])
+    table.reward("b", [9.0])
+    assert [row.mean_reward for _, row, _ in table.rows()] == [0.5]
+    clock.now += 300.0
+    table.reward("a", [-1.0])
+    assert [row.mean_reward for _, row, _ in table.rows()] == [pytest.approx((0.5 - 1.0) / 2)]
 
 
 def test_a_run_that_overtakes_the_least_active_one_takes_its_label() -> None:

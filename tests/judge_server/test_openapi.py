@@ -62,7 +62,7 @@ def test_every_reference_of_the_document_points_somewhere() -> None:
 async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncClient) -> None:
     tried = set()
     for method, path, operation in OPERATIONS:
-        if "{" in path:  # those need something that is there: the tests of their routes try them
+        if "{" in path or path == "/v1/operations":  # those need something there: the tests of their routes try them
             continue
         media = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
         for example in media.get("examples", {}).values():

@@ -275,3 +275,23 @@ async def test_an_operation_is_known_to_its_own_project_alone(bench: Bench) -> N
             await anext(aiter(bench.operations.events(project, unknown)))
     assert await bench.operations.list("other") == ()
     assert (await bench.operations.get(PROJECT, id_)).state == "running" or bench.job.written == []
+
+
+async def test_one_that_was_cancelled_goes_on_where_it_left_off_when_it_is_tried_again(bench: Bench) -> None:
+    id_ = await submitted(bench, to=3)
+    bench.job.let()
+    await until(bench, id_, lambda one: one.progress.done == 1)
+    await bench.operations.cancel(PROJECT, id_)
+    again = await bench.operations.retry(PROJECT, id_)
+    assert (again.state, again.tries, again.ended_at) == ("queued", 2, None)
+    bench.job.let(2)
+    done = await ended(bench, id_)
+    assert (done.state, bench.job.written) == ("done", [0, 1, 2])
+    assert (await bench.operations.retry(PROJECT, id_)).revision == done.revision
+
+
+async def test_the_same_submission_is_one_operation(bench: Bench) -> None:
+    ids = {
+        (await bench.operations.submit(PROJECT, "generate_rubrics", {"to": 0}, submission="key")).id for _ in range(3)
+    }
+    assert len(ids) == 1

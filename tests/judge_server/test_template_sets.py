@@ -128,7 +128,7 @@ async def test_a_set_that_cannot_be_used_is_a_422_before_anything_is_judged(
 async def client(folder: Path, store: RubricStore, engine: ScriptedEngine) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a service with these sets and this engine."""
     judge = await support.judge(engine, templates=TemplateLibrary(folder))
-    app = create_app(Service(rubrics=store, judge=judge))
+    app = create_app(Service(rubrics=store, judges={"default": judge}))
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
         yield http

@@ -1,5 +1,6 @@
-"""`adjudge serve` as a process of its own, on a free loopback port, stopped at the end."""
+"""`adjudge serve`, `api` and `judge` as processes of their own, on a free loopback port, stopped at the end."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import httpx2
 
 from trainer_client import Client
 
-_RUNNING = re.compile(r"Adjudge with .* on (http://127\.0\.0\.1:\d+)")
+_RUNNING = re.compile(r"Adjudge (?:judge )?with .* on (http://127\.0\.0\.1:\d+)")
 
 
 @dataclass
@@ -53,8 +54,17 @@ class Service:
 @contextmanager
 def serving(engine: str, *options: str) -> Iterator[Service]:
     """A service that listens; its judge may still be loading."""
-    command = [sys.executable, "-m", "adjudge_services.cli", "serve", "--port", "0", "--engine", engine, *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with listening("serve", "--port", "0", "--engine", engine, *options) as service:
+        yield service
+
+
+@contextmanager
+def listening(*arguments: str, **settings: str) -> Iterator[Service]:
+    """A process of `adjudge` that listens, with these settings."""
+    command = [sys.executable, "-m", "adjudge_services.cli", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | settings
+    )
     service = Service(process)
     listener = threading.Thread(target=service.listen)
     listener.start()

@@ -16,11 +16,13 @@ RUN = CliRunner()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", ""])
-def test_it_refuses_to_listen_where_others_could_reach_it(host: str) -> None:
+def test_without_a_key_it_refuses_to_listen_where_others_could_reach_it(host: str) -> None:
     result = RUN.invoke(app, ["serve", "--host", host, "--engine", "scripted://hash"])
     assert result.exit_code == 1
-    assert "refusing to listen" in result.stderr
-    assert "127.0.0.1" in result.stderr
+    said = " ".join(result.stderr.split())
+    assert f"refusing to listen on {host!r}" in said
+    assert "adjudge keys create --scope score" in said
+    assert "127.0.0.1" in said
 
 
 @pytest.mark.parametrize("engine", ["ollama://m", "scripted://maybe", "llamacpp://m?contxt=3"])

@@ -3,6 +3,8 @@ import pytest
 from tests.trainer_client.fake_service import Reply, problem
 from trainer_client import (
     AdjudgeError,
+    BudgetExhausted,
+    Forbidden,
     InvalidRequest,
     JudgingFailed,
     NotFound,
@@ -10,6 +12,7 @@ from trainer_client import (
     Overloaded,
     RubricRefused,
     ServerError,
+    Unauthorized,
     UnknownRubric,
 )
 
@@ -25,12 +28,18 @@ GROUP = {"id": "q17", "prompt": "x?", "responses": ["42", "43"]}
         ("not-found", 404, NotFound),
         ("method-not-allowed", 405, InvalidRequest),
         ("too-large", 413, InvalidRequest),
+        ("unauthorized", 401, Unauthorized),
+        ("forbidden", 403, Forbidden),
         ("overloaded", 429, Overloaded),
+        ("rate-limited", 429, Overloaded),
+        ("budget-exhausted", 429, BudgetExhausted),
         ("judging-failed", 502, JudgingFailed),
         ("not-ready", 503, NotReady),
         ("internal", 500, ServerError),
         ("of-a-newer-service", 404, NotFound),
         ("of-a-newer-service", 409, InvalidRequest),
+        ("of-a-newer-service", 401, Unauthorized),
+        ("of-a-newer-service", 403, Forbidden),
         ("of-a-newer-service", 429, Overloaded),
         ("of-a-newer-service", 507, ServerError),
     ],

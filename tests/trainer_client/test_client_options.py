@@ -125,7 +125,7 @@ def test_an_option_of_another_call_is_refused(connect, service, method, option):
 )
 def test_the_typed_keywords_are_the_fields_of_the_contract(keywords, models):
     fields = {name for model in models for name in model.model_fields} - {"mode"}
-    assert set(get_type_hints(keywords)) == fields | {"priority", "allow_retired"}
+    assert set(get_type_hints(keywords)) == fields | {"priority", "allow_retired", "judge"}
 
 
 @pytest.mark.parametrize(("method", "items"), [("rewards", [GROUP]), ("verdicts", [GROUP]), ("compare", [PAIR])])

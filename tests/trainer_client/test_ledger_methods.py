@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from tests.trainer_client.fake_service import Reply, problem, stream
-from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, RubricRefused, ServerError
+from trainer_client import ConnectionFailed, InvalidRequest, JudgingFailed, NotFound, RubricRefused, ServerError
 
 
 class TestRecompute:
@@ -118,3 +118,83 @@ class TestRecorded:
         service.script(Reply(body={"verdicts": [], "next_cursor": None}))
         assert list(connect(service.url).recorded()) == []
         assert service.asked[0].target == "/v1/verdicts?run=&limit=500"
+
+
+class TestRuns:
+    FIGURES: ClassVar = {
+        "requests": 1,
+        "responses": 2,
+        "scored": 2,
+        "partial": 0,
+        "unscored": 0,
+        "mean_reward": 0.5,
+        "verdicts": 4,
+        "failed": 1,
+        "failures": {"timeout": 1},
+        "cached": 0,
+        "judge_calls": 4,
+        "prompt_tokens_computed": 30,
+        "prompt_tokens_reused": 20,
+        "tokens_written": 4,
+        "mean_seconds": 1.5,
+        "modes": ["points"],
+    }
+    RUN: ClassVar = {
+        **FIGURES,
+        "run": "r",
+        "first_at": "2026-01-01T00:00:00Z",
+        "last_at": "2026-01-01T00:01:00Z",
+        "last_step": 2,
+        "protocols": ["binary"],
+        "judges": ["m"],
+        "rubrics": 1,
+    }
+    CRITERION: ClassVar = {"criterion": "c1", "verdicts": 4, "failed": 1, "pass_rate": 1.0, "mean_score": 0.75}
+
+    def report(self, *steps, next_cursor=None):
+        """A page of a run's steps, as the service sends it."""
+        told = [{**self.FIGURES, "step": step, "std_reward": 0.1, "criteria": [self.CRITERION]} for step in steps]
+        rubric = {"digest": "sha256:" + "0" * 64, "name": "math", "version": 1}
+        return Reply(
+            body={
+                "run": self.RUN,
+                "rubrics": [rubric],
+                "criteria": [self.CRITERION],
+                "criteria_count": 1,
+                "steps": told,
+                "next_cursor": next_cursor,
+            }
+        )
+
+    def test_runs_are_followed_to_the_last_page(self, service, connect):
+        service.script(
+            Reply(body={"runs": [self.RUN, self.RUN], "next_cursor": "next"}),
+            Reply(body={"runs": [{**self.RUN, "run": None}], "next_cursor": None}),
+        )
+        assert [run.run for run in connect(service.url).runs()] == ["r", "r", None]
+        assert [one.target for one in service.asked] == ["/v1/runs", "/v1/runs?after=next"]
+
+    def test_a_report_has_the_steps_of_all_its_pages(self, service, connect):
+        service.script(self.report(1, 2, next_cursor="next"), self.report(None))
+        found = connect(service.url, "r").run_report(first_step=1, criterion=["c1", "c 2"], rubric=None)
+        assert [step.step for step in found.steps] == [1, 2, None]
+        assert (found.next_cursor, found.steps[0].criteria[0].pass_rate) == (None, 1.0)
+        assert found.rubrics[0].version == 1
+        asked = [one.target for one in service.asked]
+        assert asked == [
+            "/v1/runs/r?limit=500&first_step=1&criterion=c1&criterion=c+2",
+            "/v1/runs/r?limit=500&first_step=1&criterion=c1&criterion=c+2&after=next",
+        ]
+
+    @pytest.mark.parametrize(
+        ("name", "segment"), [("a/b ?#%", "a%2Fb%20%3F%23%25"), ("", ""), ("..", "%2E%2E"), ("ü", "%C3%BC")]
+    )
+    def test_a_run_of_any_name_is_asked_for(self, service, connect, name, segment):
+        service.script(self.report(1))
+        connect(service.url, "another").run_report(name)
+        assert service.asked[0].target == f"/v1/runs/{segment}?limit=500"
+
+    def test_a_run_that_is_not_there_is_its_error(self, service, connect):
+        service.script(problem("not-found", 404))
+        with pytest.raises(NotFound):
+            connect(service.url).run_report("nobody")

@@ -12,7 +12,6 @@ from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import Asked, ResponsePlan, Slot
 from judge_server.judging.protocols import ask, option
-from judge_server.judging.replies import read_yes_no
 from judge_server.judging.ways import JudgeSetup, Way
 from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import Batch, CallFailed, Menu, RubricSource
@@ -85,7 +84,7 @@ def _plans(
             grounding=grounding,
             reference_answer=pair.reference_answer,
         )
-        question = ask(setup, first, asked, A_OR_B, None, read_yes_no)
+        question = ask(setup, first, asked, A_OR_B, None, "yes_no")
         digests = CallDigests(setup.fingerprint, templates.system, shared).of(question.call)
         batch = Batch(templates.system, shared, (question.call,))
         slot = Slot(first, "judge", digests)

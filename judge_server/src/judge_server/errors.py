@@ -14,6 +14,8 @@ class ServiceError(Exception):
     status = 500
     retryable = False
     current_version: int | None = None
+    challenge: str | None = None
+    """What `WWW-Authenticate` says, where a key would help."""
 
     def __init__(self, detail: str, *, errors: tuple[FieldError, ...] = (), retry_after_s: int | None = None) -> None:
         super().__init__(detail)
@@ -89,6 +91,40 @@ class Overloaded(ServiceError):
     title = "Overloaded"
     status = 429
     retryable = True
+
+
+class Unauthorized(ServiceError):
+    """No key, or none that opens anything."""
+
+    type = "urn:adjudge:unauthorized"
+    title = "Unauthorized"
+    status = 401
+    challenge = 'Bearer realm="adjudge"'
+
+
+class Forbidden(ServiceError):
+    """A key that does not open this."""
+
+    type = "urn:adjudge:forbidden"
+    title = "Forbidden"
+    status = 403
+
+
+class RateLimited(ServiceError):
+    """More requests than a project may send, or more unknown keys than anybody may try."""
+
+    type = "urn:adjudge:rate-limited"
+    title = "Rate limited"
+    status = 429
+    retryable = True
+
+
+class BudgetExhausted(ServiceError):
+    """A project has used the prompt tokens that it may use; `retry_after_s` is when it may use more, if ever."""
+
+    type = "urn:adjudge:budget-exhausted"
+    title = "Budget exhausted"
+    status = 429
 
 
 class JudgingFailed(ServiceError):

@@ -90,7 +90,7 @@ async def _plan(judge: Judge, planner: GroupPlanner, material: Material, truncat
     def keeping(keep: int | None) -> ResponsePlan:
         return planner.plan(material, keep=keep)
 
-    return await fit_response(judge.engine, judge.identity.context_tokens, characters(material), keeping)
+    return await fit_response(judge.desk, judge.identity.context_tokens, characters(material), keeping)
 
 
 def _check_verifications(where: str, planner: GroupPlanner, context: Context) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from judge_server.errors import InvalidRequest, RubricRefused, RubricRetired, ServiceError, UnknownRubric
+from judge_server.errors import InvalidRequest, NotReady, RubricRefused, RubricRetired, ServiceError, UnknownRubric
 from judge_server.ports import RubricSource
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.wire import (
@@ -34,6 +34,8 @@ class ResolvedRubric:
 
 NO_RUBRIC = ResolvedRubric()
 
+_STORE_AWAY_S = 2
+
 Suits = Callable[[Sequence[Criterion]], None]
 """Raises `UnsuitableRubric` for criteria that cannot serve what a request asks for."""
 
@@ -44,14 +46,22 @@ async def find_rubric(source: RubricSource, project_id: str, reference: str) -> 
     Raises:
         InvalidRequest: the reference has no known form.
         UnknownRubric: there is none; the message names the closest there is.
+        NotReady: the store cannot be read now.
     """
     try:
         parse_reference(reference)
     except ValueError as error:
         raise InvalidRequest(str(error), errors=(FieldError(field="rubric", message=str(error)),)) from None
-    found = await source.find(project_id, reference)
-    if found is None:
-        raise await unknown_rubric(source, project_id, reference)
+    try:
+        found = await source.find(project_id, reference)
+        if found is None:
+            raise await unknown_rubric(source, project_id, reference)
+    except ConnectionError as error:
+        raise NotReady(
+            f"The rubric store cannot be read, so what {reference!r} stands for is not known: {error}. Criteria in the "
+            "request need no store, and neither does a name@version or digest that this process has used lately.",
+            retry_after_s=_STORE_AWAY_S,
+        ) from error
     return found
 
 

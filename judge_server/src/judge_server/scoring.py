@@ -108,6 +108,8 @@ class Scorer:
         return Job(request, request_id, deadline, setup, groups)
 
     def _record(self, job: Job, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
+        made = [response.reward for group in groups for response in group.responses if response.reward is not None]
+        self.judge.metrics.rewarded(job.caller, made)
         if self.recorder is not None:
             rewards = [(response.reward, response.status) for group in groups for response in group.responses]
             self.recorder.record(

@@ -3,7 +3,7 @@
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from platformdirs import user_data_path
 from pydantic import Field, SecretStr, field_validator
@@ -29,14 +29,35 @@ class Settings(BaseSettings):
         default="llamacpp://qwen2.5-coder-1.5b",
         description="llamacpp://MODEL, vllm://MODEL or openai+http://HOST:PORT, each with options of its own.",
     )
+    engines: dict[str, str] = Field(
+        default_factory=dict, description='Further judges of `adjudge serve`, JSON: {"NAME": "ENGINE URL"}.'
+    )
+    judges: str | None = Field(
+        default=None,
+        description='Where `adjudge api` finds its judges: "http://HOST:PORT http://…", or JSON {"NAME": "…"}.',
+    )
+    judge_token: SecretStr | None = Field(
+        default=None, description="What apis show and `adjudge judge` asks for; it listens off loopback only with one."
+    )
     engine_api_key: SecretStr | None = Field(default=None, description="Key of an openai+http(s):// engine.")
     templates_dir: Path | None = Field(default=None, description="A folder of folders of prompt templates, by name.")
     fence_secret: SecretStr | None = Field(
         default=None,
         description="Makes the markers around judged text; equal on all replicas. A file in data_dir unless set.",
     )
-    host: str = Field(default="127.0.0.1", description="Where `adjudge serve` listens; loopback only, without keys.")
+    host: str = Field(default="127.0.0.1", description="Where `adjudge serve` listens; keys are needed off loopback.")
     port: int = Field(default=8000, ge=0, le=65535, description="The port it listens on; 0 takes a free one.")
+    keys: Literal["loopback", "required"] = Field(
+        default="loopback", description="Whether requests need a key on loopback too; elsewhere they always do."
+    )
+    metrics: Literal["key", "open"] = Field(
+        default="key", description="Whether /metrics needs a key with the scope metrics, where keys are needed."
+    )
+    share_verdicts: bool = Field(
+        default=False,
+        description="Whether projects share known verdicts, calls in flight and computed prefixes; a hit tells that "
+        "another project asked the same.",
+    )
     queue_calls: int = Field(default=50_000, ge=1, description="Judge calls that may wait before requests get 429.")
     run_queue_calls: int | None = Field(default=None, ge=1, description="The same for one run; no bound unless set.")
     run_engine_calls: int | None = Field(
@@ -54,6 +75,22 @@ class Settings(BaseSettings):
     ledger_spool_bytes: int = Field(
         default=2**30, ge=2**20, description="What may wait in data_dir while the database cannot be written."
     )
+    queue_url: str = Field(
+        default="memory://",
+        description="Where operations wait for workers: memory:// (this process does them) or redis://HOST:PORT/DB.",
+    )
+    url: str = Field(
+        default="http://127.0.0.1:8000", description="The service that `adjudge worker` asks, and clients on this host."
+    )
+    operation_days: float = Field(
+        default=30.0, gt=0, description="Days that an operation and its results are kept after its end."
+    )
+    chunk_lease_s: float = Field(
+        default=60.0, ge=0.5, description="Seconds after which the work of a worker that died is given to another."
+    )
+    writer_url: str | None = Field(
+        default=None, description="Engine URL of the model that operations have rubrics written and validated by."
+    )
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024, description="Largest request body, in bytes.")
 
     @field_validator("engine_batches")
@@ -62,6 +99,11 @@ class Settings(BaseSettings):
         if isinstance(value, int) and value < 1:
             raise ValueError("give a number of at least 1, or auto")
         return value
+
+    @classmethod
+    def with_options(cls, **given: Any) -> "Settings":
+        """The settings, with those that a command was given; None stands for one that it was not."""
+        return cls().model_copy(update={name: value for name, value in given.items() if value is not None})
 
     @property
     def queue_rules(self) -> QueueRules:

@@ -7,17 +7,18 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
+from adjudge_services.access import gate_of
+from adjudge_services.judges import Fencing, own_judges
+from adjudge_services.operations import check_queue, serving_operations
 from adjudge_services.settings import Settings
-from judge_server.cache import cache_from_url
-from judge_server.engines import engine_from_url
+from judge_server.access import acting
+from judge_server.access.fencing import FenceByProject
 from judge_server.errors import EngineStartError
 from judge_server.judging.judge import Judge
-from judge_server.ports import Engine
 from judge_server.prompts.fencing import Fence
-from judge_server.prompts.library import TemplateLibrary
 from judge_server.recording import Recorder
 from judge_server.web import Service, create_app
-from rubric_store import RubricStore, SQLLedger, migrations
+from rubric_store import RubricStore, SQLLedger, TenantStore, migrations
 
 
 class StartError(Exception):
@@ -25,28 +26,31 @@ class StartError(Exception):
 
 
 def build_app(
-    settings: Settings, *, wait_for_judge: bool = False, on_judge_failure: Callable[[str], None] | None = None
+    settings: Settings,
+    judges_of: Callable[[Settings, Fencing], dict[str, Judge]] = own_judges,
+    *,
+    wait_for_judge: bool = False,
+    on_judge_failure: Callable[[str], None] | None = None,
 ) -> FastAPI:
-    """The application `adjudge serve` runs: api and judge in one process.
+    """The application `adjudge serve` runs, with judges of its own, or `adjudge api`, with judges in other processes.
 
     The store must be ready: see `prepare_store`. The judge loads in the background, so that `/healthz` answers at once
     and `/readyz` says when it is done. `on_judge_failure` is told why, where it cannot be loaded. `wait_for_judge`
     loads it before the application starts, and raises `StartError` where that fails.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    store = RubricStore(settings.store_url)
+    check_queue(settings)
+    store = RubricStore(settings.store_url, actor=lambda: acting().actor)
+    tenants = TenantStore(settings.store_url)
+    gate = gate_of(settings, tenants)
     ledger = SQLLedger(settings.store_url)
-    service = Service(rubrics=store, ledger=ledger)
-    cache = cache_from_url(settings.cache_url)
-    judge = Judge(
-        engine_of(settings),
-        cache,
-        Fence(settings.fencing_secret()),
-        rules=settings.queue_rules,
-        templates=TemplateLibrary(settings.templates_dir),
-    )
+    service = Service(rubrics=store, ledger=ledger, gate=gate, audit=tenants)
+    judges = judges_of(settings, fence_of(settings))
+    service.names = tuple(judges)
+    for judge in judges.values():
+        judge.metrics.meter = gate.usage.count
 
-    async def start_judge() -> None:
+    async def start_judge(name: str, judge: Judge) -> None:
         try:
             await judge.start()
         except EngineStartError as error:
@@ -54,22 +58,28 @@ def build_app(
             if on_judge_failure is not None:
                 on_judge_failure(service.problem)
             return
-        service.judge = judge
+        service.judges[name] = judge
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.recorder = start_recorder(settings, ledger)
-        loading = asyncio.create_task(start_judge())
+        loading = [asyncio.create_task(start_judge(name, judge)) for name, judge in judges.items()]
+        counting = asyncio.create_task(gate.run())
         try:
             if wait_for_judge:
-                await loading
-                if service.judge is None:
+                await asyncio.gather(*loading)
+                if len(service.judges) < len(judges):
                     raise StartError(service.problem)
-            yield
+            async with serving_operations(settings, store, app) as service.operations:
+                yield
         finally:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
-            await judge.close()
+            for one in loading:
+                one.cancel()
+            await asyncio.gather(*loading, return_exceptions=True)
+            await asyncio.gather(*(judge.close() for judge in judges.values()))
+            counting.cancel()
+            await asyncio.gather(counting, return_exceptions=True)
+            await tenants.close()
             if service.recorder is not None:
                 await asyncio.to_thread(service.recorder.close)
             await ledger.close()
@@ -78,10 +88,10 @@ def build_app(
     return create_app(service, max_body_bytes=settings.max_body_bytes, lifespan=lifespan)
 
 
-def engine_of(settings: Settings) -> Engine:
-    """The engine that the settings name, not started. Raises `ValueError` where there is no such engine."""
-    key = settings.engine_api_key
-    return engine_from_url(settings.engine_url, api_key=key.get_secret_value() if key else None)
+def fence_of(settings: Settings) -> Callable[[str], str]:
+    """What fences judged text: for each project by itself, unless projects share their verdicts."""
+    secret = settings.fencing_secret()
+    return Fence(secret) if settings.share_verdicts else FenceByProject(secret)
 
 
 def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:

@@ -54,7 +54,7 @@ async def test_each_item_is_judged_by_itself_as_what_it_claims_to_be() -> None:
     assert items[1].reason == "It is about something else."
     prompts = [prompt for _, prompt in told.asked]
     assert "Kind: a mistake that a response may make." in prompts[1]
-    assert "Kind: something a good response avoids." in prompts[2]
+    assert "Kind: a mistake, which costs a response points." in prompts[2]
     assert all("How far?" in prompt and "540" in prompt for prompt in prompts)
     assert "States 540." not in prompts[1]
 

@@ -58,6 +58,7 @@ def ledger() -> Iterator[Fake]:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for a ledger's pauses."""
     monkeypatch.setattr(recorder, "_EVERY_S", 0.005)
+    monkeypatch.setattr(recorder, "_TOGETHER_S", 0.005)
     monkeypatch.setattr(recorder, "_PAUSES_S", (0.005,))
     monkeypatch.setattr(recorder, "_LAST_WRITES_S", 0.2)
 
@@ -100,7 +101,8 @@ async def test_what_is_recorded_is_written_in_order(ledger: Fake, tmp_path: Path
             running.record(await judged(each))
         wait_until(lambda: running.state().written == 20 * USES)
         assert running.state().model_dump() == {
-            "keeps": "all", "recorded": 140, "written": 140, "waiting": 0, "lost": 0, "spool_bytes": 0, "problem": None,
+            "keeps": "all", "recorded": 140, "written": 140, "waiting": 0, "lost": 0, "spool_bytes": 0, "lag_s": 0.0,
+            "problem": None,
         }  # fmt: skip
     assert ledger.written == ids
 
@@ -220,3 +222,20 @@ async def test_a_request_that_cannot_be_made_rows_of_costs_only_itself(
         running.record(await judged("req_2"))
         wait_until(lambda: running.state().written == USES)
     assert ledger.written == ["req_2"]
+
+
+async def test_what_came_within_a_while_is_written_together(
+    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_TOGETHER_S", 60.0)
+    monkeypatch.setattr(recorder, "_USES_AT_ONCE", 3 * USES)
+    with recording(ledger, tmp_path) as running:
+        for number in range(3):
+            before = running.state().spool_bytes
+            running.record(await judged(f"req_{number}"))
+            wait_until(lambda b=before: running.state().spool_bytes != b)  # type: ignore[misc]
+        wait_until(lambda: running.state().written == 3 * USES)
+        assert ledger.tries == 1
+        running.record(await judged("req_3"))
+    assert ledger.written == [f"req_{n}" for n in range(4)]
+    assert ledger.tries == 2  # a stop waits for no more to come

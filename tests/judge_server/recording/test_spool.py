@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic_core import to_json
 
 from judge_server.recording.spool import Spool, SpoolFull, read_rows
 from tests.judge_server.recording.judged import rows, some_fail
@@ -97,3 +98,28 @@ async def test_a_half_written_file_is_not_read(tmp_path: Path) -> None:
     assert heir.first() is None
     heir.close()
     assert os.listdir(tmp_path) == []
+
+
+async def test_the_oldest_come_together_up_to_a_number_of_uses_and_uncounted_ones_alone(tmp_path: Path) -> None:
+    dead = Spool(tmp_path, BIG)
+    for text in ("a", "b"):
+        dead.add(await made(text))
+    dead.close()
+    heir = Spool(tmp_path, BIG)
+    own = [heir.add(await made(text)) for text in ("c", "d", "e")]
+    for _ in range(2):
+        (file,) = heir.oldest(1000)
+        assert file.uses is None
+        heir.remove_first()
+    assert heir.oldest(1) == own[:1]  # at least one
+    assert heir.oldest(7) == own[:1]
+    assert heir.oldest(14) == own[:2]
+    assert heir.oldest(1000) == own
+    heir.close()
+
+
+async def test_columns_take_less_room_than_rows(tmp_path: Path) -> None:
+    given = await made(*[f"{n} is prime." for n in range(50)])
+    spooled = Spool(tmp_path, BIG).add(given)
+    assert spooled.size < 0.8 * len(to_json(given, bytes_mode="base64"))
+    assert read_rows(spooled) == given

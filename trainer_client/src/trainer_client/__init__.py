@@ -12,7 +12,9 @@ from trainer_client.client import Client
 from trainer_client.errors import (
     AdjudgeError,
     AliasMoved,
+    BudgetExhausted,
     ConnectionFailed,
+    Forbidden,
     InvalidRequest,
     JudgingFailed,
     NotFound,
@@ -22,6 +24,7 @@ from trainer_client.errors import (
     RubricRetired,
     ServerError,
     TimedOut,
+    Unauthorized,
     UnknownRubric,
 )
 from trainer_client.wire import Criterion, Group, LengthPenalty, Message, OverlongPenalty, Pair, Response, RubricContent
@@ -33,9 +36,11 @@ __all__ = [
     "AliasMoved",
     "AsyncClient",
     "AsyncRewardStream",
+    "BudgetExhausted",
     "Client",
     "ConnectionFailed",
     "Criterion",
+    "Forbidden",
     "Group",
     "InvalidRequest",
     "JudgingFailed",
@@ -53,6 +58,7 @@ __all__ = [
     "RubricRetired",
     "ServerError",
     "TimedOut",
+    "Unauthorized",
     "UnknownRubric",
     "__version__",
 ]

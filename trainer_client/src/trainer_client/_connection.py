@@ -34,6 +34,7 @@ class Settings(Generic[TransportT, SleepT]):
     retries: int
     retry_budget_s: float
     headers: Mapping[str, str] | None = field(repr=False)
+    api_key: str | None = field(repr=False)
     transport: TransportT | None
     sleep: SleepT
     clock: Callable[[], float]
@@ -47,7 +48,8 @@ class Settings(Generic[TransportT, SleepT]):
     @property
     def http_options(self) -> dict[str, Any]:
         """The keyword arguments of the HTTP client."""
-        return {"transport": self.transport, **client_options(self.base_url, self.timeout_s, self.headers)}
+        options = client_options(self.base_url, self.timeout_s, self.headers, self.api_key)
+        return {"transport": self.transport, **options}
 
 
 class Connection:
@@ -62,6 +64,7 @@ class Connection:
         retries: int = 4,
         retry_budget_s: float = 120.0,
         headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
         transport: httpx2.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -70,7 +73,7 @@ class Connection:
         self.base_url = base_url
         self.run = run
         self.settings = Settings(
-            base_url, run, timeout_s, retries, retry_budget_s, headers, transport, sleep, clock, random
+            base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
         self._http = httpx2.Client(**self.settings.http_options)
@@ -162,6 +165,7 @@ class AsyncConnection:
         retries: int = 4,
         retry_budget_s: float = 120.0,
         headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -170,7 +174,7 @@ class AsyncConnection:
         self.base_url = base_url
         self.run = run
         self.settings = Settings(
-            base_url, run, timeout_s, retries, retry_budget_s, headers, transport, sleep, clock, random
+            base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
         self._http = httpx2.AsyncClient(**self.settings.http_options)

@@ -7,8 +7,8 @@ import httpx2
 from pydantic import ValidationError
 
 from trainer_client._answers import error_for, error_for_problem, typed_errors
-from trainer_client._connection import AsyncConnection, Connection
 from trainer_client._requests import Call, as_json, invalid, send_options
+from trainer_client._run_methods import AsyncRunMethods, RunMethods
 from trainer_client.errors import ConnectionFailed, ServerError
 from trainer_client.wire import FailurePolicy, LengthPenalty, OverlongPenalty, Protocol, RewardMode
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
@@ -34,7 +34,7 @@ class RecomputeKeywords(TypedDict, total=False):
     budgets: StepBudgets | Mapping[str, float]
 
 
-class LedgerMethods(Connection):
+class LedgerMethods(RunMethods):
     """What `Client` asks of the ledger."""
 
     def recompute(self, run: str | None = None, **rules: Unpack[RecomputeKeywords]) -> Iterator[RecomputeLine]:
@@ -92,7 +92,7 @@ class LedgerMethods(Connection):
             lines.end(response)
 
 
-class AsyncLedgerMethods(AsyncConnection):
+class AsyncLedgerMethods(AsyncRunMethods):
     """What `AsyncClient` asks of the ledger; see `LedgerMethods`."""
 
     def recompute(

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from trainer_client.wire import LengthPenalty, OverlongPenalty, Priority, Protocol, ReasoningPart
 
-OF_THE_REQUEST = frozenset({"priority", "allow_retired"})
+OF_THE_REQUEST = frozenset({"priority", "allow_retired", "judge"})
 """Options that stand in the request itself and in none of its parts."""
 
 
@@ -25,6 +25,7 @@ class ComparisonKeywords(TypedDict, total=False):
     template: str | None
     priority: Priority | None
     allow_retired: bool | None
+    judge: str | None
 
 
 class JudgingKeywords(ComparisonKeywords, total=False):

@@ -1,6 +1,7 @@
 """Makes the requests of `/v1`, checked by the wire contract before anything is sent. Sends none itself."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ GroupLike = Group | Mapping[str, Any]
 PairLike = Pair | Mapping[str, Any]
 RubricLike = str | RubricContent | Mapping[str, Any]
 
+API_KEY_VARIABLE = "ADJUDGE_API_KEY"
+
 ANSWER_MARGIN_S = 15.0
 """How much longer the client waits for what is judged than the service has to judge it."""
 
@@ -56,7 +59,7 @@ class Call(Generic[AnswerT]):
     path: str
     answer: type[AnswerT]
     body: bytes | None = None
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str | list[str]] = field(default_factory=dict)
     at_least_s: float = 0.0
     accept: str | None = None
     conditions: Mapping[str, str] = field(default_factory=dict)
@@ -66,11 +69,13 @@ class Call(Generic[AnswerT]):
         return replace(self, accept=media_type)
 
 
-def client_options(base_url: str, timeout_s: float, headers: Mapping[str, str] | None) -> dict[str, Any]:
+def client_options(
+    base_url: str, timeout_s: float, headers: Mapping[str, str] | None, api_key: str | None
+) -> dict[str, Any]:
     """Give the keyword arguments that the sync and the async HTTP client are made with.
 
     Raises:
-        ValueError: `base_url` is no http(s) address, or `timeout_s` is not above 0.
+        ValueError: `base_url` is no http(s) address, `timeout_s` is not above 0, or `api_key` is no key.
     """
     try:
         url = httpx2.URL(base_url)
@@ -81,8 +86,14 @@ def client_options(base_url: str, timeout_s: float, headers: Mapping[str, str] |
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; it is a number of seconds above 0")
     agent = {"User-Agent": f"adjudge-client/{version('adjudge-client')}", "Accept": "application/json"}
+    key = os.environ.get(API_KEY_VARIABLE, "").strip() if api_key is None else api_key
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ValueError("api_key holds characters that no key has; give it whole, as it was shown, and nothing else")
+    given = dict(headers or {})
+    if key and "authorization" not in {name.lower() for name in given}:
+        agent["Authorization"] = f"Bearer {key}"
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-    return {"base_url": url, "headers": agent | dict(headers or {}), "limits": limits}
+    return {"base_url": url, "headers": agent | given, "limits": limits}
 
 
 def send_options(call: Call[AnswerT], timeout_s: float) -> dict[str, Any]:

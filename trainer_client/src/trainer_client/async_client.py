@@ -6,6 +6,7 @@ from typing import Unpack
 
 from trainer_client._async_rubric_methods import AsyncRubricMethods
 from trainer_client._ledger_methods import AsyncLedgerMethods
+from trainer_client._operation_methods import AsyncOperationMethods
 from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
 from trainer_client._requests import (
     GroupLike,
@@ -25,7 +26,7 @@ from trainer_client.wire import (
 )
 
 
-class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods):
+class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods):
     """A connection to one Adjudge service, to be shared by the tasks of one event loop and closed when done.
 
     Args and errors are those of `Client`, but that `transport` and `sleep` are async.

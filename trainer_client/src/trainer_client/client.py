@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from trainer_client._ledger_methods import LedgerMethods
+from trainer_client._operation_methods import OperationMethods
 from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
 from trainer_client._requests import (
     GroupLike,
@@ -24,7 +25,7 @@ from trainer_client.wire import (
 )
 
 
-class Client(RubricMethods, LedgerMethods):
+class Client(RubricMethods, LedgerMethods, OperationMethods):
     """A connection to one Adjudge service, to be shared by threads and closed when done.
 
     Args:
@@ -35,7 +36,9 @@ class Client(RubricMethods, LedgerMethods):
             any other problem that it calls retryable. Every request may be repeated: nothing is judged or
             published twice.
         retry_budget_s: no further try begins later than this many seconds after the first.
-        headers: sent with every request.
+        headers: sent with every request; an `Authorization` among them goes in place of the key's.
+        api_key: the key of a service that needs one (`adj_…`); the environment's ADJUDGE_API_KEY unless given, and
+            none at all where it is empty.
         transport: an httpx2 transport in place of the network.
         sleep: waits between tries, given seconds.
         clock: gives seconds, for the retry budget.
@@ -85,6 +88,7 @@ class Client(RubricMethods, LedgerMethods):
             grounding_characters: show at most this much of a grounding, ended at a sentence.
             template: the name of a set of prompt templates that the service has.
             allow_retired: take rubrics that are taken out of use, rather than refuse them.
+            judge: which of the service's judges judges; the default one unless given.
             priority: `online` unless given, or `bulk` for what may wait while others' training steps are judged.
             format_weight: lambda of the `stepwise` base reward.
             gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`.

@@ -56,6 +56,14 @@ class AliasMoved(AdjudgeError):
     """Somebody else moved the alias; `problem.current_version` is the version it stands for, None for none."""
 
 
+class Unauthorized(AdjudgeError):
+    """The service needs an API key, or the one given opens nothing; give the client `api_key`."""
+
+
+class Forbidden(AdjudgeError):
+    """The key does not have the scope that this takes."""
+
+
 class NotFound(AdjudgeError):
     """The service knows nothing at this address; `base_url` may be wrong."""
 
@@ -66,6 +74,10 @@ class UnknownRubric(NotFound):
 
 class Overloaded(AdjudgeError):
     """The service sheds load; the client waited and tried again as often as it may."""
+
+
+class BudgetExhausted(AdjudgeError):
+    """The project has used the prompt tokens that it may use; `retry_after_s` says when it may use more, if ever."""
 
 
 class JudgingFailed(AdjudgeError):
@@ -96,9 +108,13 @@ FOR_PROBLEM: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:precondition-required": InvalidRequest,
     "urn:adjudge:method-not-allowed": InvalidRequest,
     "urn:adjudge:too-large": InvalidRequest,
+    "urn:adjudge:unauthorized": Unauthorized,
+    "urn:adjudge:forbidden": Forbidden,
     "urn:adjudge:unknown-rubric": UnknownRubric,
     "urn:adjudge:not-found": NotFound,
     "urn:adjudge:overloaded": Overloaded,
+    "urn:adjudge:rate-limited": Overloaded,
+    "urn:adjudge:budget-exhausted": BudgetExhausted,
     "urn:adjudge:judging-failed": JudgingFailed,
     "urn:adjudge:not-ready": NotReady,
     "urn:adjudge:internal": ServerError,
@@ -108,5 +124,11 @@ FOR_PROBLEM: dict[str, type[AdjudgeError]] = {
 
 def for_status(status: int) -> type[AdjudgeError]:
     """Give the class for a problem whose type is not known here."""
-    named: dict[int, type[AdjudgeError]] = {404: NotFound, 429: Overloaded, 503: NotReady}
+    named: dict[int, type[AdjudgeError]] = {
+        401: Unauthorized,
+        403: Forbidden,
+        404: NotFound,
+        429: Overloaded,
+        503: NotReady,
+    }
     return named.get(status, InvalidRequest if 400 <= status < 500 else ServerError)

@@ -61,7 +61,8 @@ def split_steps(text: str) -> list[Step]:
 
 def has_format(text: str) -> bool:
     r"""Whether a response has step headers and a non-empty `\boxed{}` answer: SRaR's format reward."""
-    return STEP_HEADER.search(text) is not None and boxed_answer(text) is not None
+    # Looking for a text is a hundred times as fast as looking for a pattern, and most texts without steps have neither.
+    return "###" in text and STEP_HEADER.search(text) is not None and boxed_answer(text) is not None
 
 
 def step_deltas(

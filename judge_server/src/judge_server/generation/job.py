@@ -91,7 +91,10 @@ class GenerateJob:
     async def _run(self, context: JobContext, request: GenerateRequest, generator: Generator[Any, Any]) -> None:
         writer = (await self._writer()).apart()
         settings = RunSettings(request.concurrency, request.limit, request.prefix)
-        publish = self._publisher(context, generator, writer.identity.model) if request.publish else None
+        publish: Publish | None = None
+        if request.publish:
+            model = writer.identity.model
+            publish = publisher(self._rubrics, context.project_id, context.operation_id, generator, model)
 
         def report(tally: Tally) -> None:
             context.report(tally.progress())
@@ -102,27 +105,32 @@ class GenerateJob:
             title = f"{request.generator}: {request.input.name}"
             await asyncio.to_thread(write_results, folder, keys, title=title)
 
-    def _publisher(self, context: JobContext, generator: Generator[Any, Any], model: str) -> Publish:
-        async def publish(record: dict[str, Any]) -> tuple[str, bool]:
-            version, added = await self._rubrics.publish(
-                context.project_id,
-                record["name"],
-                RubricContent.model_validate({"criteria": record["criteria"]}),
-                metadata=record["metadata"],
-                tags=record["tags"],
-                parent=_parent(record),
-                lineage=Lineage(
-                    generator=generator.kind,
-                    model=model,
-                    template_digest=generator.template_digest,
-                    parameters=generator.parameters.model_dump(mode="json"),
-                    source_digest=record["source_digest"],
-                    operation_id=context.operation_id,
-                ),
-            )
-            return version.reference, added
 
-        return publish
+def publisher(
+    rubrics: RubricSource, project_id: str, operation_id: str, generator: Generator[Any, Any], model: str
+) -> Publish:
+    """What publishes an operation's rubrics, with who made them."""
+
+    async def publish(record: dict[str, Any]) -> tuple[str, bool]:
+        version, added = await rubrics.publish(
+            project_id,
+            record["name"],
+            RubricContent.model_validate({"criteria": record["criteria"]}),
+            metadata=record["metadata"],
+            tags=record["tags"],
+            parent=_parent(record),
+            lineage=Lineage(
+                generator=generator.kind,
+                model=model,
+                template_digest=generator.template_digest,
+                parameters=generator.parameters.model_dump(mode="json"),
+                source_digest=record["source_digest"],
+                operation_id=operation_id,
+            ),
+        )
+        return version.reference, added
+
+    return publish
 
 
 def _parent(record: dict[str, Any]) -> int | None:

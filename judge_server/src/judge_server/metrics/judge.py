@@ -1,9 +1,9 @@
 """What a judge counts and times, each judge in a registry of its own."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -30,11 +30,15 @@ class QueueState(Protocol):
 
 
 class JudgeMetrics(Collector):
-    """The metrics of one judge. `clock` gives seconds."""
+    """The metrics of one judge. `clock` gives seconds.
+
+    `meter` is told the project of each request and the prompt tokens computed for it.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._registry = registry = CollectorRegistry()
         self._queue: QueueState | None = None
+        self.meter: Callable[[str, int], None] | None = None
         self._runs = RunTable(RUN_LABELS, clock)
         self._queued = Histogram(
             "adjudge_queue_seconds",
@@ -80,9 +84,9 @@ class JudgeMetrics(Collector):
         """Show the state of this queue from now on."""
         self._queue = queue
 
-    def text(self) -> bytes:
-        """Everything, as Prometheus' text format 0.0.4."""
-        return generate_latest(_WithoutCreated(self._registry))
+    def families(self) -> Iterable[Metric]:
+        """Everything, at this moment; the caller may change what it is given."""
+        return self._registry.collect()
 
     def batch(self, caller: Caller, queued_s: float, engine_s: float) -> None:
         """A response's calls have left the queue or the engine."""
@@ -119,6 +123,8 @@ class JudgeMetrics(Collector):
         self._tokens.labels("computed").inc(outcomes.tokens_computed)
         self._tokens.labels("reused").inc(outcomes.tokens_reused)
         self._written.inc(outcomes.tokens_written)
+        if self.meter is not None:
+            self.meter(caller.project_id, outcomes.tokens_computed)
         self._runs.add(
             caller.run,
             outcomes.tokens_computed + outcomes.tokens_reused,
@@ -126,6 +132,10 @@ class JudgeMetrics(Collector):
             prompt_tokens_computed=outcomes.tokens_computed,
             prompt_tokens_reused=outcomes.tokens_reused,
         )
+
+    def rewarded(self, caller: Caller, rewards: Sequence[float]) -> None:
+        """Rewards were made of a request's verdicts."""
+        self._runs.reward(caller.run, rewards)
 
     def collect(self) -> Iterator[Metric]:
         """What is read of the queue, and by run, at this moment."""
@@ -151,24 +161,18 @@ class JudgeMetrics(Collector):
             name: CounterMetricFamily(f"adjudge_run_{name}", f"{help_}, by run", labels=["run"])
             for name, help_ in _RUN_COUNTS.items()
         }
+        reward = GaugeMetricFamily(
+            "adjudge_run_reward_mean", "Mean of the rewards of the last minutes, by run", labels=["run"]
+        )
         for label, row, part in self._runs.rows():
             share.add_metric([label], part)
+            if row.mean_reward is not None:
+                reward.add_metric([label], row.mean_reward)
             for name, family in counters.items():
                 family.add_metric([label], row.counts[name])
         yield share
+        yield reward
         yield from counters.values()
-
-
-class _WithoutCreated:
-    """A registry without the time at which each series began, which doubles the page and which nobody reads."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
 
 
 def _failed(outcome: Outcome) -> bool:

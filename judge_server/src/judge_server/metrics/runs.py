@@ -6,26 +6,41 @@ what was counted under `(other)` stays there, and a run that gets a label begins
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from judge_server.judging.rates import FadingCount
+from judge_server.judging.work import label_of_run
 
 OTHER = "(other)"
 NONE = "(none)"
 """The label of requests that name no run."""
 
 _HALF_LIFE_S = 60.0
+_REWARDS_HALF_LIFE_S = 300.0
+_NO_REWARDS = 1e-3
 _FOLLOWED_PER_LABEL = 8
 _OVERTAKES = 2.0
 
 
 @dataclass(slots=True)
 class RunRow:
-    """One label's counts, by name, and its prompt tokens of late."""
+    """One label's counts, by name, its prompt tokens of late, and its rewards of late: their sum and their number."""
 
     tokens_of_late: FadingCount
+    reward_of_late: FadingCount
+    rewards_of_late: FadingCount
     counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def mean_reward(self) -> float | None:
+        """The mean of the rewards of late; None where there are none."""
+        number = self.rewards_of_late.value
+        return self.reward_of_late.value / number if number > _NO_REWARDS else None
+
+
+def _label(run: str) -> str:
+    return label_of_run(run) + (NONE if not run or run.endswith("\0") else "")
 
 
 class RunTable:
@@ -40,12 +55,19 @@ class RunTable:
 
     def add(self, run: str, tokens: float, **counts: float) -> None:
         """Count something of a run, and the prompt tokens that it took."""
-        label = run or NONE
+        label = _label(run)
         row = self._rows.get(label)
         if row is None:
             row = self._admit(label, tokens)
         row.tokens_of_late.add(tokens)
         row.counts.update(counts)
+
+    def reward(self, run: str, rewards: Sequence[float]) -> None:
+        """Take note of rewards of a run; those of runs without a label are left out: together they mean nothing."""
+        row = self._rows.get(_label(run))
+        if row is not None and rewards:
+            row.reward_of_late.add(sum(rewards))
+            row.rewards_of_late.add(len(rewards))
 
     def rows(self) -> Iterator[tuple[str, RunRow, float]]:
         """Each label with its counts and its share of the prompt tokens of late, in [0, 1]."""
@@ -56,7 +78,7 @@ class RunTable:
 
     def label_of(self, run: str) -> str:
         """The label that a run goes by now."""
-        label = run or NONE
+        label = _label(run)
         return label if label in self._rows else OTHER
 
     def _admit(self, label: str, tokens: float) -> RunRow:
@@ -78,4 +100,8 @@ class RunTable:
         return self._rows.setdefault(label, self._row())
 
     def _row(self) -> RunRow:
-        return RunRow(FadingCount(_HALF_LIFE_S, self._clock))
+        tokens, reward, rewards = (
+            FadingCount(half_life, self._clock)
+            for half_life in (_HALF_LIFE_S, _REWARDS_HALF_LIFE_S, _REWARDS_HALF_LIFE_S)
+        )
+        return RunRow(tokens, reward, rewards)

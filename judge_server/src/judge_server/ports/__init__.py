@@ -21,30 +21,36 @@ from judge_server.ports.engine import (
     Sample,
     Written,
 )
-from judge_server.ports.ledger import Ledger, LedgerReader
+from judge_server.ports.ledger import Ledger, LedgerReader, RunReader
 from judge_server.ports.operations import (
+    ChunkQueue,
     Operation,
     OperationKind,
     OperationProgress,
     Operations,
     OperationState,
+    OperationStore,
     ResultPage,
     UnknownOperation,
 )
 from judge_server.ports.rubrics import RubricSource
+from judge_server.ports.tenants import AuditTrail, KeyRing
 from judge_server.ports.validations import RubricValidations
 from judge_server.ports.verdicts import Finding, VerdictCache
 
 __all__ = [
     "AnswerForm",
+    "AuditTrail",
     "Batch",
     "Call",
     "CallFailed",
     "Capabilities",
     "Choice",
+    "ChunkQueue",
     "Engine",
     "EngineIdentity",
     "Finding",
+    "KeyRing",
     "Ledger",
     "LedgerReader",
     "Menu",
@@ -52,6 +58,7 @@ __all__ = [
     "OperationKind",
     "OperationProgress",
     "OperationState",
+    "OperationStore",
     "Operations",
     "Option",
     "Prose",
@@ -60,6 +67,7 @@ __all__ = [
     "ResultPage",
     "RubricSource",
     "RubricValidations",
+    "RunReader",
     "Sample",
     "UnknownOperation",
     "VerdictCache",

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, LedgerRows, RunPart, UseFilter, UseRead
+from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, LedgerRows, RunPart, RunView, UseFilter, UseRead
+from trainer_client.wire.runs import RunPage, RunReport
 
 
 class Ledger(Protocol):
@@ -22,7 +23,17 @@ class Ledger(Protocol):
         """Release connections."""
 
 
-class LedgerReader(Protocol):
+class RunReader(Protocol):
+    """Reads the figures of runs. Both raise `ValueError` for a cursor that no page gave out."""
+
+    async def runs(self, project_id: str, *, after: str | None = None, limit: int = 100) -> RunPage:
+        """A page of a project's runs, the one that was judged for last first."""
+
+    async def run(self, view: RunView) -> RunReport | None:
+        """A run's figures, a page of its steps among them; None where there is no such run."""
+
+
+class LedgerReader(RunReader, Protocol):
     """Reads what is kept."""
 
     async def uses(self, wanted: UseFilter) -> list[UseRead]:

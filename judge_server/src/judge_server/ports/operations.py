@@ -1,99 +1,52 @@
-"""Work that takes longer than a request: submitted, followed, read page by page, cancelled.
+"""Work that takes longer than a request: submitted, followed, read page by page, cancelled, tried again.
 
 Whoever runs it keeps what is done: an operation that its process did not live to end goes on in the next one.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Protocol
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
-from trainer_client.wire.base import Answer
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewOperation
+from trainer_client.wire.operations import (
+    ENDED,
+    Operation,
+    OperationKind,
+    OperationProgress,
+    OperationState,
+    ResultPage,
+)
 
-OperationKind = Literal["generate_rubrics", "validate_rubrics"]
-OperationState = Literal["queued", "running", "done", "failed", "cancelled"]
-
-ENDED: frozenset[OperationState] = frozenset({"done", "failed", "cancelled"})
-"""States that do not change any more."""
-
-
-class OperationProgress(Answer):
-    """How far an operation is.
-
-    Attributes:
-        done, total: inputs that need no more work, of how many; total is None until they are counted.
-        known: those of the done that an earlier attempt had done.
-        made: inputs that gave a result; `added` counts those that are new in the store, `unpublished` those that the
-            store does not take.
-        discarded: inputs that gave none, by reason.
-        failed: inputs left undone because an engine failed; another attempt tries them again.
-        refused, repeated: lines of the input that could not be read, and those that repeat an earlier one.
-        calls, tokens_computed, tokens_reused, tokens_written: what the model was asked in this attempt.
-        seconds: how long this attempt has taken.
-        rate: inputs per second in this attempt; None until one is done.
-        eta_s: seconds that the rest will take at this rate.
-    """
-
-    done: int = 0
-    total: int | None = None
-    known: int = 0
-    made: int = 0
-    added: int = 0
-    unpublished: int = 0
-    discarded: dict[str, int] = Field(default={})
-    failed: int = 0
-    refused: int = 0
-    repeated: int = 0
-    calls: int = 0
-    tokens_computed: int = 0
-    tokens_reused: int = 0
-    tokens_written: int = 0
-    seconds: float = 0.0
-    rate: float | None = None
-    eta_s: float | None = None
-
-
-class Operation(Answer):
-    """An operation as it stands. `revision` grows with every change; `problem` says why one failed."""
-
-    id: str
-    project_id: str
-    kind: OperationKind
-    request: dict[str, JsonValue]
-    state: OperationState
-    revision: int
-    progress: OperationProgress = OperationProgress()
-    problem: str | None = None
-    created_at: datetime
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether it changes no more."""
-        return self.state in ENDED
+__all__ = [
+    "ENDED",
+    "ChunkQueue",
+    "Operation",
+    "OperationKind",
+    "OperationProgress",
+    "OperationState",
+    "OperationStore",
+    "Operations",
+    "ResultPage",
+    "UnknownOperation",
+]
 
 
 class UnknownOperation(LookupError):
     """There is no such operation, or it is another project's."""
 
 
-class ResultPage(Answer):
-    """Results in the order in which they were made. `next_after` asks for the following page.
-
-    `next_after` is None once the operation has ended and all its results were read: until then more may come.
-    """
-
-    results: tuple[dict[str, JsonValue], ...]
-    next_after: int | None
-
-
 class Operations(Protocol):
     """Long work, each project's apart from the others'. Unknown ids raise `UnknownOperation`."""
 
-    async def submit(self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue]) -> Operation:
-        """Queue an operation; raises `ValueError` for a request that its kind does not take."""
+    async def submit(
+        self, project_id: str, kind: OperationKind, request: Mapping[str, JsonValue], *, submission: str | None = None
+    ) -> Operation:
+        """Queue an operation; raises `ValueError` for a request that its kind does not take.
+
+        Where an operation was submitted under the same `submission` before, it is that one.
+        """
 
     async def get(self, project_id: str, operation_id: str) -> Operation:
         """The operation as it stands."""
@@ -112,3 +65,84 @@ class Operations(Protocol):
 
     async def cancel(self, project_id: str, operation_id: str) -> Operation:
         """End it where it is; what is done stays done. One that has ended stays as it is."""
+
+    async def retry(self, project_id: str, operation_id: str) -> Operation:
+        """Go on with one that failed or was cancelled, from what is done. Any other stays as it is."""
+
+
+class OperationStore(Protocol):
+    """Where operations in chunks are kept.
+
+    A chunk is `claim`ed for some seconds, which `renew` prolongs, and then completed, given back or given up, by who
+    claimed it and by nobody else. Every method raises `ConnectionError` where the store cannot be reached now.
+    """
+
+    async def create(self, new: NewOperation) -> Operation:
+        """Keep an operation with its chunks, or give the one that the same submission made.
+
+        Raises `ValueError` where that submission asked for something else.
+        """
+
+    async def get(self, project_id: str, operation_id: str) -> Operation | None:
+        """The operation as it stands."""
+
+    async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
+        """The project's operations, the newest first."""
+
+    async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
+        """A page of results; None where there is no such operation."""
+
+    async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
+        """End an operation that has not ended, and take its chunks from whoever works on them."""
+
+    async def retry(self, project_id: str, operation_id: str) -> Operation | None:
+        """Queue the chunks of an operation that failed or was cancelled, but for those that are done."""
+
+    async def due(self, now: datetime, limit: int, *, announced_before: datetime | None) -> Sequence[ChunkRef]:
+        """Chunks to put into the queue, which then count as announced: those that were not, and whose lease ran out.
+
+        Also those that were announced before that moment and that nobody took.
+        """
+
+    async def claim(self, ref: ChunkRef, owner: str, now: datetime, lease_s: float) -> ChunkWork | None:
+        """Take a chunk that is to be worked on; None where somebody has it, or it is done, not due or gone."""
+
+    async def renew(self, work: ChunkWork, now: datetime, lease_s: float) -> bool:
+        """Keep a chunk for longer; False where it was taken away."""
+
+    async def complete(self, work: ChunkWork, outcome: ChunkOutcome, now: datetime) -> bool:
+        """Keep a chunk's results and what they cost, all or nothing; False where the chunk was taken away."""
+
+    async def give_back(
+        self,
+        work: ChunkWork,
+        problem: str | None,
+        now: datetime,
+        *,
+        after_s: float,
+        outcome: ChunkOutcome,
+        counts: bool,
+    ) -> None:
+        """Queue a chunk for another attempt after some seconds; one that does not count is not added to its attempts.
+
+        Of the outcome only the usage is kept.
+        """
+
+    async def give_up(self, work: ChunkWork, problem: str, now: datetime) -> None:
+        """Say that a chunk cannot be done."""
+
+    async def purge(self, now: datetime) -> int:
+        """Delete operations that have expired; how many."""
+
+
+class ChunkQueue(Protocol):
+    """Where it is announced that a chunk is to be done.
+
+    Announcements may be lost, and may come twice: the store says what is to be done.
+    """
+
+    async def put(self, refs: Sequence[ChunkRef]) -> None:
+        """Announce chunks; raises `ConnectionError` where that cannot be done now."""
+
+    async def waiting(self) -> int:
+        """How many announcements wait; raises `ConnectionError` where that cannot be said now."""

@@ -17,7 +17,8 @@ from trainer_client.wire import (
 class RubricSource(Protocol):
     """Where named rubrics come from.
 
-    What a change needs and is not there is a `LookupError`; what may not be, a `ValueError` that says why.
+    What a change needs and is not there is a `LookupError`; what may not be, a `ValueError` that says why; and where
+    nothing can be read now, a `ConnectionError`.
     """
 
     async def find(self, project_id: str, reference: str) -> RubricVersion | None:

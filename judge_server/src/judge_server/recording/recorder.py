@@ -1,7 +1,8 @@
 """The recorder: takes judged requests, and brings them into the ledger by two threads; a request never waits for it.
 
 One thread makes rows of what came in and puts them into the spool, five times a second. The other writes them to the
-ledger, and waits where that is away. Both are daemons, so that a database that hangs does not keep a process from
+ledger, what came within half a second in one transaction, since a transaction costs it more than the rows do; and it
+waits where the ledger is away. Both are daemons, so that a database that hangs does not keep a process from
 stopping: what is in the spool by then is written by the next process.
 """
 
@@ -9,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from judge_server.ports import Ledger
@@ -21,6 +23,7 @@ from trainer_client.wire.ledger_rows import LedgerRows
 log = logging.getLogger("adjudge")
 
 _EVERY_S = 0.2
+_TOGETHER_S = 0.5
 _USES_AT_ONCE = 20_000
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 _LAST_WRITES_S = 10.0
@@ -56,7 +59,7 @@ class Recorder:
         self._spool = Spool(spool, max_spool_bytes)
         self._state = threading.Condition()
         self._entries: deque[Judged] = deque()
-        self._fresh: tuple[Spooled, LedgerRows] | None = None
+        self._fresh: dict[Spooled, LedgerRows] = {}  # spares the writer from reading what it can have at once
         self._in_memory = 0
         self._recorded = self._written = self._lost = 0
         self._problem: str | None = None
@@ -91,6 +94,7 @@ class Recorder:
                 waiting=self._recorded - self._written - self._lost,
                 lost=self._lost,
                 spool_bytes=self._spool.bytes,
+                lag_s=self._lag(),
                 problem=self._problem,
             )
 
@@ -108,6 +112,14 @@ class Recorder:
             if self._spool.bytes:
                 log.warning("%d bytes of the ledger stay in its spool until the next start", self._spool.bytes)
             self._spool.close()
+
+    def _lag(self) -> float:
+        """How long what waits longest has waited, in seconds; a spooled file since it was written."""
+        file = self._spool.first()
+        since = [self._entries[0].at.timestamp()] if self._entries else []
+        with suppress(FileNotFoundError):  # the writer has just done with it
+            since += [file.path.stat().st_mtime] if file is not None else []
+        return max(0.0, time.time() - min(since)) if since else 0.0
 
     def _fill_spool(self) -> None:
         closing = False
@@ -141,43 +153,58 @@ class Recorder:
             if problem is not None:
                 self._lose(uses, problem)
                 return
-            if self._spool.first() is file:
-                self._fresh = (file, rows)  # spares the writer from reading what it can have at once
+            if sum(fresh.uses or 0 for fresh in self._fresh) + uses <= _USES_AT_ONCE or not self._fresh:
+                self._fresh[file] = rows
             self._state.notify_all()
 
     def _empty_spool(self) -> None:
-        failures = 0
-        while (file := self._next()) is not None:
+        failures = alone = 0
+        while files := self._next(alone=alone > 0):
+            alone = max(0, alone - 1)
             try:
-                fresh = self._fresh
-                rows = fresh[1] if fresh is not None and fresh[0] is file else read_rows(file)
+                rows = _together([self._rows_of(file) for file in files])
                 self.ledger.write(rows)
             except ConnectionError as error:
                 self._say(f"the ledger cannot be written: {error}")
                 self._stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
                 continue
-            except Exception:  # rows that nobody can write must not hold up those behind them
-                log.exception("the ledger refused %s, which is given up", file.path.name)
-                self._done(file, lost=file.uses or 0)
+            except Exception:  # rows that nobody can write must not hold up those beside and behind them
+                if len(files) > 1:
+                    alone = len(files)
+                    continue
+                log.exception("the ledger refused %s, which is given up", files[0].path.name)
+                self._done(files, lost=files[0].uses or 0)
             else:
-                self._done(file, written=len(rows.uses))
+                self._done(files, written=len(rows.uses))
             failures = 0
 
-    def _next(self) -> Spooled | None:
-        """The oldest file, waited for; None when there is nothing more to do."""
-        with self._state:
-            while (file := self._spool.first()) is None:
-                if self._closing.is_set() and not self._threads[0].is_alive():
-                    return None
-                self._state.wait(_EVERY_S)
-            return None if self._stop.is_set() else file
+    def _rows_of(self, file: Spooled) -> LedgerRows:
+        fresh = self._fresh.get(file)
+        return read_rows(file) if fresh is None else fresh
 
-    def _done(self, file: Spooled, *, written: int = 0, lost: int = 0) -> None:
-        self._spool.remove_first()
+    def _next(self, *, alone: bool) -> list[Spooled]:
+        """The oldest files, to be written together, or the oldest one; waited for. None when there is no more to do."""
         with self._state:
-            self._fresh = None
-            self._recorded += written if file.uses is None else 0  # another process had counted those it left
+            while self._spool.first() is None:
+                if self._closing.is_set() and not self._threads[0].is_alive():
+                    return []
+                self._state.wait(_EVERY_S)
+            until = time.monotonic() + (0.0 if alone else _TOGETHER_S)
+            while sum(file.uses or _USES_AT_ONCE for file in self._spool.oldest(_USES_AT_ONCE)) < _USES_AT_ONCE:
+                left = until - time.monotonic()
+                if self._closing.is_set() or left <= 0:
+                    break
+                self._state.wait(left)
+            return [] if self._stop.is_set() else self._spool.oldest(1 if alone else _USES_AT_ONCE)
+
+    def _done(self, files: list[Spooled], *, written: int = 0, lost: int = 0) -> None:
+        for _ in files:
+            self._spool.remove_first()
+        with self._state:
+            for file in files:
+                self._fresh.pop(file, None)
+            self._recorded += written if files[0].uses is None else 0  # another process had counted those it left
             self._written += written
             self._lost += lost
         self._say(None)
@@ -195,3 +222,9 @@ class Recorder:
         if time.monotonic() >= self._tell_again:
             self._tell_again = time.monotonic() + _TELL_EVERY_S
             log.warning("the ledger lost %d verdicts so far: %s", self._lost, why)
+
+
+def _together(some: list[LedgerRows]) -> LedgerRows:
+    if len(some) == 1:
+        return some[0]
+    return LedgerRows(*([row for rows in of_a_kind for row in rows] for of_a_kind in zip(*some, strict=True)))

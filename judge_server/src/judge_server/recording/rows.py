@@ -143,7 +143,7 @@ class _Request:
                 failure = detail = None
                 if isinstance(outcome, CallFailed):
                     failure, detail = outcome.kind, keepable(outcome.detail)
-                elif (before := self._found.get(digest)) is not outcome and before != outcome:
+                elif (before := self._found.get(digest)) is None or (before is not outcome and before != outcome):
                     self._verdict(digest, outcome)
                 add(
                     UseRow(

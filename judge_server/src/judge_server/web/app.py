@@ -4,15 +4,44 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
-from judge_server.web import comparisons, health, ledger, metrics, problems, recompute, rewards, rubrics, verdicts
+from judge_server.web import (
+    comparisons,
+    health,
+    ledger,
+    metrics,
+    operations,
+    problems,
+    projects,
+    recompute,
+    rewards,
+    rubrics,
+    runs,
+    verdicts,
+)
+from judge_server.web.access import Access, needs
 from judge_server.web.boundary import Boundary
+from judge_server.web.problems import documented
 from judge_server.web.service import Service
 from trainer_client import __version__
 from trainer_client.wire import Problem, RewardLine
+
+_KEYED = {
+    rewards: needs("score"),
+    recompute: needs("score"),
+    verdicts: needs("score"),
+    ledger: needs("read"),
+    runs: needs("read"),
+    comparisons: needs("score"),
+    rubrics: needs("read", changing="rubrics:write"),
+    metrics: needs("metrics"),
+    projects: needs("read"),
+    operations: needs("read", changing="score"),
+}
+"""The scopes that the routes of each module take; those of `health` are open, or name their own."""
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -27,9 +56,11 @@ def create_app(service: Service, *, max_body_bytes: int = 64 * 2**20, lifespan: 
         generate_unique_id_function=_operation_id,
     )
     app.state.service = service
-    for module in (rewards, recompute, verdicts, ledger, comparisons, rubrics, health, metrics):
-        app.include_router(module.router)
+    for module, scopes in _KEYED.items():
+        app.include_router(module.router, dependencies=[Depends(scopes)], responses=documented(401, 403, 429, 503))
+    app.include_router(health.router)
     problems.install(app)
+    app.add_middleware(Access, gate=service.gate)
     app.add_middleware(Boundary, max_body_bytes=max_body_bytes)
     document = app.openapi
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Request, Response
 
 from judge_server.comparing import compare
-from judge_server.rubrics import PROJECT_ID
+from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
@@ -39,6 +39,10 @@ async def comparisons(
     """Each pair is judged twice, with either response first; where the orders disagree the pair is a tie."""
     service = service_of(request)
     work = compare(
-        service.ready_judge(), service.rubrics, body, request_id=request.state.request_id, project_id=PROJECT_ID
+        service.ready_judge(body.judge),
+        service.rubrics,
+        body,
+        request_id=request.state.request_id,
+        project_id=project_of(request),
     )
     return await answered(request, work)

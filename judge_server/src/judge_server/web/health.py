@@ -3,10 +3,11 @@
 from dataclasses import asdict
 from typing import get_args
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
 from judge_server.errors import NotReady
+from judge_server.web.access import needs
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from trainer_client import __version__
@@ -70,7 +71,12 @@ async def readyz(request: Request) -> Readiness | Response:
     return Readiness(checks=checks)
 
 
-@router.get("/v1", summary="Version and capabilities")
+@router.get(
+    "/v1",
+    summary="Version and capabilities",
+    dependencies=[Depends(needs("read"))],
+    responses=documented(401, 403, 429, 503),
+)
 async def capabilities(request: Request) -> Capabilities:
     """Lists the reward modes, judging protocols and failure policies of this server, and what its engine can do."""
     judge = service_of(request).judge

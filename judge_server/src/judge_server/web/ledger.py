@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query, Request
 from judge_server.errors import NotReady
 from judge_server.recording.reading import from_cursor, recorded_page
 from judge_server.recording.rows import digest_of, keepable
-from judge_server.rubrics import PROJECT_ID, find_rubric
+from judge_server.rubrics import find_rubric
+from judge_server.web.access import project_of
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import Service, service_of
 from trainer_client.wire import FieldError, parse_reference
@@ -42,9 +43,9 @@ async def recorded_verdicts(
         place = None if after is None else from_cursor(after)
     except ValueError as error:
         raise invalid_request((FieldError(field="after", message=str(error)),)) from None
-    digest = None if rubric is None else digest_of(await _digest(service, rubric))
+    digest = None if rubric is None else digest_of(await digest_of_reference(service, project_of(request), rubric))
     failed = None if status is None else status == "failed"
-    wanted = UseFilter(PROJECT_ID, keepable(run), step, digest, criterion, failed, place, limit)
+    wanted = UseFilter(project_of(request), keepable(run), step, digest, criterion, failed, place, limit)
     try:
         return await recorded_page(ledger, wanted, texts=texts)
     except ConnectionError as error:
@@ -58,9 +59,9 @@ async def ledger_state(request: Request) -> LedgerState:
     return LedgerState(keeps="nothing") if recorder is None else recorder.state()
 
 
-async def _digest(service: Service, rubric: str) -> str:
+async def digest_of_reference(service: Service, project_id: str, rubric: str) -> str:
     """The digest a reference stands for; a digest need not be in the store, for rubrics come with requests too."""
     with suppress(ValueError):
         if (digest := parse_reference(rubric).digest) is not None:
             return digest
-    return (await find_rubric(service.rubrics, PROJECT_ID, rubric)).digest
+    return (await find_rubric(service.rubrics, project_id, rubric)).digest

@@ -1,8 +1,13 @@
 """`GET /metrics`: what the judge counts and times, for Prometheus and for `adjudge top`."""
 
+from collections.abc import Iterable, Mapping
+
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
+from judge_server.judging.judge import Judge
+from judge_server.metrics import LedgerMetrics, PoolMetrics, metrics_page
+from judge_server.metrics.page import Collected
 from judge_server.web.service import service_of
 
 router = APIRouter(tags=["service"])
@@ -19,7 +24,18 @@ _EXAMPLE = 'adjudge_calls_waiting 96.0\nadjudge_run_share{run="llama-srar-3"} 0.
 async def metrics(request: Request) -> Response:
     """Queue, cache and engine times, verdicts by outcome, tokens, and each run's share, in the text format 0.0.4.
 
-    Empty until the judge has loaded. At most 20 runs have a label of their own; the rest count as `(other)`.
+    How the ledger stands and what projects used come with them. Of a judge there is nothing until it has loaded. With
+    several judges, all but the default one have the label `judge`.
+    At most 20 runs have a label of their own; the rest count as `(other)`.
     """
-    judge = service_of(request).judge
-    return Response(judge.metrics.text() if judge is not None else b"", media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    service = service_of(request)
+    others: list[Collected] = [] if service.recorder is None else [LedgerMetrics(service.recorder.state)]
+    if service.gate is not None:
+        others.append(service.gate.metrics)
+    return Response(judges_page(service.judges, others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+def judges_page(judges: Mapping[str, Judge], others: Iterable[Collected] = ()) -> bytes:
+    """The page of some judges by name, their pools', and others' metrics."""
+    pools = PoolMetrics({name: judge.desk.members() for name, judge in judges.items()})
+    return metrics_page({name: judge.metrics for name, judge in judges.items()}, [pools, *others])

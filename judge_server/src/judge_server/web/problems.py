@@ -42,6 +42,8 @@ def problem_response(error: ServiceError, request_id: str) -> Response:
     """The response for one of our errors."""
     problem = problem_of(error, request_id)
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    if error.challenge is not None:
+        headers["WWW-Authenticate"] = error.challenge
     return _response(problem, headers)
 
 
@@ -93,12 +95,14 @@ def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI `responses` for these problem statuses."""
     meanings = {
+        401: "There is no key, or none that opens anything.",
+        403: "The key lacks the scope that the problem names.",
         404: "Nothing is there under that name.",
         412: "The alias stands for another version than `If-Match` says; `current_version` is which.",
         413: "The body is above the size limit.",
         422: "The request is wrong; `errors` names the fields.",
         428: "The request says neither `If-Match` nor `If-None-Match`.",
-        429: "The judge's queue is full; `Retry-After` says when to come back.",
+        429: "The judge's queue is full, or the project has had its share; `Retry-After` says when to come back.",
         502: "Verdicts failed and the failure policy is `error`.",
         503: "Not ready to judge.",
     }

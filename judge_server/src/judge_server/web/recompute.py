@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from judge_server.errors import NotReady, ServiceError
 from judge_server.recomputing import recompute
-from judge_server.rubrics import PROJECT_ID
+from judge_server.web.access import project_of
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
 from trainer_client.wire.recompute import (
@@ -46,7 +46,7 @@ async def recompute_rewards(request: Request, body: RecomputeRequest) -> Respons
     off. What was judged twice comes twice.
     """
     ledger = service_of(request).readable_ledger()
-    stream = recompute(ledger, body, project_id=PROJECT_ID)
+    stream = recompute(ledger, body, project_id=project_of(request))
     try:
         start = await anext(stream)  # what is wrong with the request is no 200
     except ConnectionError as error:

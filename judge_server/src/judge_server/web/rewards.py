@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.errors import ServiceError
-from judge_server.rubrics import PROJECT_ID
+from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered, while_connected
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
@@ -69,12 +69,12 @@ async def rewards(
     not done.
     """
     request_id = request.state.request_id
-    scorer = service_of(request).scorer()
+    scorer = service_of(request).scorer(body.judge)
     if NDJSON in request.headers.get("accept", ""):
-        stream = scorer.stream(body, request_id=request_id, project_id=PROJECT_ID)
+        stream = scorer.stream(body, request_id=request_id, project_id=project_of(request))
         first = await while_connected(request, anext(stream))  # what is wrong with the request is no 200
         return StreamingResponse(_lines(first, stream, request_id), media_type=NDJSON)
-    return await answered(request, scorer.score(body, request_id=request_id, project_id=PROJECT_ID))
+    return await answered(request, scorer.score(body, request_id=request_id, project_id=project_of(request)))
 
 
 async def _lines(

@@ -8,7 +8,8 @@ from fastapi import Path as PathParameter
 
 from judge_server import rubric_changes as changes
 from judge_server.errors import PreconditionRequired
-from judge_server.rubrics import PROJECT_ID, find_rubric
+from judge_server.rubrics import find_rubric
+from judge_server.web.access import project_of
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
 from trainer_client.wire import (
@@ -45,8 +46,8 @@ _HAS_ETAG: dict[str, Any] = {"ETag": {"description": "The version, in quotes.", 
 async def aliases(request: Request, name: Name) -> RubricAliases:
     """Each alias and the version it stands for."""
     rubrics = service_of(request).rubrics
-    await find_rubric(rubrics, PROJECT_ID, name)
-    return await rubrics.aliases(PROJECT_ID, name)
+    await find_rubric(rubrics, project_of(request), name)
+    return await rubrics.aliases(project_of(request), name)
 
 
 @router.get(
@@ -57,7 +58,7 @@ async def aliases(request: Request, name: Name) -> RubricAliases:
 )
 async def read_alias(request: Request, response: Response, name: Name, alias: Alias) -> RubricAlias:
     """The version it stands for, and the ETag that moving it takes."""
-    found = await changes.alias_of(service_of(request).rubrics, PROJECT_ID, name, alias)
+    found = await changes.alias_of(service_of(request).rubrics, project_of(request), name, alias)
     response.headers["ETag"] = f'"{found.version}"'
     return found
 
@@ -86,7 +87,7 @@ async def move_alias(
     """
     expected = _expected(if_match, if_none_match)
     moved = await changes.move_alias(
-        service_of(request).rubrics, PROJECT_ID, name, alias, body.version, expected=expected
+        service_of(request).rubrics, project_of(request), name, alias, body.version, expected=expected
     )
     response.headers["ETag"] = f'"{moved.version}"'
     return moved
@@ -103,8 +104,8 @@ async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfM
     expected = _expected(if_match, None)
     assert expected is not None  # without If-None-Match there is a version, or a problem
     rubrics = service_of(request).rubrics
-    await changes.remove_alias(rubrics, PROJECT_ID, name, alias, expected=expected)
-    return await rubrics.aliases(PROJECT_ID, name)
+    await changes.remove_alias(rubrics, project_of(request), name, alias, expected=expected)
+    return await rubrics.aliases(project_of(request), name)
 
 
 @router.put(
@@ -121,7 +122,7 @@ async def replace_tags(
     ],
 ) -> RubricTags:
     """Tags belong to the name, not to a version. An empty list takes them all away."""
-    return await changes.replace_tags(service_of(request).rubrics, PROJECT_ID, name, body.tags)
+    return await changes.replace_tags(service_of(request).rubrics, project_of(request), name, body.tags)
 
 
 @router.put(
@@ -143,7 +144,7 @@ async def retire(
     ],
 ) -> RubricVersion:
     """It stays readable. Requests that would judge by it are refused with the reason, unless they allow it."""
-    return await changes.retire(service_of(request).rubrics, PROJECT_ID, reference, body.reason)
+    return await changes.retire(service_of(request).rubrics, project_of(request), reference, body.reason)
 
 
 @router.delete(
@@ -154,7 +155,7 @@ async def retire(
 )
 async def restore(request: Request, reference: Pinned) -> RubricVersion:
     """Nothing happens to a version that is in use."""
-    return await changes.retire(service_of(request).rubrics, PROJECT_ID, reference, None)
+    return await changes.retire(service_of(request).rubrics, project_of(request), reference, None)
 
 
 def _expected(if_match: str | None, if_none_match: str | None) -> int | None:

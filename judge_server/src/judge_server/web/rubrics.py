@@ -7,8 +7,9 @@ from fastapi import Path as PathParameter
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server import rubric_changes as changes
-from judge_server.rubrics import PROJECT_ID, find_rubric
+from judge_server.rubrics import find_rubric
 from judge_server.web import rubric_changes
+from judge_server.web.access import project_of
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
 from trainer_client.wire import (
@@ -65,7 +66,7 @@ async def publish(
     _check_name(name)
     try:
         version, added = await service_of(request).rubrics.publish(
-            PROJECT_ID,
+            project_of(request),
             name,
             body,
             metadata=body.metadata,
@@ -103,7 +104,7 @@ async def list_rubrics(
     """
     try:
         return await service_of(request).rubrics.list(
-            PROJECT_ID, prefix=prefix, tag=tag, text=text, after=after, limit=limit
+            project_of(request), prefix=prefix, tag=tag, text=text, after=after, limit=limit
         )
     except ValueError as error:
         raise invalid_request((FieldError(field="after", message=str(error)),)) from None
@@ -122,7 +123,7 @@ async def history(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> RubricHistory:
     """The newest first, each with its lineage, metadata, retirement and aliases, and without its criteria."""
-    return await changes.history(service_of(request).rubrics, PROJECT_ID, name, after=after, limit=limit)
+    return await changes.history(service_of(request).rubrics, project_of(request), name, after=after, limit=limit)
 
 
 @router.get(
@@ -138,7 +139,7 @@ async def diff(
     to: Annotated[str, Query(description="The same.", examples=["production"])] = "latest",
 ) -> RubricDiff:
     """By criterion id: what was added, removed, reworded, reweighted, otherwise changed, or moved."""
-    return await changes.difference(service_of(request).rubrics, PROJECT_ID, name, from_, to)
+    return await changes.difference(service_of(request).rubrics, project_of(request), name, from_, to)
 
 
 router.include_router(rubric_changes.router)
@@ -161,7 +162,7 @@ async def read(
     ],
 ) -> RubricVersion:
     """Retired versions are read like others. An unknown reference is answered with the closest one there is."""
-    return await find_rubric(service_of(request).rubrics, PROJECT_ID, reference)
+    return await find_rubric(service_of(request).rubrics, project_of(request), reference)
 
 
 def _check_name(name: str) -> None:

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
 
-from judge_server.rubrics import PROJECT_ID
 from judge_server.verdicts import judge_responses
+from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
@@ -44,11 +44,11 @@ async def verdicts(
     """One verdict per criterion and response; any rubric will do, since no reward is made of it."""
     service = service_of(request)
     work = judge_responses(
-        service.ready_judge(),
+        service.ready_judge(body.judge),
         service.rubrics,
         body,
         request_id=request.state.request_id,
-        project_id=PROJECT_ID,
+        project_id=project_of(request),
         recorder=service.recorder,
     )
     return await answered(request, work)

@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.output import out
+from adjudge_services.judges import engine_of
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import engine_of, prepare_store
+from adjudge_services.wiring import prepare_store
 from judge_server.cache import cache_from_url
 from judge_server.judging.protocols import YES_NO
 from judge_server.judging.replies import read_yes_no

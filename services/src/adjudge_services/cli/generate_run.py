@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adjudge_services.access import command_line_user
+from adjudge_services.judges import engine_of
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import engine_of, prepare_store
+from adjudge_services.wiring import prepare_store
 from judge_server.generation.job import GenerateJob
 from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
@@ -56,7 +58,7 @@ async def open_generation(settings: Settings, output: Path) -> AsyncIterator[Gen
     """
     await prepare_store(settings)
     engine = engine_of(settings)
-    store = RubricStore(settings.store_url)
+    store = RubricStore(settings.store_url, actor=command_line_user)
 
     async def writer() -> Writer:
         assert generation.writer is not None

@@ -28,6 +28,7 @@ def purge(
     older_than: Annotated[
         float | None, typer.Option("--older-than", min=0, help="Delete what was judged this many days ago or earlier.")
     ] = None,
+    project: Annotated[str, typer.Option(help="Whose.")] = PROJECT_ID,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete a run, or what is old, or what is both; and the verdicts and texts that nothing refers to then.
@@ -42,13 +43,13 @@ def purge(
             "" if older_than is None else f"older than {older_than:g} days",
         ]
     ).strip()
-    if not yes and not typer.confirm(f"Delete {what} from the ledger for good?"):
+    if not yes and not typer.confirm(f"Delete {what} of project {project} from the ledger for good?"):
         give_up("nothing was deleted")
     before = None if older_than is None else datetime.now(UTC) - timedelta(days=older_than)
     settings = Settings()
     try:
         asyncio.run(prepare_store(settings))
-        purged = _purge(SQLLedger(settings.store_url), run, before)
+        purged = _purge(SQLLedger(settings.store_url), project, run, before)
     except (StartError, OSError, ValueError) as error:
         give_up(str(error))
     out.print(
@@ -59,11 +60,11 @@ def purge(
     )
 
 
-def _purge(ledger: SQLLedger, run: str | None, before: datetime | None) -> Purged:
+def _purge(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> Purged:
     columns = (TextColumn("{task.description}"), TextColumn("{task.completed:,} uses"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("deleting", total=None)
         try:
-            return ledger.purge(PROJECT_ID, run=run, before=before, advance=lambda n: progress.advance(task, n))
+            return ledger.purge(project, run=run, before=before, advance=lambda n: progress.advance(task, n))
         finally:
             asyncio.run(ledger.close())

@@ -3,30 +3,45 @@
 import typer
 
 from adjudge_services.cli import (
+    api,
     doctor,
     generate,
+    judge,
+    keys,
     ledger,
     migrate,
     models,
+    operations,
+    projects,
     recompute,
     rubrics,
+    runs,
     score,
     serve,
     templates,
     top,
+    worker,
 )
 
 app = typer.Typer(
     help="Adjudge judges responses by rubrics and rewards them.", no_args_is_help=True, add_completion=False
 )
 app.command("serve")(serve.serve)
+app.command("api")(api.api)
+app.command("judge")(judge.judge)
+app.command("worker")(worker.worker)
 app.command("score")(score.score)
 app.command("generate")(generate.generate)
 app.command("recompute")(recompute.recompute)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.command("migrate")(migrate.migrate)
+app.command("audit")(projects.audit)
 app.add_typer(rubrics.app, name="rubrics")
+app.add_typer(runs.app, name="runs")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(keys.app, name="keys")
+app.add_typer(projects.app, name="projects")
 app.add_typer(models.app, name="models")
+app.add_typer(operations.app, name="operations")
 app.add_typer(templates.app, name="templates")

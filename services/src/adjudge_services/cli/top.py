@@ -1,5 +1,6 @@
 """`adjudge top`: a service's metrics in the terminal, live."""
 
+import os
 import time
 from typing import Annotated
 
@@ -22,8 +23,13 @@ def top(
     ] = False,
     every: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 2.0,
 ) -> None:
-    """Show a service's queue, rates and runs until Ctrl-C. Rates are of the time between two looks."""
-    with httpx2.Client(base_url=url, timeout=_PATIENCE_S) as client:
+    """Show a service's queue, rates and runs until Ctrl-C. Rates are of the time between two looks.
+
+    Where the service's metrics need a key, it is taken from ADJUDGE_API_KEY.
+    """
+    key = os.environ.get("ADJUDGE_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx2.Client(base_url=url, timeout=_PATIENCE_S, headers=headers) as client:
         figures = _look(client, url)
         if once:
             out.print(view(figures, figures, None))

@@ -24,7 +24,15 @@ from trainer_client.wire.comparisons import (
 )
 from trainer_client.wire.criteria import Criterion, CriterionKind, content_digest
 from trainer_client.wire.groups import Group, RubricChoice
-from trainer_client.wire.judging import RATIONALE_TOKENS, JudgingOptions, Priority, Protocol, ReasoningPart
+from trainer_client.wire.judging import (
+    DEFAULT_JUDGE,
+    RATIONALE_TOKENS,
+    JudgeName,
+    JudgingOptions,
+    Priority,
+    Protocol,
+    ReasoningPart,
+)
 from trainer_client.wire.lineage import Lineage
 from trainer_client.wire.messages import Message, Prompt, Response, ResponseLike, ToolCall, as_response
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
@@ -73,10 +81,12 @@ from trainer_client.wire.rubrics import (
     RubricVersion,
     VersionSummary,
 )
+from trainer_client.wire.runs import CriterionFigures, JudgingFigures, RunPage, RunReport, RunStep, RunSummary
 from trainer_client.wire.verdicts import GroupVerdicts, ResponseVerdicts, VerdictAnswer, VerdictRequest
 from trainer_client.wire.verification import Verification, VerificationMethod
 
 __all__ = [
+    "DEFAULT_JUDGE",
     "NEEDS_NO_RUBRIC",
     "PROTOCOLS_FOR",
     "RATIONALE_TOKENS",
@@ -87,6 +97,7 @@ __all__ = [
     "ComparisonOptions",
     "ComparisonRequest",
     "Criterion",
+    "CriterionFigures",
     "CriterionKind",
     "DiffSide",
     "Failure",
@@ -98,6 +109,8 @@ __all__ = [
     "GroupRewards",
     "GroupVerdicts",
     "Judge",
+    "JudgeName",
+    "JudgingFigures",
     "JudgingOptions",
     "LengthPenalty",
     "Lineage",
@@ -143,6 +156,10 @@ __all__ = [
     "RubricTag",
     "RubricTags",
     "RubricVersion",
+    "RunPage",
+    "RunReport",
+    "RunStep",
+    "RunSummary",
     "StepReward",
     "TagSet",
     "ToolCall",

@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints
 from trainer_client.wire.answers import Failure, Judge, PinnedRubric, Usage
 from trainer_client.wire.base import Answer, Request
 from trainer_client.wire.groups import GroupId, RubricChoice, RunName
-from trainer_client.wire.judging import Priority, ReasoningPart, TemplateName
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, Priority, ReasoningPart, TemplateName
 from trainer_client.wire.messages import Prompt, ResponseLike
 
 
@@ -40,6 +40,7 @@ class ComparisonRequest(Request):
     step: int | None = Field(default=None, ge=0)
     rubric: RubricChoice | None = None
     allow_retired: bool = False
+    judge: JudgeName = DEFAULT_JUDGE
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)] | None = None
     judging: ComparisonOptions = ComparisonOptions()
     deadline_s: float = Field(default=60.0, gt=0, le=3600)

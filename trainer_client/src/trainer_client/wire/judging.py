@@ -11,6 +11,12 @@ ReasoningPart = Literal["strip", "keep", "only"]
 Priority = Literal["online", "bulk"]
 """`online`: somebody waits for it, such as a training step. `bulk`: it may wait for those."""
 
+JudgeName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+"""What a service calls one of its judges."""
+
+DEFAULT_JUDGE = "default"
+"""The judge of whoever names none."""
+
 TemplateName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 CriteriaPerCall = Annotated[

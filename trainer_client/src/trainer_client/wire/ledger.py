@@ -43,8 +43,9 @@ class LedgerState(Answer):
 
     `recorded` counts verdicts handed to it since the process started, those found in the spool at its start included;
     `written` those that the database has; `waiting` those still on their way; `lost` those given up because memory or
-    the spool was full, or the database refused them. `spool_bytes` is what waits on disk. `problem` says why the
-    database cannot be written, null while it can.
+    the spool was full, or the database refused them. `spool_bytes` is what waits on disk, `lag_s` how long ago what
+    waits longest was judged or spooled, 0 where nothing waits. `problem` says why the database cannot be written, null
+    while it can.
     """
 
     keeps: Literal["all", "verdicts", "nothing"]
@@ -53,4 +54,5 @@ class LedgerState(Answer):
     waiting: int = 0
     lost: int = 0
     spool_bytes: int = 0
+    lag_s: float = 0.0
     problem: str | None = None

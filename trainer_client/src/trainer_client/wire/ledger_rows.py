@@ -181,6 +181,26 @@ class RunPart(NamedTuple):
     protocol: str | None = None
 
 
+class RunView(NamedTuple):
+    """What is asked for of a run's figures.
+
+    Steps from `first` to `last`, both included, the newest first where so asked for, and a page of `limit` of them
+    after a cursor. Of criteria the `criteria` with the most verdicts, among those of a rubric and those named, where
+    either is given; all others are left out.
+    """
+
+    project_id: str
+    run: str
+    first: int | None = None
+    last: int | None = None
+    newest_first: bool = False
+    rubric: bytes | None = None
+    named: tuple[str, ...] = ()
+    criteria: int = 50
+    after: str | None = None
+    limit: int = 100
+
+
 class Purged(NamedTuple):
     """How many rows were taken out of the ledger."""
 

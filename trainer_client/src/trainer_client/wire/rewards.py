@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from trainer_client.wire.base import Request
 from trainer_client.wire.groups import Group, RubricChoice, RunName
-from trainer_client.wire.judging import JudgingOptions, Priority, Protocol
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
 from trainer_client.wire.messages import as_response
 
 RewardMode = Literal[
@@ -98,6 +98,7 @@ class RewardRequest(Request):
     step: int | None = Field(default=None, ge=0)
     rubric: RubricChoice | None = None
     allow_retired: bool = False
+    judge: JudgeName = DEFAULT_JUDGE
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
     on_failure: FailurePolicy = "null"

@@ -5,7 +5,7 @@ from pydantic import Field, model_validator
 from trainer_client.wire.answers import Judge, PinnedRubric, Usage, Verdict
 from trainer_client.wire.base import Answer, Request
 from trainer_client.wire.groups import Group, RubricChoice, RunName
-from trainer_client.wire.judging import JudgingOptions, Priority, Protocol
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
 
 
 class VerdictRequest(Request):
@@ -15,6 +15,7 @@ class VerdictRequest(Request):
     step: int | None = Field(default=None, ge=0)
     rubric: RubricChoice | None = None
     allow_retired: bool = False
+    judge: JudgeName = DEFAULT_JUDGE
     judging: JudgingOptions = JudgingOptions()
     deadline_s: float = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"

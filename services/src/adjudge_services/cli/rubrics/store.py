@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from adjudge_services.access import command_line_user
 from adjudge_services.cli.output import give_up
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
@@ -19,7 +20,7 @@ def with_store(work: Callable[[RubricStore], Coroutine[Any, Any, Result]]) -> Re
     async def run() -> Result:
         settings = Settings()
         await prepare_store(settings)
-        store = RubricStore(settings.store_url)
+        store = RubricStore(settings.store_url, actor=command_line_user)
         try:
             return await work(store)
         finally:

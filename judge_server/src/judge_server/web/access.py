@@ -1,0 +1,94 @@
+"""Keys over HTTP: who asks is settled before a body is read, what they may do before a route does anything.
+
+`Access` is the middleware; `needs` makes the dependency that a router or a route names its scope with, which also
+writes it into the OpenAPI document.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from judge_server.access import KEYLESS, Gate, Identity, acting_for
+from judge_server.access.gate import insist
+from judge_server.errors import ServiceError
+from judge_server.web.problems import problem_response
+from judge_server.web.service import service_of
+from trainer_client.wire.tenants import Scope as KeyScope
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+"""Open to everybody: whether the process lives, and what its API looks like."""
+
+_OPEN_FOLDER = "/static-offline-docs/"
+_READING = frozenset({"GET", "HEAD"})
+
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="apiKey", bearerFormat="adj_…", description="An API key; none is needed on loopback."
+)
+
+
+class Access:
+    """ASGI middleware: finds out for whom a request is, and has it served for them. Without a gate all is open."""
+
+    def __init__(self, app: ASGIApp, *, gate: Gate | None) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            identity = await self._identity(scope)
+        except ServiceError as error:
+            await problem_response(error, scope["state"]["request_id"])(scope, receive, send)
+            return
+        scope["state"]["identity"] = identity
+        with acting_for(identity):
+            await self._app(scope, receive, send)
+
+    async def _identity(self, scope: Scope) -> Identity:
+        path = scope["path"]
+        gate = self._gate
+        if gate is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
+            return KEYLESS
+        authorization = Headers(scope=scope).get("authorization")
+        if path == "/metrics" and gate.open_metrics and authorization is None:
+            return KEYLESS
+        identity = await gate.identify(authorization)
+        gate.admit(identity)
+        return identity
+
+
+def needs(reading: KeyScope, changing: KeyScope | None = None) -> Callable[..., Awaitable[None]]:
+    """A dependency that insists on a scope: one for GET, and one for all else where it is another.
+
+    What takes `score` to POST is refused too where the project's budget is spent.
+    """
+
+    async def insist_on_scope(
+        request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+    ) -> None:
+        scope = reading if changing is None or request.method in _READING else changing
+        identity = identity_of(request)
+        insist(identity, scope)
+        gate = service_of(request).gate
+        if gate is not None and scope == "score" and request.method not in _READING:
+            await gate.usage.check_budget(identity)
+
+    return insist_on_scope
+
+
+def identity_of(request: Request) -> Identity:
+    """Whom a request is for."""
+    identity: Identity = request.state.identity
+    return identity
+
+
+def project_of(request: Request) -> str:
+    """The project that a request is for."""
+    return identity_of(request).project_id

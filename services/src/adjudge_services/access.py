@@ -1,0 +1,53 @@
+"""Who may reach this process: whether it needs keys, and the gate that looks them up.
+
+Whether keys are needed depends on where a process listens, never on where a request comes from: behind a proxy on the
+same host everybody comes from loopback.
+"""
+
+import getpass
+import ipaddress
+from datetime import UTC, datetime
+
+from adjudge_services.settings import Settings
+from judge_server.access import Gate
+from judge_server.operations.passes import Passes, PassIdentities
+from rubric_store import TenantStore
+
+
+def keys_required(settings: Settings) -> bool:
+    """Whether every request needs a key: where the settings say so, and wherever others than this host can reach."""
+    return settings.keys == "required" or not is_loopback(settings.host)
+
+
+def gate_of(settings: Settings, tenants: TenantStore) -> Gate:
+    """The gate in front of the API."""
+    passes = PassIdentities(Passes(settings.fencing_secret()), tenants)
+    return Gate(tenants, required=keys_required(settings), open_metrics=settings.metrics == "open", passes=passes)
+
+
+async def has_usable_key(settings: Settings) -> bool:
+    """Whether the store has a key that opens anything; the store must be ready."""
+    tenants = TenantStore(settings.store_url)
+    try:
+        now = datetime.now(UTC)
+        return any(key.state_at(now) == "usable" for key in await tenants.keys())
+    finally:
+        await tenants.close()
+
+
+def command_line_user() -> str:
+    """Who is named in the audit for what a command changes."""
+    try:
+        return f"command line, {getpass.getuser()}"
+    except (KeyError, OSError):  # a user id without a name
+        return "command line"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

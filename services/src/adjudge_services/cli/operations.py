@@ -1,0 +1,194 @@
+"""`adjudge operations`: long work at a service, submitted from a file, followed, read, cancelled, tried again."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.operations import operation_store
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError, prepare_store
+from trainer_client import AdjudgeError, Client
+from trainer_client.wire.operations import Operation
+
+app = typer.Typer(help="Long work at a service: bulk scoring, rubrics, evaluation.", no_args_is_help=True)
+
+URL = Annotated[str | None, typer.Option("--url", help="The service's address; ADJUDGE_URL unless given.")]
+Id = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
+_INPUTS = {"score": "groups", "evaluate_judge": "groups", "generate_rubrics": "inputs"}
+
+
+@app.command("submit")
+def submit(
+    kind: Annotated[str, typer.Argument(help="score, evaluate_judge, generate_rubrics or validate_rubrics.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="JSONL, an input a line.", metavar="INPUT", exists=True, dir_okay=False)
+    ] = None,
+    options: Annotated[
+        str, typer.Option(help="All else of the request, in JSON: rubric, reward, judging, run, generator, …")
+    ] = "{}",
+    rubric: Annotated[str | None, typer.Option(help="The rubric, by reference.")] = None,
+    run: Annotated[str | None, typer.Option(help="The run that is charged for it.")] = None,
+    watch_it: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    url: URL = None,
+) -> None:
+    """Submit an operation and print its id."""
+    request = _options(options) | {"kind": kind}
+    request |= {name: value for name, value in (("rubric", rubric), ("run", run)) if value is not None}
+    try:
+        if file is not None:
+            request[_INPUTS.get(kind, "inputs")] = file.read_text(encoding="utf-8")
+        with _client(url) as client:
+            operation = client.submit(request)
+            out.print(operation.id, highlight=False)
+            if watch_it:
+                _end(_follow(client, operation.id))
+    except (AdjudgeError, OSError, UnicodeDecodeError) as error:
+        give_up(str(error))
+
+
+@app.command("list")
+def list_operations(url: URL = None) -> None:
+    """List the newest operations."""
+    table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
+    try:
+        with _client(url) as client:
+            for one in client.operations():
+                done = f"{one.progress.done:,} of {one.progress.total or 0:,}"
+                row = (one.id, one.kind, one.state, done, f"{one.progress.failed:,}", f"{one.usage.judge_calls:,}")
+                table.add_row(*row, f"{one.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}")
+    except AdjudgeError as error:
+        give_up(str(error))
+    out.print(table)
+
+
+@app.command("show")
+def show(id_: Id, url: URL = None) -> None:
+    """Print how an operation stands, as JSON."""
+    out.print_json(_asked(url, lambda client: client.operation(id_)).model_dump_json())
+
+
+@app.command("watch")
+def watch(id_: Id, url: URL = None) -> None:
+    """Follow an operation to its end; exits with 1 if it fails or is cancelled."""
+    try:
+        with _client(url) as client:
+            _end(_follow(client, id_))
+    except AdjudgeError as error:
+        give_up(str(error))
+
+
+@app.command("results")
+def results(
+    id_: Id,
+    output: Annotated[Path | None, typer.Option("--output", help="A file for them, else standard output.")] = None,
+    url: URL = None,
+) -> None:
+    """Write the results that an operation has so far, as JSONL, in the order in which they were made."""
+    try:
+        with _client(url) as client:
+            lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in client.operation_results(id_))
+            if output is None:
+                for line in lines:
+                    typer.echo(line, nl=False)
+            else:
+                with output.open("w", encoding="utf-8") as file:
+                    file.writelines(lines)
+    except (AdjudgeError, OSError) as error:
+        give_up(str(error))
+
+
+@app.command("cancel")
+def cancel(id_: Id, url: URL = None) -> None:
+    """End an operation where it is; what is done stays done."""
+    _say(_asked(url, lambda client: client.cancel_operation(id_)))
+
+
+@app.command("retry")
+def retry(id_: Id, url: URL = None) -> None:
+    """Go on with an operation that failed or was cancelled."""
+    _say(_asked(url, lambda client: client.retry_operation(id_)))
+
+
+@app.command("purge")
+def purge() -> None:
+    """Delete operations that have expired from the database; services and workers do so by themselves every hour."""
+    settings = Settings()
+
+    async def delete() -> int:
+        await prepare_store(settings)
+        store = operation_store(settings)
+        try:
+            return await store.purge(datetime.now(UTC))
+        finally:
+            await store.close()
+
+    try:
+        gone = asyncio.run(delete())
+    except (StartError, OSError, ValueError) as error:
+        give_up(str(error))
+    out.print(f"deleted {gone:,} operations that had expired", highlight=False)
+
+
+def _client(url: str | None) -> Client:
+    try:
+        return Client(url or Settings().url)
+    except (ValueError, ValidationError) as error:
+        give_up(str(error))
+
+
+def _asked(url: str | None, ask: Any) -> Operation:
+    try:
+        with _client(url) as client:
+            operation: Operation = ask(client)
+            return operation
+    except AdjudgeError as error:
+        give_up(str(error))
+
+
+def _follow(client: Client, id_: str) -> Operation:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("queued", total=None, about="")
+        for operation in client.follow(id_):
+            progress = operation.progress
+            about = f"{operation.usage.judge_calls:,} judge calls"
+            if operation.problem:
+                about += f" · {operation.problem[:100]}"
+            bar.update(task, description=operation.state, completed=progress.done, total=progress.total, about=about)
+    return operation
+
+
+def _end(operation: Operation) -> None:
+    _say(operation)
+    if operation.state != "done":
+        raise typer.Exit(1)
+
+
+def _say(operation: Operation) -> None:
+    progress = operation.progress
+    said = f"{operation.id}: {operation.state}, {progress.done:,} of {progress.total or 0:,} done"
+    if progress.failed:
+        said += f", {progress.failed:,} failed"
+    if operation.problem:
+        said += f". {operation.problem}"
+    err.print(said, markup=False, highlight=False, soft_wrap=True)
+    if operation.summary is not None:
+        out.print_json(json.dumps(operation.summary))
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        give_up(f"--options is not JSON: {error}")
+    if not isinstance(read, dict):
+        give_up('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
+    return read

@@ -1,0 +1,68 @@
+"""The judges of a process by name: with engines of its own, or in other processes."""
+
+from collections.abc import Callable
+
+from pydantic import TypeAdapter, ValidationError
+
+from adjudge_services.settings import Settings
+from judge_server.cache import cache_from_url
+from judge_server.engines import engine_from_url
+from judge_server.judging.desk import Desk
+from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.judge import Judge
+from judge_server.ports import Engine
+from judge_server.prompts.library import TemplateLibrary
+from judge_server.remote import JudgeLink, RemoteDesk
+from trainer_client.wire import DEFAULT_JUDGE
+
+Fencing = Callable[[str], str]
+
+_URLS_BY_NAME = TypeAdapter(dict[str, str])
+
+
+def own_judges(settings: Settings, fence: Fencing) -> dict[str, Judge]:
+    """Judges with engines in this process, the default one first. Raises `ValueError` for an engine there is not."""
+    urls = {DEFAULT_JUDGE: settings.engine_url} | settings.engines
+    return {
+        name: judge_at(EngineDesk(engine_of(settings, url), rules=settings.queue_rules), settings, fence)
+        for name, url in urls.items()
+    }
+
+
+def remote_judges(settings: Settings, fence: Fencing) -> dict[str, Judge]:
+    """Judges in other processes. Raises `ValueError` where the settings do not say where."""
+    given = (settings.judges or "").strip()
+    try:
+        urls_by_name = _URLS_BY_NAME.validate_json(given) if given.startswith("{") else {DEFAULT_JUDGE: given}
+    except ValidationError as error:
+        raise ValueError(f"ADJUDGE_JUDGES is no JSON of names and URLs: {error.errors()[0]['msg']}") from error
+    urls = {name: together.split() for name, together in urls_by_name.items()}
+    if not urls.get(DEFAULT_JUDGE):
+        raise ValueError(
+            "ADJUDGE_JUDGES names no judge; set it to the URLs of the judge processes, as in "
+            "'http://judge-0:8001 http://judge-1:8001', or run `adjudge serve`, which has a judge of its own"
+        )
+    wrong = [url for listed in urls.values() for url in listed if not url.startswith(("http://", "https://"))]
+    if wrong:
+        raise ValueError(f"ADJUDGE_JUDGES: {wrong[0]!r} is no address of a judge process; they begin with http://")
+    token = settings.judge_token.get_secret_value() if settings.judge_token else None
+    return {
+        name: judge_at(RemoteDesk([JudgeLink(url, token) for url in dict.fromkeys(listed)]), settings, fence)
+        for name, listed in urls.items()
+    }
+
+
+def judge_at(desk: Desk, settings: Settings, fence: Fencing) -> Judge:
+    """A judge whose calls that desk has answered, with what every judge of a deployment shares."""
+    return Judge(
+        desk,
+        cache_from_url(settings.cache_url),
+        fence,
+        templates=TemplateLibrary(settings.templates_dir),
+    )
+
+
+def engine_of(settings: Settings, url: str | None = None) -> Engine:
+    """The engine that an URL names, or the settings, not started. Raises `ValueError` where there is no such engine."""
+    key = settings.engine_api_key
+    return engine_from_url(url or settings.engine_url, api_key=key.get_secret_value() if key else None)

@@ -1,0 +1,43 @@
+"""Benches of operations in chunks."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from judge_server.operations import celery_queue
+from rubric_store import migrations
+from tests.judge_server.operations.benches import Bench
+
+
+@pytest.fixture(
+    params=[
+        "memory-sqlite",
+        pytest.param("memory-postgresql", marks=pytest.mark.postgres),
+        pytest.param("celery-postgresql", marks=[pytest.mark.postgres, pytest.mark.redis]),
+        pytest.param("celery-sqlite", marks=pytest.mark.redis),
+    ]
+)
+async def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
+    """A bench at work, over an empty database."""
+    queue, database = request.param.split("-")
+    url = f"sqlite+aiosqlite:///{tmp_path / 'operations.db'}"
+    if database == "postgresql":
+        url = request.getfixturevalue("postgres_url")
+    await asyncio.to_thread(migrations.upgrade, url)
+    broker: str | None = None
+    if queue == "celery":
+        broker = request.getfixturevalue("redis_url")
+        monkeypatch.setattr(celery_queue, "QUEUE", f"adjudge-test-{uuid.uuid4().hex}")
+    made = Bench(url, broker)
+    await made.start()
+    yield made
+    await made.stop()
+    if broker is not None:
+        with redis.Redis.from_url(broker) as connection:
+            connection.delete(celery_queue.QUEUE, f"_kombu.binding.{celery_queue.QUEUE}")

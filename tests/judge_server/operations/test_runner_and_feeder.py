@@ -1,0 +1,181 @@
+"""The runner and the feeder beside a store or a queue that cannot be reached, or takes things away."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from judge_server.operations.feeder import WINDOW, Feeder
+from judge_server.operations.runner import ChunkRunner
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+REF = ChunkRef("p", "op-1", 0)
+WORK = ChunkWork(REF, "score", {}, {"n": 1}, 1, 1, "w")
+
+
+class Store:
+    """Has one chunk; each method answers what its deque has next, or raises it, and else succeeds."""
+
+    def __init__(self, **answers: Sequence[Any]) -> None:
+        self.answers = {name: deque(some) for name, some in answers.items()}
+        self.calls: list[str] = []
+        self.lost: list[datetime | None] = []
+        self.limits: list[int] = []
+
+    def _next(self, name: str, otherwise: Any) -> Any:
+        self.calls.append(name)
+        waiting = self.answers.get(name)
+        answer = waiting.popleft() if waiting else otherwise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def claim(self, *_: Any) -> ChunkWork | None:
+        return self._next("claim", WORK)  # type: ignore[no-any-return]
+
+    async def renew(self, *_: Any) -> bool:
+        return bool(self._next("renew", True))
+
+    async def complete(self, *_: Any) -> bool:
+        return bool(self._next("complete", True))
+
+    async def give_back(self, *_: Any, **__: Any) -> None:
+        self._next("give_back", None)
+
+    async def due(self, _: datetime, limit: int, *, announced_before: datetime | None) -> Sequence[ChunkRef]:
+        self.lost.append(announced_before)
+        self.limits.append(limit)
+        return self._next("due", [])  # type: ignore[no-any-return]
+
+    async def purge(self, _: datetime) -> int:
+        return int(self._next("purge", 0))
+
+
+class Queue:
+    """Says how many wait, or raises it, in turn; keeps what is put."""
+
+    def __init__(self, *waiting: int | Exception) -> None:
+        self._waiting = deque(waiting)
+        self.got: list[ChunkRef] = []
+
+    async def waiting(self) -> int:
+        answer = self._waiting.popleft()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def put(self, refs: Sequence[ChunkRef]) -> None:
+        self.got += refs
+
+
+class Kind:
+    """Waits until it is let."""
+
+    finishes = False
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.stopped = False
+
+    async def run(self, work: ChunkWork) -> ChunkOutcome:
+        self.begun.set()
+        try:
+            await self.let.wait()
+        except asyncio.CancelledError:
+            self.stopped = True
+            raise
+        return ChunkOutcome()
+
+
+def runner(store: Store, kind: Kind, lease_s: float = 1000.0) -> ChunkRunner:
+    """A runner whose pauses are short but for those between renewals."""
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(0 if seconds < 100 else 1000)
+
+    return ChunkRunner(store, {"score": kind}, lease_s=lease_s, sleep=sleep)  # type: ignore[arg-type,dict-item]
+
+
+async def test_what_is_done_is_kept_once_the_store_is_back() -> None:
+    store, kind = Store(complete=[ConnectionError("away"), ConnectionError("away")]), Kind()
+    kind.let.set()
+    await runner(store, kind).run(REF)
+    assert store.calls == ["claim", "complete", "complete", "complete"]
+
+
+async def test_a_store_that_is_away_when_a_chunk_is_taken_leaves_it_to_be_announced_again() -> None:
+    store, kind = Store(claim=[ConnectionError("away")]), Kind()
+    await runner(store, kind).run(REF)
+    assert (store.calls, kind.begun.is_set()) == (["claim"], False)
+
+
+async def test_work_goes_on_while_leases_cannot_be_renewed_and_stops_when_the_chunk_was_taken_away() -> None:
+    store, kind = Store(renew=[ConnectionError("away"), True, ConnectionError("away"), False]), Kind()
+    await runner(store, kind, lease_s=3.0).run(REF)
+    assert store.calls == ["claim", "renew", "renew", "renew", "renew"]
+    assert kind.stopped
+
+
+async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
+    store, kind = Store(), Kind()
+    running = asyncio.create_task(runner(store, kind).run(REF))
+    await kind.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (store.calls, kind.stopped) == (["claim", "give_back"], True)
+
+
+async def test_a_kind_that_a_worker_does_not_know_is_given_up_with_a_reason() -> None:
+    said: list[str] = []
+
+    class Giving(Store):
+        async def give_up(self, work: ChunkWork, problem: str, now: datetime) -> None:
+            said.append(problem)
+
+    await ChunkRunner(Giving(), {}).run(REF)  # type: ignore[arg-type]
+    assert said == ["this worker cannot run score; it runs "]
+
+
+def feeder(store: Store, queue: Queue, *, rounds: int = 1) -> Feeder:
+    """A feeder that is cancelled after some rounds."""
+    left = rounds
+
+    async def sleep(_: float) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise asyncio.CancelledError
+
+    return Feeder(store, queue, now=lambda: NOW, sleep=sleep)  # type: ignore[arg-type]
+
+
+async def test_a_queue_is_filled_up_to_its_window_and_no_further() -> None:
+    store, queue = Store(due=[[REF]]), Queue(WINDOW - 3, WINDOW)
+    feeding = feeder(store, queue)
+    assert await feeding.feed() == 1
+    assert await feeding.feed() == 0
+    assert (store.limits, queue.got) == ([3], [REF])
+
+
+async def test_chunks_are_announced_again_only_where_the_queue_is_empty() -> None:
+    store, queue = Store(), Queue(1, 0)
+    feeding = feeder(store, queue)
+    await feeding.feed()
+    await feeding.feed()
+    assert store.lost[0] is None
+    assert store.lost[1] is not None
+    assert store.lost[1] < NOW
+
+
+async def test_nothing_that_goes_wrong_ends_the_feeding() -> None:
+    store = Store(due=[RuntimeError("a mistake"), ConnectionError("away"), [REF]], purge=[ConnectionError("away")])
+    queue = Queue(ConnectionError("no broker"), 0, 0, 0)
+    with pytest.raises(asyncio.CancelledError):
+        await feeder(store, queue, rounds=4).run()
+    assert queue.got == [REF]

@@ -1,0 +1,152 @@
+"""`GET /v1/runs`: training runs and their figures over HTTP, as what was judged and answered gives them."""
+
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from rubric_store import SQLLedger
+from tests.judge_server.support import CRITERIA, request
+from tests.judge_server.test_http_bad_input import checked_problem
+from tests.judge_server.test_http_ledger import post, recorded
+
+__all__ = ["recorded"]
+
+
+async def get(http: httpx2.AsyncClient, path: str, **params: Any) -> dict[str, Any]:
+    """The answer to one GET."""
+    answer = await http.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def passed(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures that a criterion's verdicts give."""
+    scores = [verdict["score"] for verdict in verdicts if verdict["status"] == "ok"]
+    return {
+        "criterion": verdicts[0]["criterion"],
+        "verdicts": len(verdicts),
+        "failed": len(verdicts) - len(scores),
+        "pass_rate": sum(score >= 0.5 for score in scores) / len(scores) if scores else None,
+        "mean_score": pytest.approx(sum(scores) / len(scores)) if scores else None,
+    }
+
+
+async def test_a_run_s_figures_are_those_of_its_answers(recorded: httpx2.AsyncClient) -> None:
+    texts = {1: ["Yes.", "No.", "7 is odd."], 2: ["Yes.", "Perhaps.", "It is not even."]}
+    answers = {
+        step: (await post(recorded, request(*given, run="r", step=step, on_failure="skip"))).json()
+        for step, given in texts.items()
+    }
+    found = await get(recorded, "/v1/runs/r")
+    assert [step["step"] for step in found["steps"]] == [1, 2]
+    for step in found["steps"]:
+        answer = answers[step["step"]]
+        responses = answer["groups"][0]["responses"]
+        rewards = [each["reward"] for each in responses if each["reward"] is not None]
+        assert step["mean_reward"] == pytest.approx(sum(rewards) / len(rewards))
+        for status in ("scored", "partial", "unscored"):
+            assert step[status] == [each["status"] for each in responses].count(status)
+        told = {each["criterion"]: each for each in step["criteria"]}
+        for place, criterion in enumerate(CRITERIA):
+            assert told[str(criterion["id"])] == passed([each["verdicts"][place] for each in responses])
+        usage = answer["usage"]
+        assert (step["judge_calls"], step["failed"]) == (usage["judge_calls"], usage["failed"])
+        assert sum(step["failures"].values()) == step["failed"]
+    assert found["steps"][1]["cached"] > 0
+    assert found["run"]["responses"] == 6
+    assert found["run"]["modes"] == ["weighted_mean"]
+    assert found["rubrics"] == [{"digest": answers[1]["groups"][0]["rubric"], "name": None, "version": None}]
+    assert sum(each["verdicts"] for each in found["criteria"]) == found["run"]["verdicts"] == 42
+
+
+async def test_a_criterion_is_followed_by_id_and_by_rubric(recorded: httpx2.AsyncClient) -> None:
+    await recorded.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})
+    await post(recorded, request("a", run="r", step=1, rubric="math/primes"))
+    await post(recorded, request("b", run="r", step=2, rubric={"criteria": CRITERIA[:2]}))
+    found = await get(recorded, "/v1/runs/r", rubric="math/primes@1", criterion=["fact", "process"])
+    assert [each["criterion"] for each in found["criteria"]] == ["fact", "process"]
+    assert [len(step["criteria"]) for step in found["steps"]] == [2, 0]
+    assert {rubric["name"] for rubric in found["rubrics"]} == {None, "math/primes"}
+    one = await get(recorded, "/v1/runs/r", criteria=1, order="newest", limit=1)
+    assert (len(one["criteria"]), one["criteria_count"], one["steps"][0]["step"]) == (1, 7, 2)
+    rest = await get(recorded, "/v1/runs/r", criteria=1, order="newest", after=one["next_cursor"])
+    assert ([step["step"] for step in rest["steps"]], rest["next_cursor"]) == ([1], None)
+
+
+@pytest.mark.parametrize("name", ["team/llama/3", "with space & ?#%", "ünï", "a/steps"])
+async def test_a_run_may_have_any_name(recorded: httpx2.AsyncClient, name: str) -> None:
+    await post(recorded, request(run=name))
+    assert [run["run"] for run in (await get(recorded, "/v1/runs"))["runs"]] == [name]
+    assert (await get(recorded, f"/v1/runs/{quote(name)}"))["run"]["run"] == name
+
+
+async def test_runs_come_a_page_at_a_time_the_unnamed_one_too(recorded: httpx2.AsyncClient) -> None:
+    for name in ("a", None, "b"):
+        await post(recorded, request(run=name) if name else request())
+    first = await get(recorded, "/v1/runs", limit=2)
+    rest = await get(recorded, "/v1/runs", after=first["next_cursor"])
+    assert [run["run"] for run in first["runs"] + rest["runs"]] == ["b", None, "a"]
+    assert rest["next_cursor"] is None
+    assert (await get(recorded, "/v1/runs/"))["run"]["run"] is None
+
+
+async def test_a_run_that_nobody_judged_for_is_not_found(recorded: httpx2.AsyncClient) -> None:
+    assert (await get(recorded, "/v1/runs")) == {"runs": [], "next_cursor": None}
+    answer = await recorded.get("/v1/runs/nobody")
+    assert answer.status_code == 404
+    assert "nobody" in checked_problem(answer)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("/v1/runs", {"after": "nonsense"}),
+        ("/v1/runs", {"limit": 501}),
+        ("/v1/runs/r", {"after": "nonsense"}),
+        ("/v1/runs/r", {"limit": 0}),
+        ("/v1/runs/r", {"criteria": 201}),
+        ("/v1/runs/r", {"order": "best"}),
+        ("/v1/runs/r", {"rubric": "No Reference"}),
+        ("/v1/runs/r", {"first_step": 2, "last_step": 1}),
+        ("/v1/runs/" + "r" * 257, {}),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_read_is_a_problem(
+    recorded: httpx2.AsyncClient, path: str, params: dict[str, Any]
+) -> None:
+    await post(recorded, request(run="r"))
+    answer = await recorded.get(path, params=params)
+    assert answer.status_code == 422
+    assert checked_problem(answer)["errors"]
+
+
+async def test_a_database_that_is_away_is_no_fault_of_the_reader(
+    recorded: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise ConnectionError("nobody there")
+
+    for method in ("runs", "run"):
+        monkeypatch.setattr(SQLLedger, method, away)
+    for path in ("/v1/runs", "/v1/runs/r"):
+        answer = await recorded.get(path)
+        assert (answer.status_code, checked_problem(answer)["retryable"]) == (503, True)
+
+
+async def test_metrics_tell_how_the_ledger_stands(recorded: httpx2.AsyncClient) -> None:
+    await post(recorded, request("Yes.", "No.", run="r"))
+    page = (await recorded.get("/metrics")).text
+    assert 'adjudge_ledger_verdicts_total{outcome="recorded"} 14.0' in page
+    assert 'adjudge_ledger_verdicts_total{outcome="written"} 14.0' in page
+    assert 'adjudge_ledger_verdicts_total{outcome="lost"} 0.0' in page
+    for gauge in ("waiting", "spool_bytes", "lag_seconds"):
+        assert f"adjudge_ledger_{gauge} 0.0" in page
+    assert "adjudge_ledger_writable 1.0" in page
+
+
+async def test_a_service_that_keeps_nothing_has_no_metrics_of_a_ledger(http: httpx2.AsyncClient) -> None:
+    assert "adjudge_ledger" not in (await http.get("/metrics")).text

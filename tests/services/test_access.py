@@ -1,0 +1,40 @@
+"""Which processes need keys, and what projects share, as the settings say."""
+
+from pathlib import Path
+
+import pytest
+
+from adjudge_services.access import keys_required
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import fence_of
+from judge_server.access import Identity, acting_for
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "needed"),
+    [
+        ("127.0.0.1", "loopback", False),
+        ("127.8.9.1", "loopback", False),
+        ("::1", "loopback", False),
+        ("localhost", "loopback", False),
+        ("127.0.0.1", "required", True),
+        ("0.0.0.0", "loopback", True),
+        ("::", "loopback", True),
+        ("", "loopback", True),
+        ("10.0.0.7", "loopback", True),
+        ("localhost.example.org", "loopback", True),
+        ("127.0.0.1.example.org", "loopback", True),
+    ],
+)
+def test_keys_are_needed_wherever_others_can_reach_and_where_the_settings_say_so(
+    host: str, keys: str, needed: bool
+) -> None:
+    assert keys_required(Settings.model_validate({"host": host, "keys": keys})) is needed
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_projects_have_one_fence_only_where_they_share_verdicts(data_dir: Path, shared: bool) -> None:
+    fence = fence_of(Settings(data_dir=data_dir, share_verdicts=shared))
+    of_default = fence("7 is prime.")
+    with acting_for(Identity("b", "key k", frozenset())):
+        assert (fence("7 is prime.") == of_default) is shared

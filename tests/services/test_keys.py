@@ -1,0 +1,132 @@
+"""`adjudge keys`, `projects` and `audit`, and a service that needs keys, as processes."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from judge_server.access.keys import make_key
+from tests.services.processes import listening
+from trainer_client import Client, Forbidden, Unauthorized, UnknownRubric
+
+RUN = CliRunner()
+RUBRIC = [{"id": "a", "description": "Is right."}]
+GROUPS = [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}]
+
+
+def run(*arguments: str, exit_code: int = 0) -> str:
+    """What a command of `adjudge` says, on one line."""
+    result = RUN.invoke(app, [*arguments])
+    assert result.exit_code == exit_code, result.output
+    return " ".join((result.stderr if exit_code else result.stdout).split())
+
+
+def new_key(*options: str) -> str:
+    """The text of a new key."""
+    key = run("keys", "create", *options)
+    assert re.fullmatch(r"adj_[a-z2-7]{16}_[A-Za-z0-9_-]{43}", key)
+    return key
+
+
+def test_a_key_is_shown_once_and_nothing_of_its_secret_afterwards() -> None:
+    key = new_key("--scope", "score", "--scope", "read", "--label", "nightly run", "--expires-in", "30")
+    listed = run("keys", "list")
+    assert key[4:20] in listed
+    assert "nightly run" in listed
+    assert "read score" in listed
+    assert key[21:] not in listed + run("audit")
+
+
+def test_a_revoked_key_is_listed_only_where_all_are_asked_for() -> None:
+    key_id = new_key("--scope", "read")[4:20]
+    assert key_id in run("keys", "revoke", key_id)
+    assert run("keys", "list") == "no keys"
+    assert "revoked" in run("keys", "list", "--all")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("keys", "create"), "say what the key opens, with --scope: read, score"),
+        (("keys", "create", "--scope", "write"), "'write' is no scope"),
+        (("keys", "create", "--scope", "read", "--project", "b"), "adjudge projects create b"),
+        (("keys", "create", "--scope", "read", "--label", "a\nb"), "one line"),
+        (("keys", "revoke", "nothing"), "there is no key 'nothing'"),
+        (("projects", "create", "default"), "there is a project 'default' already"),
+        (("projects", "create", "Team B"), "cannot name a project"),
+        (("projects", "limits", "b", "--weight", "2"), "there is no project 'b'"),
+        (("projects", "limits", "default", "--weight", "0"), "--weight"),
+        (("projects", "limits", "default", "--weight", "none"), "--weight"),
+        (("projects", "limits", "default", "--tokens-per-day", "many"), "--tokens-per-day"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_with_the_way_out(arguments: tuple[str, ...], said: str) -> None:
+    assert said in run(*arguments, exit_code=1)
+
+
+def test_limits_that_are_not_given_stay_and_none_lifts_one() -> None:
+    run("projects", "create", "b", "--weight", "2", "--tokens-per-day", "1000")
+    assert run("projects", "limits", "b", "--requests-per-minute", "60") == (
+        "b: weight 2.0, requests_per_minute 60, tokens_per_day 1000, tokens_total none"
+    )
+    assert "tokens_per_day none" in run("projects", "limits", "b", "--tokens-per-day", "none")
+    assert "b" in run("projects", "list")
+    changes = run("audit", "--project", "b")
+    assert "limits.changed" in changes
+    assert "project.created" in changes
+
+
+def test_a_service_that_needs_keys_serves_who_has_one_what_it_opens_and_counts_it() -> None:
+    assert "refusing with ADJUDGE_KEYS=required" in " ".join(refused_start().split())
+    run("projects", "create", "b")
+    score, write = new_key("--scope", "score"), new_key("--scope", "rubrics:write")
+    of_b, metrics = new_key("--scope", "admin", "--project", "b"), new_key("--scope", "metrics")
+    with listening("serve", "--port", "0", "--engine", "scripted://hash", ADJUDGE_KEYS="required") as service:
+        with Client(service.url) as client:
+            service.wait_until_ready(client)
+            with pytest.raises(Unauthorized, match="Authorization: Bearer"):
+                client.rubric("team/a")
+        with Client(service.url, api_key=write) as client:
+            client.publish_rubric("team/a", RUBRIC)
+            with pytest.raises(Forbidden, match="score"):
+                client.rewards(GROUPS, "team/a")
+        with Client(service.url, api_key=score, run="r") as client:
+            assert client.rewards(GROUPS, "team/a").groups[0].responses[0].reward is not None
+        with Client(service.url, api_key=of_b) as client, pytest.raises(UnknownRubric):
+            client.rewards(GROUPS, "team/a")
+        page = httpx2.get(f"{service.url}/metrics", headers={"Authorization": f"Bearer {metrics}"})
+        assert 'adjudge_project_requests_total{project="default"} 1.0' in page.text
+        assert httpx2.get(f"{service.url}/metrics").status_code == 401
+        assert service.stop() in (0, -15)
+        said = "".join(service.said)
+    assert all(key[21:] not in said for key in (score, write, of_b, metrics))
+    assert "Traceback" not in said
+    listed = run("projects", "list")
+    assert re.search(r"default │ [^│]+ │ 1 │ - │ [1-9]", listed), listed
+    assert f"key {write[4:20]}" in run("audit", "--subject", "team/a@1")
+
+
+def test_a_command_that_judges_by_itself_needs_no_key_whatever_services_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_KEYS", "required")
+    monkeypatch.setenv("ADJUDGE_API_KEY", make_key().text)
+    groups, rubric = tmp_path / "groups.jsonl", tmp_path / "rubric.json"
+    groups.write_text(json.dumps(GROUPS[0]) + "\n")
+    rubric.write_text(json.dumps({"criteria": RUBRIC}))
+    scored = run("score", str(groups), "--rubric", str(rubric), "--engine", "scripted://yes")
+    assert '"reward":1.0' in scored.replace(" ", "")
+
+
+def refused_start() -> str:
+    """What `adjudge serve` says where keys are required and there is none."""
+    result = RUN.invoke(
+        app, ["serve", "--port", "0", "--engine", "scripted://hash"], env={**os.environ, "ADJUDGE_KEYS": "required"}
+    )
+    assert result.exit_code == 1
+    return result.stderr

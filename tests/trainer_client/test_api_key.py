@@ -1,0 +1,54 @@
+import pytest
+
+from tests.trainer_client.fake_service import VERSION, Reply
+from trainer_client import AsyncClient, Client
+
+KEY = "adj_abcdefghijklmnop_" + "s" * 43
+
+
+@pytest.fixture(autouse=True)
+def no_key_around(monkeypatch):
+    monkeypatch.delenv("ADJUDGE_API_KEY", raising=False)
+
+
+def test_the_key_goes_with_every_request(service, connect):
+    service.script(Reply(body=VERSION), Reply(body=VERSION))
+    client = connect(service.url, api_key=KEY)
+    client.rubric("math/quadratics")
+    client.rubric("math/quadratics")
+    assert [asked.headers["authorization"] for asked in service.asked] == [f"Bearer {KEY}"] * 2
+
+
+@pytest.mark.parametrize(("given", "sent"), [(None, f"Bearer {KEY}"), ("adj_other", "Bearer adj_other"), ("", None)])
+def test_the_environments_key_is_taken_unless_one_is_given(service, connect, monkeypatch, given, sent):
+    monkeypatch.setenv("ADJUDGE_API_KEY", f"{KEY}\n")
+    service.script(Reply(body=VERSION))
+    connect(service.url, api_key=given).rubric("math/quadratics")
+    assert service.asked[0].headers.get("authorization") == sent
+
+
+def test_without_a_key_none_is_sent(service, connect):
+    service.script(Reply(body=VERSION))
+    connect(service.url).rubric("math/quadratics")
+    assert "authorization" not in service.asked[0].headers
+
+
+def test_a_header_of_the_callers_own_goes_in_its_place(service, connect):
+    service.script(Reply(body=VERSION))
+    connect(service.url, api_key=KEY, headers={"authorization": "Basic YTpi"}).rubric("math/quadratics")
+    assert service.asked[0].headers["authorization"] == "Basic YTpi"
+
+
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+@pytest.mark.parametrize("key", ["adj_a b", "adj_ä", f"{KEY}\r\nX: y", " "])
+def test_what_cannot_be_a_key_is_refused_and_not_repeated(client_class, key):
+    with pytest.raises(ValueError, match="api_key holds characters that no key has") as refused:
+        client_class("http://judge:8000", api_key=key)
+    assert key.strip() == "" or key not in str(refused.value)
+
+
+def test_a_key_is_not_shown_with_the_clients_settings():
+    client = Client("http://judge:8000", api_key=KEY)
+    assert KEY not in repr(client.settings)
+    assert client.settings.api_key == KEY
+    client.close()

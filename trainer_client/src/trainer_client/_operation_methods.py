@@ -1,0 +1,176 @@
+"""What clients do with operations: submit, follow, read, cancel, try again."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+
+from pydantic import JsonValue
+
+from trainer_client import _operation_requests as requests
+from trainer_client._answers import error_for, typed_errors
+from trainer_client._connection import AsyncConnection, Connection
+from trainer_client._operation_requests import OperationLike
+from trainer_client._requests import send_options
+from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
+from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
+from trainer_client.wire.operations import Operation
+
+
+class OperationMethods(Connection):
+    """Long work: `submit` it, `follow` it, read its `results`.
+
+    Every method raises `AdjudgeError` as `Client.rewards` does, and `NotFound` for operations that are not there.
+    """
+
+    def submit(self, request: OperationLike, *, idempotency_key: str | None = None) -> Operation:
+        """Submit an operation; it is kept when this returns, and goes on whatever happens to who submitted it.
+
+        Args:
+            request: a `wire.operations` request or a mapping of its fields; `kind` says which.
+            idempotency_key: submissions with the same key are one; a new key unless given.
+        """
+        return self._send(requests.submit_call(request, self.run, idempotency_key))
+
+    def operations(self) -> tuple[Operation, ...]:
+        """The newest operations, the newest first."""
+        return self._send(requests.list_call()).operations
+
+    def operation(self, operation_id: str) -> Operation:
+        """An operation as it stands."""
+        return self._send(requests.operation_call(operation_id))
+
+    def cancel_operation(self, operation_id: str) -> Operation:
+        """End an operation where it is; what is done stays done."""
+        return self._send(requests.operation_call(operation_id, "DELETE"))
+
+    def retry_operation(self, operation_id: str) -> Operation:
+        """Go on with an operation that failed or was cancelled."""
+        return self._send(requests.operation_call(operation_id, "POST", "/retry"))
+
+    def operation_results(self, operation_id: str, after: int = 0) -> Iterator[dict[str, JsonValue]]:
+        """Go through the results that an operation has so far, in the order in which they were made."""
+        while True:
+            page = self._send(requests.results_call(operation_id, after))
+            yield from page.results
+            if page.next_after is None or not page.results:
+                return
+            after = page.next_after
+
+    def follow(self, operation_id: str, after: int = 0) -> Iterator[Operation]:
+        """Give the operation whenever it changed, until it has ended; a connection that breaks is made again.
+
+        Args:
+            operation_id: the operation.
+            after: the revision that was seen last.
+        """
+        tries = self._policy.start()
+        while True:
+            try:
+                for operation in self._events(operation_id, after):
+                    after, tries = operation.revision, self._policy.start()
+                    yield operation
+                    if operation.ended:
+                        return
+            except AdjudgeError as error:
+                wait = tries.wait_after(_again(error))
+                if wait is None:
+                    raise
+                self.settings.sleep(wait)
+
+    def send_rewards(self, request: RewardRequest) -> RewardAnswer:
+        """Send `POST /v1/rewards` of a request that is whole; see `rewards`."""
+        return self._send(requests.whole_rewards_call(request))
+
+    def send_verdicts(self, request: VerdictRequest) -> VerdictAnswer:
+        """Send `POST /v1/verdicts` of a request that is whole; see `verdicts`."""
+        return self._send(requests.whole_verdicts_call(request))
+
+    def _events(self, operation_id: str, after: int) -> Generator[Operation, None, None]:
+        events, call = requests.Events(), requests.events_call(operation_id, after)
+        options = send_options(call, self.settings.timeout_s)
+        with typed_errors(self.base_url), self._http.stream(**options) as response:
+            if not response.is_success:
+                response.read()
+                raise error_for(response)
+            for piece in response.iter_bytes():
+                yield from events.feed(piece)
+        raise _ended(self.base_url)
+
+
+class AsyncOperationMethods(AsyncConnection):
+    """Long work; see `OperationMethods`."""
+
+    async def submit(self, request: OperationLike, *, idempotency_key: str | None = None) -> Operation:
+        """Submit an operation; see `Client.submit`."""
+        return await self._send(requests.submit_call(request, self.run, idempotency_key))
+
+    async def operations(self) -> tuple[Operation, ...]:
+        """The newest operations, the newest first."""
+        return (await self._send(requests.list_call())).operations
+
+    async def operation(self, operation_id: str) -> Operation:
+        """An operation as it stands."""
+        return await self._send(requests.operation_call(operation_id))
+
+    async def cancel_operation(self, operation_id: str) -> Operation:
+        """End an operation where it is; what is done stays done."""
+        return await self._send(requests.operation_call(operation_id, "DELETE"))
+
+    async def retry_operation(self, operation_id: str) -> Operation:
+        """Go on with an operation that failed or was cancelled."""
+        return await self._send(requests.operation_call(operation_id, "POST", "/retry"))
+
+    async def operation_results(self, operation_id: str, after: int = 0) -> AsyncIterator[dict[str, JsonValue]]:
+        """Go through the results that an operation has so far; see `Client.operation_results`."""
+        while True:
+            page = await self._send(requests.results_call(operation_id, after))
+            for result in page.results:
+                yield result
+            if page.next_after is None or not page.results:
+                return
+            after = page.next_after
+
+    async def follow(self, operation_id: str, after: int = 0) -> AsyncIterator[Operation]:
+        """Give the operation whenever it changed, until it has ended; see `Client.follow`."""
+        tries = self._policy.start()
+        while True:
+            try:
+                async for operation in self._events(operation_id, after):
+                    after, tries = operation.revision, self._policy.start()
+                    yield operation
+                    if operation.ended:
+                        return
+            except AdjudgeError as error:
+                wait = tries.wait_after(_again(error))
+                if wait is None:
+                    raise
+                await self.settings.sleep(wait)
+
+    async def send_rewards(self, request: RewardRequest) -> RewardAnswer:
+        """Send `POST /v1/rewards` of a request that is whole; see `rewards`."""
+        return await self._send(requests.whole_rewards_call(request))
+
+    async def send_verdicts(self, request: VerdictRequest) -> VerdictAnswer:
+        """Send `POST /v1/verdicts` of a request that is whole; see `verdicts`."""
+        return await self._send(requests.whole_verdicts_call(request))
+
+    async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation, None]:
+        events, call = requests.Events(), requests.events_call(operation_id, after)
+        with typed_errors(self.base_url):
+            async with self._http.stream(**send_options(call, self.settings.timeout_s)) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_for(response)
+                async for piece in response.aiter_bytes():
+                    for operation in events.feed(piece):
+                        yield operation
+        raise _ended(self.base_url)
+
+
+def _ended(base_url: str) -> ConnectionFailed:
+    return ConnectionFailed(f"{base_url} ended the events before the operation has ended", retryable=True)
+
+
+def _again(error: AdjudgeError) -> AdjudgeError:
+    """Events that stop coming are asked for again: nothing is done twice by that."""
+    if isinstance(error, TimedOut):
+        error.retryable = True
+    return error
