@@ -12,8 +12,11 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_MODEL := qwen2.5-coder-0.5b
 VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 
+# What is not made by a program, and is no data.
+READ_BY_PEOPLE := ':!:*.svg' ':!:*.jsonl' ':!:*/golden/*' ':!:docker/locks/*' ':!:tests/trainer_client/vectors/*' ':!:.secrets.baseline'
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy locks agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,11 +45,13 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
 	@$(BIN)/pytest
 
-check: $(STAMP) ## format, lint, types, import floors and the quick tests; TRL and benchmarks are left to make test
+check: $(STAMP) ## format, lint, types, import floors, secrets and the quick tests; TRL and benchmarks are left to make test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/bandit -q -c pyproject.toml -r trainer_client/src rubric_store/src judge_server/src services/src
+	@git ls-files -z -- $(READ_BY_PEOPLE) | xargs -0 $(BIN)/detect-secrets-hook --baseline .secrets.baseline
 	@$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not model and not install and not vllm and not trl" \
 		--ignore tests/trainer_client/trl --ignore tests/benchmarks --ignore tests/deploy
 
@@ -55,6 +60,16 @@ deploy-tools: $(STAMP) ## the tools that lint and render images, compose file an
 
 check-deploy: deploy-tools ## images, compose file, chart, alerts: linted, rendered, validated, held to their rules
 	@$(BIN)/pytest -n 2 tests/deploy -m "not install"
+
+secrets: $(STAMP) ## take what the scanner of secrets finds now for no secrets; look at the difference before
+	@git ls-files -z -- $(READ_BY_PEOPLE) | xargs -0 $(BIN)/detect-secrets scan > .secrets.baseline
+
+audit: ## known vulnerabilities of the pinned versions; needs the network, and says so where there is none
+	@$(PYTHON) -m venv .cache/audit
+	@.cache/audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	@if .cache/audit/bin/python -c 'import urllib.request as u; u.urlopen("https://pypi.org/pypi/pip/json", timeout=10)' 2>/dev/null; \
+		then .cache/audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt; \
+		else echo "SKIPPED: pypi.org cannot be reached, so nothing is known of vulnerabilities"; fi
 
 locks: $(STAMP) ## docker/locks anew, after constraints.txt or a package's requirements changed
 	@$(BIN)/python docker/lock.py
