@@ -43,7 +43,8 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 		--table --engine llamacpp://$(MODEL)
 
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not vllm"
+	@$(BIN)/pytest -m model
 
 check: $(STAMP) ## format, lint, types, import floors, secrets and the quick tests; TRL and benchmarks are left to make test
 	@$(BIN)/ruff format --check .

@@ -118,8 +118,9 @@ async def test_failures_are_asked_again_by_the_next_request(serve: Serve) -> Non
 
 @pytest.mark.parametrize("truncate", [False, True])
 async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_reward(
-    serve: Serve, truncate: bool
+    serve: Serve, truncate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("judge_server.judging.recovery.LONGEST_HOLD_S", 0.3)
     engine = ScriptedEngine(context_tokens=5000)
     http = await serve(engine)
     await engine.close()

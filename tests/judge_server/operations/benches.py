@@ -1,6 +1,7 @@
 """Operations in chunks with both queues over both databases, doing work that a test lets go on piece by piece."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -164,6 +165,7 @@ async def celery_queue(broker: str, runner: ChunkRunner) -> AsyncIterator[ChunkQ
 
     app.task(name=TASK, shared=False)(run_chunk)
     options = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "shutdown_timeout": 30}
+    level = logging.root.level  # Celery's worker sets it, and tests that read logs come later
     worker = start_worker(app, **options)
     await asyncio.to_thread(worker.__enter__)
     try:
@@ -173,3 +175,4 @@ async def celery_queue(broker: str, runner: ChunkRunner) -> AsyncIterator[ChunkQ
         for task in list(running):
             task.cancel()
         await asyncio.to_thread(worker.__exit__, None, None, None)
+        logging.root.setLevel(level)

@@ -18,11 +18,14 @@ from tests.trainer_client.trl.judges import (
     verdict,
 )
 from trainer_client import (
+    BudgetExhausted,
+    Forbidden,
     InvalidRequest,
     JudgingFailed,
     NotFound,
     RubricRefused,
     ServerError,
+    Unauthorized,
     UnknownRubric,
 )
 from trainer_client.trl.reward import RubricReward, TooManyUnscored
@@ -164,7 +167,9 @@ async def test_a_response_without_a_reward_names_what_failed_on_it_once_and_one_
         (lambda body: problem("too-large", 413), InvalidRequest),
         (lambda body: problem("judging-failed", 502), JudgingFailed),
         (lambda body: stream({"problem": problem("judging-failed", 502).json()}), JudgingFailed),
-        (lambda body: problem("forbidden", 403), InvalidRequest),
+        (lambda body: problem("forbidden", 403), Forbidden),
+        (lambda body: problem("unauthorized", 401), Unauthorized),
+        (lambda body: problem("budget-exhausted", 429), BudgetExhausted),
         (lambda body: httpx2.Response(401, text="who are you?"), ServerError),
         (lambda body: httpx2.Response(413, text="nginx"), ServerError),
     ],

@@ -14,6 +14,7 @@ from trainer_client._columns import Rubric
 from trainer_client._options import RewardKeywords
 from trainer_client.errors import (
     AdjudgeError,
+    BudgetExhausted,
     ConnectionFailed,
     InvalidRequest,
     JudgingFailed,
@@ -93,7 +94,8 @@ async def judge(client: AsyncClient, rows: Rows, ask: Ask, pins: Pins, *, grace_
         After `ask.deadline_s` + `grace_s` at the latest.
 
     Raises:
-        InvalidRequest, NotFound, JudgingFailed: the service refuses what it is asked, or who asks.
+        InvalidRequest, NotFound, JudgingFailed, Forbidden, BudgetExhausted: the service refuses what it is asked, or
+            who asks.
     """
     count = len(rows.responses)
     judged = Judged([None] * count, ["timeout"] * count, [None] * count)
@@ -201,7 +203,7 @@ class _Judging:
 
 def is_users_own(error: AdjudgeError) -> bool:
     """Whether no judge failed, but the request cannot succeed as it is, or failures were asked for as an error."""
-    if isinstance(error, InvalidRequest | NotFound | JudgingFailed):
+    if isinstance(error, InvalidRequest | NotFound | JudgingFailed | BudgetExhausted):
         return True
     return error.status is not None and 400 <= error.status < 500 and error.status not in _LATER_PERHAPS
 
