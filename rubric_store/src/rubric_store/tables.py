@@ -48,6 +48,11 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+def key_column(name: str, length: int = 200) -> Column[str]:
+    """A column that names something: compared byte by byte on both databases."""
+    return Column(name, String(length).with_variant(String(length, collation="C"), "postgresql"), nullable=False)
+
+
 def _key() -> String:
     return String(200).with_variant(String(200, collation="C"), "postgresql")
 

@@ -1,16 +1,15 @@
 """The database that operations are kept in: transactions that have one operation to themselves."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Table, and_, select, update
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.database import WRITES, open_engine
 from rubric_store.operations.tables import operations
+from rubric_store.reachable import reachable
 
 
 class OperationsDatabase:
@@ -27,14 +26,14 @@ class OperationsDatabase:
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection to read by."""
-        with _reachable():
+        with reachable():
             async with self._engine.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A transaction."""
-        with _reachable():
+        with reachable():
             async with self._writer.begin() as connection:
                 yield connection
 
@@ -54,20 +53,3 @@ async def change_operation(connection: AsyncConnection, row: Row[Any], **values:
 def of(table: Table, project_id: str, operation_id: str, *more: ColumnElement[bool]) -> ColumnElement[bool]:
     """The rows of one operation."""
     return and_(table.c.project_id == project_id, table.c.operation_id == operation_id, *more)
-
-
-@contextmanager
-def _reachable() -> Iterator[None]:
-    try:
-        yield
-    except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
-        raise ConnectionError(_said(error)) from error
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            raise ConnectionError(_said(error)) from error
-        raise
-
-
-def _said(error: Exception) -> str:
-    cause = getattr(error, "orig", None) or error
-    return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}"

@@ -18,19 +18,13 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from rubric_store.tables import UTCDateTime, metadata
-
-
-def _key(name: str, length: int = 200) -> Column[str]:
-    kind = String(length).with_variant(String(length, collation="C"), "postgresql")
-    return Column(name, kind, nullable=False)
-
+from rubric_store.tables import UTCDateTime, key_column, metadata
 
 operations = Table(
     "operations",
     metadata,
-    _key("project_id"),
-    _key("operation_id", 64),
+    key_column("project_id"),
+    key_column("operation_id", 64),
     Column("kind", String(32), nullable=False),
     Column("state", String(16), nullable=False),
     Column("revision", BigInteger, nullable=False),
@@ -60,8 +54,8 @@ the results there are."""
 chunks = Table(
     "operation_chunks",
     metadata,
-    _key("project_id"),
-    _key("operation_id", 64),
+    key_column("project_id"),
+    key_column("operation_id", 64),
     Column("chunk", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     Column("inputs", Integer, nullable=False),
@@ -86,8 +80,8 @@ all others have ended, and finishes the operation."""
 results = Table(
     "operation_results",
     metadata,
-    _key("project_id"),
-    _key("operation_id", 64),
+    key_column("project_id"),
+    key_column("operation_id", 64),
     Column("chunk", Integer, nullable=False),
     Column("place", Integer, nullable=False),
     Column("number", BigInteger, nullable=False),

@@ -10,24 +10,17 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
-    String,
     Table,
     Text,
     UniqueConstraint,
 )
 
-from rubric_store.tables import UTCDateTime, metadata
-
-
-def _key(name: str, length: int = 200) -> Column[str]:
-    kind = String(length).with_variant(String(length, collation="C"), "postgresql")
-    return Column(name, kind, nullable=False)
-
+from rubric_store.tables import UTCDateTime, key_column, metadata
 
 projects = Table(
     "projects",
     metadata,
-    _key("project_id"),
+    key_column("project_id"),
     Column("created_at", UTCDateTime, nullable=False),
     Column("weight", Double, nullable=False, server_default="1"),
     Column("requests_per_minute", Integer),
@@ -40,8 +33,8 @@ projects = Table(
 api_keys = Table(
     "api_keys",
     metadata,
-    _key("project_id"),
-    _key("key_id", 32),
+    key_column("project_id"),
+    key_column("key_id", 32),
     Column("secret_digest", LargeBinary(32), nullable=False),
     Column("scopes", JSON, nullable=False),
     Column("label", Text, nullable=False),
@@ -58,7 +51,7 @@ api_keys = Table(
 project_usage = Table(
     "project_usage",
     metadata,
-    _key("project_id"),
+    key_column("project_id"),
     Column("day", Date, nullable=False),
     Column("requests", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False),
@@ -70,7 +63,7 @@ project_usage = Table(
 audit = Table(
     "audit",
     metadata,
-    _key("project_id"),
+    key_column("project_id"),
     Column("entry", LargeBinary(16), nullable=False),
     Column("at", UTCDateTime, nullable=False),
     Column("actor", Text, nullable=False),
