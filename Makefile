@@ -46,14 +46,14 @@ test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model o
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not vllm"
 	@$(BIN)/pytest -m model
 
-check: $(STAMP) ## format, lint, types, import floors, secrets and the quick tests; TRL and benchmarks are left to make test
+check: $(STAMP) ## format, lint, types, import floors, secrets and the quick tests; TRL, faults and benchmarks are left to make test
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/bandit -q -c pyproject.toml -r trainer_client/src rubric_store/src judge_server/src services/src
 	@git ls-files -z -- $(READ_BY_PEOPLE) | xargs -0 $(BIN)/detect-secrets-hook --baseline .secrets.baseline
-	@$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not model and not install and not vllm and not trl" \
+	@$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not model and not install and not vllm and not trl and not faults" \
 		--ignore tests/trainer_client/trl --ignore tests/benchmarks --ignore tests/deploy
 
 deploy-tools: $(STAMP) ## the tools that lint and render images, compose file and chart, in .cache/deploy-tools

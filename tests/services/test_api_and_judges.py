@@ -15,6 +15,8 @@ from tests.services.processes import Service, get, listening
 from trainer_client import Client
 from trainer_client.wire import RewardAnswer
 
+pytestmark = pytest.mark.faults
+
 RUBRIC = {"criteria": [{"id": f"c{n}", "description": f"Part {n} holds."} for n in range(12)]}
 RESPONSES = [f"Response {n}." for n in range(48)]
 SLOW = "scripted://hash?delay_s=0.02&concurrency=4"

@@ -16,7 +16,7 @@ from tests.judge_server.faults.stores import PARTS, RUBRIC, Told, running_servic
 from tests.services.processes import Service, get
 from trainer_client import AdjudgeError, AsyncClient
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.faults]
 
 Run = tuple[Told, AsyncClient, Service, URL]
 

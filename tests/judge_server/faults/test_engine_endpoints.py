@@ -12,6 +12,8 @@ import pytest
 
 from tests.judge_server.faults.endpoints import CALLS, Fleet, fleet, only
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tests.judge_server.faults.stores import (
 from tests.services.processes import Service
 from trainer_client import AsyncClient, ConnectionFailed
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.faults]
 
 EARLY = {"criteria": RUBRIC["criteria"][:6]}
 """The criteria whose calls the endpoint does not hold."""

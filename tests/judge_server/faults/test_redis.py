@@ -17,7 +17,7 @@ from tests.judge_server.faults.stores import (
 )
 from trainer_client import AsyncClient
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.faults]
 
 Run = tuple[Told, RedisProcess]
 REQUESTS = [[f"Request {n}, response {m}." for m in range(3)] for n in range(8)]

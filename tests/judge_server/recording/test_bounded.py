@@ -5,12 +5,16 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from judge_server.cache import MemoryCache
 from judge_server.recording import Recorder
 from judge_server.scoring import Scorer
 from tests.judge_server.support import criteria, judge
 from trainer_client.wire import RewardRequest
 from trainer_client.wire.ledger_rows import LedgerRows
+
+pytestmark = pytest.mark.faults
 
 REQUESTS, RESPONSES, CRITERIA = 54, 64, 12
 RUBRIC = {

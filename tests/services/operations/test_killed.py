@@ -11,7 +11,7 @@ from tests.services.operations.conftest import MakeCluster
 from trainer_client import Client
 from trainer_client.wire.operations import Operation
 
-pytestmark = [pytest.mark.postgres, pytest.mark.redis]
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults]
 
 GROUPS = 48
 VERDICTS = GROUPS * 8 * 2
