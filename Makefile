@@ -15,8 +15,13 @@ VLLM_ENV := HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=2
 # What is not made by a program, and is no data.
 READ_BY_PEOPLE := ':!:*.svg' ':!:*.jsonl' ':!:*/golden/*' ':!:docker/locks/*' ':!:tests/trainer_client/vectors/*' ':!:.secrets.baseline'
 
+# What takes a second at most and needs no process but a database.
+QUICK := not model and not install and not vllm and not trl and not faults and not processes
+
+unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test check format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,22 +48,36 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 		--table --engine llamacpp://$(MODEL)
 
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not model and not vllm"
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not model and not vllm"
 	@$(BIN)/pytest -m model
 
-check: $(STAMP) ## format, lint, types, import floors, secrets and the quick tests; TRL, faults and benchmarks are left to make test
+lint: $(STAMP) ## format, lint, types, import floors, bandit, secrets
+	@$(MAKE) --no-print-directory -j2 -Otarget lint-code lint-secrets
+
+lint-code:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/bandit -q -c pyproject.toml -r trainer_client/src rubric_store/src judge_server/src services/src
+
+lint-secrets:
 	@mkdir -p .cache && cp .secrets.baseline .cache/secrets.baseline # the scanner writes new line numbers into it
 	@git ls-files -z -- $(READ_BY_PEOPLE) \
 		| xargs -0 $(BIN)/detect-secrets-hook --baseline .cache/secrets.baseline > .cache/secrets.found 2>&1 \
 		|| { grep -q "line numbers of secrets" .cache/secrets.found && ! grep -q "Potential secrets" .cache/secrets.found; } \
 		|| { cat .cache/secrets.found; exit 1; }
-	@$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not model and not install and not vllm and not trl and not faults" \
-		--ignore tests/trainer_client/trl --ignore tests/benchmarks --ignore tests/deploy
+
+check: lint ## lint, and the quick tests; TRL, processes, faults and benchmarks are left to make test
+	@$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile quick -m "$(QUICK)" --ignore tests/trainer_client/trl \
+		--ignore tests/benchmarks --ignore tests/deploy --ignore tests/vllm
+
+schemathesis: $(STAMP) ## everything the API may be asked, with and without a key (some minutes)
+	@ADJUDGE_SCHEMATHESIS_EXAMPLES=50 ADJUDGE_SCHEMATHESIS_PHASES=examples,coverage,fuzzing,stateful \
+		$(BIN)/pytest -n0 tests/services/test_schemathesis.py
+
+soak: $(STAMP) ## half an hour of kills, holds and partitions while two training runs score
+	@$(BIN)/python -m benchmarks.soak
 
 deploy-tools: $(STAMP) ## the tools that lint and render images, compose file and chart, in .cache/deploy-tools
 	@$(BIN)/python -m tests.deploy.get_tools

@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "docker/locks"
 PINNED = ["-c", "constraints.txt"]
-PACKAGES = ["./trainer_client", "./rubric_store", "./judge_server", "./services"]
+PACKAGES = ["./trainer_client", "./rubric_store", "./judge_server", "./services[otel]"]
 ENGINE_OF_CPUS = {"xllamacpp"}
 """`adjudge` asks for llama.cpp everywhere, and only one image runs it."""
 WANTED = {

@@ -4,15 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they wait, and tests share the cores
 os.environ["COLUMNS"] = "140"  # of tables; pytest-xdist says 80, which breaks names in them
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.redis"]
+pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.redis", "tests.fixtures.migrated"]
 
-settings.register_profile("adjudge", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=25)  # of make check; make test tries 100
+# How long examples take says nothing of the code. `quick` is what make check uses; make test tries 100.
+settings.register_profile("adjudge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("adjudge"), max_examples=25)
 settings.load_profile("adjudge")
 
 
@@ -21,11 +22,3 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not trl" not in config.option.markexpr or collection_path.suffix != ".py":
         return None
     return "\npytestmark = pytest.mark.trl\n" in collection_path.read_text(encoding="utf-8") or None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those of a server stay in one, so that it is started once."""
-    for item in items:
-        for server in ("postgres", "redis"):
-            if item.get_closest_marker(server):
-                item.add_marker(pytest.mark.xdist_group(server))

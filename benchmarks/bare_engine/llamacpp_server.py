@@ -1,6 +1,7 @@
-"""`python -m benchmarks.bare_engine.llamacpp_server FILE PORT CONTEXT`: llama.cpp as `llama-server` sets it up.
+"""`python -m benchmarks.bare_engine.llamacpp_server FILE PORT CONTEXT [counts]`: llama.cpp as `llama-server` does it.
 
-That is four slots on one memory, where the engine `llamacpp://` has one slot. It ends when its standard input closes.
+That is four slots on one memory, where the engine `llamacpp://` has one slot. With `counts` it tells its counts at
+`/metrics`. It ends when its standard input closes.
 """
 
 import os
@@ -18,6 +19,7 @@ def main() -> None:
     params.hostnames = ["127.0.0.1"]
     params.ui = False
     params.verbosity = 1
+    params.endpoint_metrics = sys.argv[4:] == ["counts"]
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()

@@ -1,4 +1,7 @@
-"""Turns and fates as rows of figures: medians over rounds, and ratios to Adjudge taken round by round."""
+"""Turns and fates as rows of figures: medians over rounds, and ratios to Adjudge taken round by round.
+
+A figure for each judgement is None where nothing was judged.
+"""
 
 import math
 import statistics
@@ -17,7 +20,7 @@ def cost_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
             "": name,
             "judgements/s": _spread([_rate(turn) for turn in its]),
             "CPU s per 1,000": _spread([_cpu(turn) * 1000 for turn in its]),
-            "server's": statistics.median(_each(turn, turn.counts.cpu_s) for turn in its) * 1000,
+            "server's": _middle([_each(turn, turn.counts.cpu_s) * 1000 for turn in its]),
             "p99 ms": _p99(its),
             "Adjudge: by the clock": mine and _spread([_over(_rate(m), _rate(t)) for m, t in _pairs(mine, its)]),
             "per CPU second": mine and _spread([_over(_cpu(t), _cpu(m)) for m, t in _pairs(mine, its)]),
@@ -33,9 +36,9 @@ def work_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
             "": name,
             "judgements": sum(map(_scored, its)),
             "failed": sum(_failed(turn) for turn in its),
-            "calls": statistics.median(_each(turn, turn.counts.calls) for turn in its) or None,
-            "computed": statistics.median(_each(turn, turn.counts.computed) for turn in its),
-            "written": statistics.median(_each(turn, turn.counts.written) for turn in its),
+            "calls": _middle([_each(turn, turn.counts.calls) for turn in its]) or None,
+            "computed": _middle([_each(turn, turn.counts.computed) for turn in its]),
+            "written": _middle([_each(turn, turn.counts.written) for turn in its]),
             "second run": _second_run(its),
         }
         for name, its in turns.items()
@@ -98,7 +101,15 @@ def _second_run(turns: Sequence[Turn]) -> str | None:
     return _spread(ratios) if ratios else None
 
 
-def _spread(values: Sequence[float]) -> str:
+def _middle(values: Sequence[float]) -> float | None:
+    """The median; None where nothing was judged that it could be shared among."""
+    middle = statistics.median(values)
+    return middle if math.isfinite(middle) else None
+
+
+def _spread(values: Sequence[float]) -> str | None:
+    if _middle(values) is None:
+        return None
     return f"{_short(statistics.median(values))} ({_range(values)})"
 
 

@@ -117,7 +117,8 @@ async def llamacpp(model: str) -> AsyncIterator[LlamaCpp]:
     port = unused_port()
     root = f"http://127.0.0.1:{port}"
     file = locate_weights(model).path
-    command = [sys.executable, "-m", "benchmarks.peers.llamacpp_server", str(file), str(port), str(SLOTS * SLOT_TOKENS)]
+    context = str(SLOTS * SLOT_TOKENS)
+    command = [sys.executable, "-m", "benchmarks.bare_engine.llamacpp_server", str(file), str(port), context, "counts"]
     with running(command, dict(os.environ), f"{root}/health") as process:
         async with httpx2.AsyncClient(timeout=10.0) as http:
             yield LlamaCpp(root, process, http)

@@ -15,6 +15,10 @@ API, JUDGE = 'namespace=~"$namespace",job!="judge"', 'namespace=~"$namespace",jo
 """Both count verdicts, so those of apis are taken; queues are in front of engines."""
 FAILED, REUSED = f'{API},outcome="failed"', f'{API},source="reused"'
 
+STORE = 'namespace=~"$namespace"'
+UNENDED = f'{STORE},state=~"queued|running"'
+"""What a store holds is told alike by every api; what was done of chunks, by whoever did it."""
+
 Panel = tuple[str, str, list[tuple[str, str]]]
 
 
@@ -26,6 +30,11 @@ def rate(metric: str, by: str, labels: str) -> str:
 def total(metric: str, labels: str) -> str:
     """A counter's growth a second, over all its series."""
     return f"sum(rate({metric}{{{labels}}}[$__rate_interval]))"
+
+
+def kept(metric: str, by: str, labels: str) -> str:
+    """What a store holds, which every api tells alike, by some labels."""
+    return f"sum by ({by}) (max by (namespace, kind, state) ({metric}{{{labels}}}))"
 
 
 def quantile(part: float, metric: str, labels: str) -> str:
@@ -106,6 +115,31 @@ RUNS: list[Panel] = [
         [(rate("adjudge_requests_refused_total", "project, reason", API), "{{project}} {{reason}}")],
     ),
 ]
+OPERATIONS: list[Panel] = [
+    (
+        "Operations that have not ended",
+        "short",
+        [(kept("adjudge_operations", "kind, state", UNENDED), "{{kind}} {{state}}")],
+    ),
+    ("Their chunks", "short", [(kept("adjudge_operation_chunks", "state", STORE), "{{state}}")]),
+    (
+        "Chunks that came to an end",
+        "ops",
+        [(rate("adjudge_chunk_tries_total", "kind, outcome", STORE), "{{kind}} {{outcome}}")],
+    ),
+    (
+        "Seconds of a chunk",
+        "s",
+        [
+            (
+                f"histogram_quantile(0.9, {rate('adjudge_chunk_seconds_bucket', 'kind, le', STORE)})",
+                "p90 {{kind}}",
+            )
+        ],
+    ),
+    ("Age of what has waited longest", "s", [(f"max(adjudge_operation_chunks_oldest_seconds{{{STORE}}})", "waits")]),
+    ("Chunks in work", "short", [(f"adjudge_chunks_in_work{{{STORE}}}", "{{instance}}")]),
+]
 LEDGER: list[Panel] = [
     ("Verdicts of the ledger", "ops", [(rate("adjudge_ledger_verdicts_total", "outcome", API), "{{outcome}}")]),
     ("Age of what has waited longest", "s", [(f"adjudge_ledger_lag_seconds{{{API}}}", "{{instance}}")]),
@@ -114,17 +148,18 @@ LEDGER: list[Panel] = [
     (
         "Memory",
         "bytes",
-        [('process_resident_memory_bytes{namespace=~"$namespace",job=~"api|judge"}', "{{job}} {{instance}}")],
+        [('process_resident_memory_bytes{namespace=~"$namespace",job=~"api|judge|worker"}', "{{job}} {{instance}}")],
     ),
     (
         "Open files",
         "short",
-        [('process_open_fds{namespace=~"$namespace",job=~"api|judge"}', "{{job}} {{instance}}")],
+        [('process_open_fds{namespace=~"$namespace",job=~"api|judge|worker"}', "{{job}} {{instance}}")],
     ),
 ]
 DASHBOARDS: dict[str, tuple[str, list[Panel]]] = {
     "judging": ("Adjudge: judging", JUDGING),
     "runs": ("Adjudge: training runs", RUNS),
+    "operations": ("Adjudge: operations", OPERATIONS),
     "ledger": ("Adjudge: ledger and processes", LEDGER),
 }
 

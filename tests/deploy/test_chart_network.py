@@ -10,7 +10,7 @@ from tests.deploy.tools import needs_tools
 
 pytestmark = needs_tools
 
-PORTS = {"api": 8000, "judge": 8001, "vllm": 8000, "postgres": 5432, "redis": 6379}
+PORTS = {"api": 8000, "judge": 8001, "worker": 8002, "vllm": 8000, "postgres": 5432, "redis": 6379}
 CALLS = {
     ("worker", "api"), ("toolbox", "api"), ("test", "api"), ("api", "judge"), ("judge", "vllm"),
     ("api", "postgres"), ("worker", "postgres"), ("migrate", "postgres"), ("toolbox", "postgres"),

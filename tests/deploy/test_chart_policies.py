@@ -20,7 +20,7 @@ from tests.deploy.tools import needs_tools
 
 pytestmark = [needs_tools, pytest.mark.parametrize("values", VALUE_SETS)]
 
-LISTENING = {"api", "judge", "vllm", "postgres", "redis"}
+LISTENING = {"api", "judge", "worker", "vllm", "postgres", "redis"}
 SECRET_NAME = {"production": "adjudge-production"}
 
 
@@ -89,7 +89,7 @@ def test_secrets_come_by_reference_and_the_chart_holds_none(values: str) -> None
     assert not re.search(r"://[^/\s]*:[^/\s]*@", text(values))
 
 
-def test_the_three_probes_differ_and_only_readiness_looks_at_what_it_depends_on(values: str) -> None:
+def test_the_three_probes_differ_and_a_store_or_cache_that_is_away_takes_no_replica_out_of_use(values: str) -> None:
     for name, labels, spec in pods(values):
         for container in spec["containers"]:
             probes = [container.get(probe) for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
@@ -97,9 +97,10 @@ def test_the_three_probes_differ_and_only_readiness_looks_at_what_it_depends_on(
                 assert probes == [None, None, None], name
                 continue
             assert len({repr(probe) for probe in probes}) == 3, name
-            if component(labels) in ("api", "judge"):
+            if component(labels) in ("api", "judge", "worker"):
                 assert probes[1]["httpGet"]["path"] == "/healthz", name
-                assert probes[2]["httpGet"]["path"] == "/readyz", name
+                alone = component(labels) == "worker"  # nobody asks a worker for anything
+                assert probes[2]["httpGet"]["path"] == ("/readyz" if alone else "/readyz?only=judge"), name
 
 
 def test_selectors_find_the_pods_they_are_for_and_no_others(values: str) -> None:

@@ -18,7 +18,9 @@ def commands() -> set[tuple[str, ...]]:
     """Every command of `adjudge` that there is, and its group."""
     groups = [(group.name, group.typer_instance) for group in app.registered_groups]
     below = [(name, command.name) for name, group in groups if group for command in group.registered_commands]
-    return {(str(command.name),) for command in app.registered_commands} | {(str(a), str(b)) for a, b in below}
+    alone = {(str(name),) for name, group in groups if group and group.info.invoke_without_command}
+    commands = {(str(command.name),) for command in app.registered_commands}
+    return commands | alone | {(str(a), str(b)) for a, b in below}
 
 
 def test_every_process_and_every_command_exists() -> None:

@@ -13,7 +13,7 @@ from tests.deploy import dockerfile
 from tests.deploy.tools import ROOT, VENV, needs_tools, run
 
 TARGETS = ["api", "worker", "client", "judge-cpu", "judge"]
-SERVERS = {"api": 8000, "judge-cpu": 8001, "judge": 8001}
+SERVERS = {"api": 8000, "worker": 8002, "judge-cpu": 8001, "judge": 8001}
 PACKAGES = {
     "client": ["trainer_client"],
     "service": ["trainer_client", "rubric_store", "judge_server", "services"],

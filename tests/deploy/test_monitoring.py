@@ -51,7 +51,7 @@ def queries() -> list[str]:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The metrics of a service that has judged once: names of samples, and the labels they came with."""
+    """The metrics of a service that judged once and did an operation: names of samples, and the labels they had."""
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"), engine_url="scripted://hash")
     found: dict[str, set[str]] = {}
     import asyncio
@@ -59,6 +59,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     asyncio.run(prepare_store(settings))
     with TestClient(build_app(settings, wait_for_judge=True)) as client:
         assert client.post("/v1/rewards", json=REQUEST).status_code == 200
+        submitted = client.post("/v1/operations", json={"kind": "score", **REQUEST})
+        with client.stream("GET", f"{submitted.headers['Location']}/events") as events:
+            assert "done" in "".join(events.iter_text())
         page = client.get("/metrics").text
     for line in page.splitlines():
         if line and not line.startswith("#"):
@@ -130,11 +133,11 @@ def test_the_chart_brings_all_dashboards_and_alerts_with_the_addresses_of_the_ru
 
 def test_jobs_are_called_as_rules_and_dashboards_call_them() -> None:
     prometheus = yaml.safe_load((ROOT / "docker/monitoring/prometheus.yaml").read_text(encoding="utf-8"))
-    assert [job["job_name"] for job in prometheus["scrape_configs"]] == ["api", "judge"]
+    assert [job["job_name"] for job in prometheus["scrape_configs"]] == ["api", "judge", "worker"]
     named = {
         name
         for query in queries()
         for part in re.findall(r'job(?:=|!=|=~)"([^"]+)"', query)
         for name in part.split("|")
     }
-    assert named == {"api", "judge"}
+    assert named == {"api", "judge", "worker"}

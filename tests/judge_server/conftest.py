@@ -1,15 +1,17 @@
 """A service without a process: scripted engine, a rubric store on a SQLite file, HTTP without a socket."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
+from pebble import ProcessPool
 
+from judge_server.checks import Checker
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.web import Service, create_app
-from rubric_store import RubricStore, migrations
+from rubric_store import RubricStore
+from tests.fixtures.migrated import NewSQLite
 from tests.judge_server import support
 from tests.judge_server.engines import engine, fetched, loaded, scripted, spare, spare_llamacpp
 
@@ -18,12 +20,27 @@ __all__ = ["engine", "fetched", "loaded", "scripted", "spare", "spare_llamacpp"]
 Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 
 
+@pytest.fixture(autouse=True)
+def _no_checker_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whoever does not close a judge leaves processes behind, and Python would wait for them at its end."""
+    used: set[Checker] = set()
+    started = Checker._started
+
+    async def noted(self: Checker) -> ProcessPool:
+        used.add(self)
+        return await started(self)
+
+    monkeypatch.setattr(Checker, "_started", noted)
+    yield
+    for pool in [checker._pool for checker in used if checker._pool is not None]:
+        pool.stop()  # type: ignore[no-untyped-call]
+        pool.join()  # type: ignore[no-untyped-call]
+
+
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[RubricStore]:
+async def store(tmp_path: Path, new_sqlite: NewSQLite) -> AsyncIterator[RubricStore]:
     """An empty rubric store."""
-    url = f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}"
-    await asyncio.to_thread(migrations.upgrade, url)
-    opened = RubricStore(url)
+    opened = RubricStore(new_sqlite(tmp_path / "rubrics.db"))
     yield opened
     await opened.close()
 

@@ -104,6 +104,13 @@ async def soon(seconds: float = 60.0) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
+def pass_time(seconds: float = 120.0) -> None:
+    """So much time passes at once for this event loop: what waits for a deadline before then goes on."""
+    loop = asyncio.get_running_loop()
+    time_before = loop.time
+    loop.time = lambda: time_before() + seconds  # type: ignore[method-assign]
+
+
 class Recording:
     """A script that remembers what it was asked, and lets `outcome` decide; by hash unless given."""
 
@@ -137,6 +144,12 @@ class Gated(ScriptedEngine):
     async def busy(self) -> None:
         """Wait until a call is at the gate."""
         await asyncio.wait_for(self.waiting.wait(), 10)
+
+    async def has_begun(self, calls: int) -> None:
+        """Wait until so many calls have come to the gate; none of them may be the last that is asked."""
+        async with asyncio.timeout(10):
+            while len(self.began) < calls:  # noqa: ASYNC110 - between two calls others have their turn
+                await asyncio.sleep(0.001)
 
     def let(self, calls: int) -> None:
         """Let this many calls through."""

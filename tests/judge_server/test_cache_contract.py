@@ -1,10 +1,12 @@
 """What every verdict cache keeps to: the one in memory and the one in Redis alike."""
 
+import asyncio
 import secrets
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
+import uvloop
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
@@ -194,3 +196,26 @@ async def test_a_redis_that_is_not_there_knows_nothing_and_fails_nothing() -> No
         assert await cache.get_many([digest]) == {}
         assert not await cache.ready()
         await cache.close()
+
+
+@pytest.mark.redis
+def test_connections_that_redis_has_reset_cost_nothing_on_the_event_loop_of_the_service(redis_url: str) -> None:
+    async def reset_between_uses() -> None:
+        cache = RedisCache(redis_url)
+        one, other = digests(2)
+        await cache.put_many({one: FINDINGS[0]})
+        await reset(cache)
+        assert dict(await cache.get_many([one])) == {one: FINDINGS[0]}
+        await reset(cache)
+        await cache.put_many({other: FINDINGS[1]})
+        await reset(cache)
+        assert await cache.ready()
+        assert dict(await cache.get_many([other])) == {other: FINDINGS[1]}
+        await cache.close()
+
+    async def reset(cache: RedisCache) -> None:
+        (connection,) = cache._redis.connection_pool._available_connections
+        connection._writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+    uvloop.run(reset_between_uses())

@@ -9,7 +9,7 @@ import pytest
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, CallFailed, Reply
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import CRITERIA, STEPPED, Gated, Recording, request
+from tests.judge_server.support import CRITERIA, STEPPED, Gated, Recording, pass_time, request
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.rewards import reward
 from trainer_client.steps import has_format
@@ -135,7 +135,10 @@ async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_r
 async def test_at_the_deadline_finished_verdicts_come_back_and_the_rest_is_a_timeout(serve: Serve) -> None:
     engine = Gated(concurrent_batches=1)
     engine.let(3)
-    answer = await rewards(await serve(engine), request("Yes.", deadline_s=0.05))
+    asking = asyncio.create_task(rewards(await serve(engine), request("Yes.", deadline_s=60)))
+    await engine.has_begun(4)
+    pass_time()
+    answer = await asking
     response = answer.groups[0].responses[0]
     assert [v.status for v in response.verdicts] == ["ok"] * 3 + ["failed"] * 4
     assert set(failed(response).values()) == {"timeout"}

@@ -52,6 +52,23 @@ async def test_a_service_whose_engine_or_store_is_gone_is_not_ready_and_says_whi
     assert checked_problem(await http.get("/readyz"))["detail"] == "not ready: store, judge"
 
 
+async def test_whoever_takes_replicas_out_of_use_can_ask_for_the_judge_alone(
+    serve: Serve, store: RubricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine()
+    http = await serve(engine)
+
+    async def hangs() -> bool:
+        raise AssertionError("what hangs is not to be waited for")
+
+    monkeypatch.setattr(store, "ready", hangs)
+    assert (await http.get("/readyz?only=judge")).json() == {"checks": {"judge": True}}
+    assert (await http.get("/readyz?only=judge&only=cache")).json() == {"checks": {"judge": True, "cache": True}}
+    assert checked_problem(await http.get("/readyz?only=judge&only=juge"))["detail"] == "not ready: juge"
+    await engine.close()
+    assert checked_problem(await http.get("/readyz?only=judge"))["detail"] == "not ready: judge"
+
+
 async def test_the_service_says_what_it_knows(http: httpx2.AsyncClient) -> None:
     known = (await http.get("/v1")).json()
     assert known["modes"] == list(get_args(RewardMode))

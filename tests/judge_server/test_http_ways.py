@@ -76,6 +76,7 @@ async def test_programs_decide_their_criteria_beside_the_judge(http: httpx2.Asyn
     assert [v.probability is None for v in first.verdicts] == [True] * 5 + [False]
 
 
+@pytest.mark.faults
 async def test_a_pattern_that_explodes_costs_only_its_own_criterion(http: httpx2.AsyncClient) -> None:
     bomb = {"id": "bomb", "description": "x", "verification": {"method": "regex", "pattern": "(a+)+$"}}
     body = request(rubric={"criteria": [bomb, {"id": "judged", "description": "Is polite."}]}, deadline_s=30)

@@ -13,7 +13,7 @@ from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.ways import Way
 from judge_server.judging.work import Outcomes
 from judge_server.ports import Batch, Call, CallFailed, Finding, Menu, Reply
-from tests.judge_server.support import Gated, Recording, criteria, group, judge, plan, plans, soon
+from tests.judge_server.support import Gated, Recording, criteria, group, judge, pass_time, plan, plans, soon
 from trainer_client.wire import Criterion
 
 AB = criteria("Alpha.", "Beta.")
@@ -152,7 +152,10 @@ async def test_what_is_not_judged_at_the_deadline_is_a_timeout_and_what_is_stays
     made = await judge(engine)
     asked = plans(made, "Yes.", "No.", of=AB)
     engine.let(3)
-    outcomes = await made.outcomes(asked, await soon(0.03))
+    asking = asyncio.create_task(made.outcomes(asked, await soon()))
+    await engine.has_begun(4)
+    pass_time()
+    outcomes = await asking
     in_order = [outcomes.of[digest] for plan in asked for digest in plan.digests]
     assert [isinstance(o, Finding) for o in in_order] == [True, True, True, False]
     assert kinds(outcomes) == {"ok", "timeout"}

@@ -35,6 +35,7 @@ def pull(cache: Path, force: bool = False) -> Path:
     return fetch("tiny", cache_dir=cache, catalogue=(MODEL,), force=force)
 
 
+@pytest.mark.processes
 def test_a_pull_from_the_hub_killed_in_the_middle_is_resumed(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.holds[HUB_PATH] = 200_000
@@ -49,6 +50,7 @@ def test_a_pull_from_the_hub_killed_in_the_middle_is_resumed(site: Site, cache: 
     assert site.gets(HUB_PATH) == [f"bytes={begun}-"]
 
 
+@pytest.mark.processes
 def test_a_pull_from_the_mirror_killed_in_the_middle_does_not_download_whole_parts_again(
     site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_pull_killed_before_the_last_rename_needs_no_source_to_finish(
     assert pull(cache).read_bytes() == CONTENT
 
 
+@pytest.mark.processes
 def test_two_processes_that_pull_the_same_model_download_it_once(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
     site.holds[HUB_PATH] = 200_000

@@ -8,6 +8,8 @@ import pytest
 from judge_server.models import ModelUnavailable, WrongHash, fetch
 from tests.models.standins import CONTENT, HUB_PATH, Site, Watched, leftovers, tiny_model, wheels
 
+pytestmark = pytest.mark.processes
+
 MODEL = tiny_model()
 
 

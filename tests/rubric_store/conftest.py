@@ -1,29 +1,35 @@
 """Databases for the store's tests: the same test runs on each."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from rubric_store import RubricStore, SQLOperations, migrations
+from rubric_store import RubricStore, SQLOperations
+from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.operation_rows import NOW
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database(request: pytest.FixtureRequest) -> str:
+    """Each kind of database."""
+    return str(request.param)
+
+
+@pytest.fixture
+def database_url(database: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a new, empty database of each kind."""
-    if request.param == "postgresql":
-        url: str = request.getfixturevalue("postgres_url")
-        return url
+    if database == "postgresql":
+        return str(request.getfixturevalue("postgres_url"))
     return f"sqlite+aiosqlite:///{tmp_path / 'rubrics.db'}"
 
 
 @pytest.fixture
-async def migrated_url(database_url: str) -> str:
-    """The URL of a new database with the newest schema."""
-    await asyncio.to_thread(migrations.upgrade, database_url)
-    return database_url
+def migrated_url(database: str, request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLite) -> str:
+    """The URL of a new database of each kind with the newest schema."""
+    if database == "postgresql":
+        return str(request.getfixturevalue("migrated_postgres_url"))
+    return new_sqlite(tmp_path / "rubrics.db")
 
 
 @pytest.fixture

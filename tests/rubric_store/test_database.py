@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
-from rubric_store import DatabaseURLError, RubricStore, migrations, open_engine
+from rubric_store import DatabaseURLError, RubricStore, SQLLedger, migrations, open_engine
+from rubric_store.database import CLIENTS_GONE
 from tests.rubric_store.examples import rubric
 
 
@@ -35,6 +37,36 @@ async def test_sqlite_connections_log_ahead_and_keep_foreign_keys(tmp_path: Path
         values = [(await connection.execute(text(f"PRAGMA {name}"))).scalar_one() for name in pragmas]
     await engine.dispose()
     assert values == ["wal", 1, 30_000]
+
+
+@pytest.mark.postgres
+async def test_what_a_client_holds_that_vanished_in_a_transaction_is_let_go(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CLIENTS_GONE, "idle_in_transaction_session_timeout", "500ms")
+    engine = open_engine(postgres_url)
+    async with engine.begin() as setting_up:
+        await setting_up.execute(text("CREATE TABLE held (it integer)"))
+    vanished = await engine.connect()
+    await vanished.execute(text("LOCK TABLE held"))
+    async with engine.begin() as waiting:
+        await waiting.execute(text("LOCK TABLE held"))
+    with pytest.raises(DBAPIError):
+        await vanished.execute(text("SELECT 1"))
+    await vanished.close()
+    await engine.dispose()
+
+
+@pytest.mark.postgres
+async def test_a_server_asks_whether_its_clients_are_there_also_those_of_the_ledger(postgres_url: str) -> None:
+    engine, ledger = open_engine(postgres_url), SQLLedger(postgres_url)
+    async with engine.connect() as connection:
+        idle = (await connection.execute(text("SHOW idle_in_transaction_session_timeout"))).scalar_one()
+    with ledger._engine.connect() as blocking:
+        idle_in_ledger = blocking.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+    assert (idle, idle_in_ledger) == ("1min", "1min")
+    await ledger.close()
+    await engine.dispose()
 
 
 async def test_an_engine_that_is_handed_in_stays_open(migrated_url: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 from rubric_store import RubricStore
 from tests.rubric_store.examples import rubric
 
+pytestmark = pytest.mark.faults
+
 PUBLISHER = """
 import asyncio, sys, time
 from rubric_store import RubricStore, queries

@@ -161,6 +161,18 @@ async def test_rows_written_again_count_once_also_beside_new_ones(ledger: SQLLed
     assert [c.verdicts for c in (await report(ledger)).criteria] == [2, 2]
 
 
+async def test_a_request_that_came_twice_before_it_was_written_counts_once_as_it_was_first(
+    ledger: SQLLedger, migrated_url: str
+) -> None:
+    first, again = request(1, [["a", "b"], ["c", "d"]], failed=["b"]), request(1, [["a", "b"], ["c", "d"]])
+    ledger.write(LedgerRows(*[one + two for one, two in zip(first, again, strict=True)]))  # type: ignore[arg-type]
+    before = dumped(migrated_url)
+    ledger.write(again)
+    assert dumped(migrated_url) == before
+    (run,) = (await ledger.runs(PROJECT)).runs
+    assert (run.requests, run.responses, run.verdicts, run.failed, run.judge_calls) == (1, 2, 4, 1, 2)
+
+
 async def test_writers_at_once_lose_no_figure(ledger: SQLLedger, migrated_url: str) -> None:
     def some(writer: int) -> None:
         own = SQLLedger(migrated_url)
@@ -269,6 +281,23 @@ async def test_runs_come_by_activity_a_page_at_a_time(ledger: SQLLedger) -> None
     at = {(each.run or ""): each.last_at for each in (await ledger.runs(PROJECT)).runs}
     assert all(at[first] >= at[second] for first, second in pairwise(seen))
     assert (await ledger.runs("p3")).runs == ()
+
+
+async def test_runs_that_go_on_while_pages_are_read_come_at_most_once_and_all_others_once(ledger: SQLLedger) -> None:
+    names = [f"run-{number}" for number in range(8)]
+    for number, name in enumerate(names):
+        ledger.write(request(number, [["a"]], run=name, at=AT + timedelta(seconds=number)))
+    seen, after, moved = [], None, ["run-1", "run-7", "run-4"]
+    for number, name in enumerate(moved):
+        page = await ledger.runs(PROJECT, after=after, limit=2)
+        seen += [each.run for each in page.runs]
+        after = page.next_cursor
+        ledger.write(request(100 + number, [["a"]], run=name, at=AT + timedelta(minutes=1 + number)))
+    seen += [each.run for each in (await ledger.runs(PROJECT, after=after, limit=8)).runs]
+    assert len(set(seen)) == len(seen)
+    assert set(names) - set(seen) == {"run-1"}
+    first = await ledger.runs(PROJECT, limit=3)
+    assert [each.run for each in first.runs] == moved[::-1]
 
 
 async def test_projects_are_apart(ledger: SQLLedger) -> None:

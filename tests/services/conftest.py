@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.migrated import NewSQLite
 from tests.services.processes import Service, serving
 
 
@@ -17,6 +18,12 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path / "data"))
     return tmp_path / "data"
+
+
+@pytest.fixture
+def migrated(data_dir: Path, new_sqlite: NewSQLite) -> None:
+    """The data folder holds a database, as after a first command, which would take its time to make it."""
+    new_sqlite(data_dir / "adjudge.db")
 
 
 @pytest.fixture

@@ -59,9 +59,9 @@ def serving(engine: str, *options: str) -> Iterator[Service]:
 
 
 @contextmanager
-def listening(*arguments: str, **settings: str) -> Iterator[Service]:
-    """A process of `adjudge` that listens, with these settings."""
-    command = [sys.executable, "-m", "adjudge_services.cli", *arguments]
+def listening(*arguments: str, first: str = "", **settings: str) -> Iterator[Service]:
+    """A process of `adjudge` that listens, with these settings; it runs the code `first` before anything else."""
+    command = [sys.executable, "-c", f"{first}\nfrom adjudge_services.cli.main import app\napp()", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ | settings
     )

@@ -78,7 +78,7 @@ def test_doctor_finds_a_sound_installation_sound(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
     result = RUN.invoke(app, ["doctor"])
     assert result.exit_code == 0
-    assert result.stdout.count(" ok ") == 5
+    assert result.stdout.count(" ok ") == 8
     assert "wrong" not in result.stdout
 
 
@@ -125,7 +125,7 @@ def test_migrate_brings_a_new_database_to_the_newest_schema_and_may_run_again(da
         result = RUN.invoke(app, ["migrate"])
         assert result.exit_code == 0
         assert migrations.head() in result.stdout
-    assert migrations.is_current(f"sqlite+aiosqlite:///{data_dir}/adjudge.db")
+    assert migrations.standing(f"sqlite+aiosqlite:///{data_dir}/adjudge.db").state == "current"
 
 
 @pytest.mark.postgres

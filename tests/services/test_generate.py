@@ -8,19 +8,24 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from adjudge_services.cli import generate_run
 from adjudge_services.cli.main import app
 from adjudge_services.settings import Settings
 from judge_server.generation.registry import GENERATORS
+from judge_server.generation.writer import Writer
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.judge_server.generation.toy import ToyGenerator, good, lines, questions, read_lines
 from tests.services.writing_model import WritingModel, writing_model
 from trainer_client.wire import RubricVersion
+
+pytestmark = pytest.mark.usefixtures("migrated")
 
 RUN = CliRunner()
 
@@ -34,6 +39,7 @@ def model() -> Iterator[WritingModel]:
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
+    monkeypatch.setattr(generate_run, "Writer", partial(Writer, pause_s=0.0))
 
 
 @pytest.fixture
@@ -169,6 +175,7 @@ def test_the_list_shows_every_generator_with_its_inputs_and_parameters() -> None
         assert word in shown.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_a_run_that_is_ended_midway_goes_on_and_does_nothing_twice(file: Path, out: Path, end: signal.Signals) -> None:
     file.write_bytes(lines(*questions(12)))

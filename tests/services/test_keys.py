@@ -14,6 +14,8 @@ from judge_server.access.keys import make_key
 from tests.services.processes import listening
 from trainer_client import Client, Forbidden, Unauthorized, UnknownRubric
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 RUN = CliRunner()
 RUBRIC = [{"id": "a", "description": "Is right."}]
 GROUPS = [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}]
@@ -81,6 +83,7 @@ def test_limits_that_are_not_given_stay_and_none_lifts_one() -> None:
     assert "project.created" in changes
 
 
+@pytest.mark.processes
 def test_a_service_that_needs_keys_serves_who_has_one_what_it_opens_and_counts_it() -> None:
     assert "refusing with ADJUDGE_KEYS=required" in " ".join(refused_start().split())
     run("projects", "create", "b")

@@ -62,6 +62,7 @@ def answered(*answers: RewardAnswer) -> dict[str, list[float | None]]:
     return {answer.request_id: [r.reward for r in answer.groups[0].responses] for answer in answers}
 
 
+@pytest.mark.processes
 def test_a_graceful_stop_loses_nothing_and_recomputing_gives_the_same_rewards(data_dir: Path) -> None:
     with running() as (service, client):
         answers = [score(client, f"number {n}", step=n) for n in range(5)]
@@ -81,6 +82,7 @@ def locked(file: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
+@pytest.mark.processes
 def test_a_killed_service_loses_nothing_that_was_in_its_spool(data_dir: Path) -> None:
     with running() as (service, client):
         first = score(client, "first")
@@ -121,6 +123,7 @@ def away(server: URL, database: URL) -> Iterator[None]:
         connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
 
 
+@pytest.mark.processes
 @pytest.mark.postgres
 def test_while_the_database_is_gone_rewards_are_served_and_the_ledger_catches_up_afterwards(
     postgres_server: URL, database: URL
@@ -144,6 +147,7 @@ def test_while_the_database_is_gone_rewards_are_served_and_the_ledger_catches_up
     assert "Traceback" not in "".join(service.said)
 
 
+@pytest.mark.processes
 def test_a_service_told_to_keep_nothing_keeps_nothing(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_LEDGER", "off")
     with running() as (service, client):
@@ -154,6 +158,7 @@ def test_a_service_told_to_keep_nothing_keeps_nothing(data_dir: Path, monkeypatc
         assert connection.execute("SELECT count(*) FROM ledger_requests").fetchone() == (0,)
 
 
+@pytest.mark.processes
 def test_a_service_told_to_keep_no_texts_keeps_verdicts(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADJUDGE_LEDGER", "verdicts")
     with running() as (service, client):
@@ -172,6 +177,7 @@ def command(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.processes
 def test_a_run_is_recomputed_and_purged_by_commands(data_dir: Path, tmp_path: Path) -> None:
     with running() as (service, client):
         answers = [score(client, f"number {n}") for n in range(3)]

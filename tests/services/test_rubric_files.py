@@ -9,6 +9,8 @@ from typer.testing import CliRunner, Result
 
 from adjudge_services.cli.main import app
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 RUN = CliRunner()
 SRAR = "<SUGGEST> Adds both equations.\n<PITFALL> Forgets the root.\n<ANSWER> Four.\n"
 YAML = """tags: [algebra]

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 RUN = CliRunner()
 FIRST = [
     {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},

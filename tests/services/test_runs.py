@@ -130,6 +130,7 @@ def score_some(client: Any) -> None:
         client.rewards([group], rubric, "points", step=number)
 
 
+@pytest.mark.processes
 def test_runs_are_listed_and_shown_from_a_service_and_from_its_database(data_dir: Path) -> None:
     with running() as (service, client):
         score_some(client)

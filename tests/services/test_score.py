@@ -13,6 +13,8 @@ from tests.services.processes import Service
 from trainer_client import Client
 from trainer_client.wire import GroupRewards
 
+pytestmark = pytest.mark.usefixtures("migrated")
+
 RUN = CliRunner()
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is brief.", "weight": 3}]}
 GROUP = {"id": "g1", "prompt": "Is 7 prime?", "responses": ["yes", "no"]}
@@ -121,6 +123,7 @@ def test_output_writes_the_same_jsonl_to_a_file(tmp_path: Path, rubric: str) -> 
     assert (tmp_path / "out.jsonl").read_text() == printed.stdout
 
 
+@pytest.mark.processes
 def test_a_running_service_can_do_the_judging(tmp_path: Path, rubric: str, service: Service) -> None:
     with Client(service.url) as client:
         service.wait_until_ready(client)

@@ -61,6 +61,7 @@ def test_it_becomes_ready_judges_and_stops_cleanly_on_sigterm(service: Service) 
     assert "Traceback" not in "".join(service.said)
 
 
+@pytest.mark.processes
 def test_a_rubric_published_before_a_kill_is_there_after_the_next_start(service: Service) -> None:
     with Client(service.url) as client:
         published = client.publish_rubric("kept", RUBRIC)

@@ -69,6 +69,7 @@ def test_a_service_that_is_not_there_is_an_error_that_says_where_it_looked(addre
     assert url in result.output
 
 
+@pytest.mark.processes
 def test_a_running_service_is_shown_with_its_runs(service: Service) -> None:
     with Client(service.url) as client:
         service.wait_until_ready(client)
@@ -85,6 +86,7 @@ def test_a_running_service_is_shown_with_its_runs(service: Service) -> None:
     assert "beta [x]" in result.output
 
 
+@pytest.mark.processes
 def test_it_follows_a_service_until_it_is_interrupted(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([None, None])
 

@@ -98,6 +98,19 @@ def test_show_tells_the_newest_validity_in_one_line(judge: Judge) -> None:
     assert "1 of 3 criteria valid, 1 not, 1 not judged; by scripted, 20" in line
 
 
+def test_show_hides_no_metadata_called_validity(judge: Judge, tmp_path: Path) -> None:
+    (tmp_path / "made.json").write_text(
+        json.dumps({"metadata": {"question": "?", "validity": "May"}, "criteria": CRITERIA})
+    )
+    rubrics("publish", "team/made", str(tmp_path / "made.json"))
+    assert "validity  May" in rubrics("show", "team/made").stdout
+    rubrics("validate", "team/made")
+    shown = [line for line in rubrics("show", "team/made").stdout.splitlines() if line.startswith("validity")]
+    assert len(shown) == 2
+    assert "1 of 3 criteria valid" in shown[0]
+    assert shown[1] == "validity when published May"
+
+
 def test_show_tells_the_validity_that_a_version_was_published_with(tmp_path: Path) -> None:
     items = [{"id": one["id"], "kind": "factual", "valid": True, "reason": "So."} for one in CRITERIA[1:]]
     metadata = {"question": QUESTION, "validity": {"items": items, "model": "writer", "template_digest": "x"}}

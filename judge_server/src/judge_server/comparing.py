@@ -38,7 +38,13 @@ async def compare(
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [pair.rubric for pair in request.pairs]
     resolved = await resolve_rubrics(
-        rubrics, own, request.rubric, project_id, where="pairs", allow_retired=request.allow_retired
+        rubrics,
+        own,
+        request.rubric,
+        project_id,
+        deadline=deadline,
+        where="pairs",
+        allow_retired=request.allow_retired,
     )
     options = request.judging
     setup = judge.setup(Way("comparison", 1, options.rationale, options.think_tokens, template=options.template))

@@ -84,6 +84,24 @@ class TooLarge(ServiceError):
     status = 413
 
 
+class TooSlow(ServiceError):
+    """A body that comes too slowly."""
+
+    type = "urn:adjudge:too-slow"
+    title = "Request too slow"
+    status = 408
+    retryable = True
+
+
+class InProgress(ServiceError):
+    """A request under the same `Idempotency-Key` that is not answered yet."""
+
+    type = "urn:adjudge:in-progress"
+    title = "In progress"
+    status = 409
+    retryable = True
+
+
 class Overloaded(ServiceError):
     """The queue has no room for the request's calls."""
 

@@ -13,6 +13,7 @@ from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan, plan_
 from judge_server.judging.shortening import characters
 from judge_server.judging.ways import JudgeSetup
 from judge_server.rubrics import ResolvedRubric
+from judge_server.telemetry.spans import traced
 from trainer_client.thinking import Material, judged
 from trainer_client.wire import FieldError, Group, JudgingOptions, Response, as_response
 
@@ -45,6 +46,7 @@ class PlannedGroup:
     responses: list[PlannedResponse]
 
 
+@traced("plan")
 async def plan_groups(
     judge: Judge,
     setup: JudgeSetup | None,

@@ -1,10 +1,13 @@
 """From what a request says of rubrics to immutable criteria, checked against the mode before anything is judged."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from judge_server.errors import InvalidRequest, NotReady, RubricRefused, RubricRetired, ServiceError, UnknownRubric
 from judge_server.ports import RubricSource
+from judge_server.telemetry.spans import traced
 from trainer_client.rewards import UnsuitableRubric
 from trainer_client.wire import (
     Criterion,
@@ -72,12 +75,14 @@ async def unknown_rubric(source: RubricSource, project_id: str, reference: str) 
     return UnknownRubric(f"There is no rubric {reference!r}. {hint}")
 
 
+@traced("rubrics")
 async def resolve_rubrics(
     source: RubricSource,
     own: Sequence[str | RubricContent | None],
     shared: str | RubricContent | None,
     project_id: str,
     *,
+    deadline: float,
     suits: Suits | None = None,
     where: str = "groups",
     allow_retired: bool = False,
@@ -89,6 +94,7 @@ async def resolve_rubrics(
         own: each item's own rubric, None where it uses the request's.
         shared: the request's rubric, None where it has none.
         project_id: whose rubrics.
+        deadline: by when what is looked up must be found, in the loop's time.
         suits: what a rubric must hold.
         where: the request's field that lists the items.
         allow_retired: whether versions that are taken out of use will do.
@@ -97,6 +103,7 @@ async def resolve_rubrics(
         InvalidRequest, UnknownRubric: see `find_rubric`.
         RubricRetired: a version is retired and `allow_retired` is not set; says what to use in its place.
         RubricRefused: a rubric does not suit; says which item's and why.
+        NotReady: the store cannot be read now, or not before the deadline.
     """
     resolved: dict[str, ResolvedRubric] = {}
     rubrics = []
@@ -108,7 +115,8 @@ async def resolve_rubrics(
         key = asked if isinstance(asked, str) else asked.digest
         if key not in resolved:
             field = f"{where}.{index}.rubric" if override else "rubric"
-            resolved[key] = await _resolve(source, project_id, asked, field, allow_retired)
+            async with _found_by(deadline):
+                resolved[key] = await _resolve(source, project_id, asked, field, allow_retired)
             try:
                 if suits is not None:
                     suits(resolved[key].criteria)
@@ -134,6 +142,18 @@ async def _resolve(
             f"{found.retirement.reason} — {remedy}send allow_retired: true to judge by it all the same",
         )
     return ResolvedRubric(found.criteria, PinnedRubric(digest=found.digest, name=found.name, version=found.version))
+
+
+@asynccontextmanager
+async def _found_by(deadline: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except TimeoutError:
+        raise NotReady(
+            "The rubric store has not answered within the request's deadline, so nothing was judged.",
+            retry_after_s=_STORE_AWAY_S,
+        ) from None
 
 
 def _refused(kind: type[ServiceError], field: str, message: str) -> ServiceError:

@@ -34,6 +34,7 @@ class Job:
     deadline: float
     setup: JudgeSetup | None
     groups: list[PlannedGroup]
+    record: bytes | None = None
     outcomes: Outcomes = field(default_factory=Outcomes)
 
     @property
@@ -50,15 +51,17 @@ class Scorer:
         self.rubrics = rubrics
         self.recorder = recorder
 
-    async def score(self, request: wire.RewardRequest, *, request_id: str, project_id: str) -> wire.RewardAnswer:
-        """Judge every response of the request and reward it.
+    async def score(
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record: bytes | None = None
+    ) -> wire.RewardAnswer:
+        """Judge every response of the request and reward it; `record` is what it is recorded as, see `Judged`.
 
         Raises:
             InvalidRequest, UnknownRubric, RubricRefused: before anything is judged.
             Overloaded: the judge's queue has no room.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
-        job = await self._begin(request, request_id, project_id)
+        job = await self._begin(request, request_id, project_id, record)
         plans = [response.plan for group in job.groups for response in group.responses]
         await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
         groups: tuple[wire.GroupRewards, ...] = ()
@@ -69,10 +72,10 @@ class Scorer:
         return wire.RewardAnswer(**_about(self.judge, job), groups=groups)
 
     async def stream(
-        self, request: wire.RewardRequest, *, request_id: str, project_id: str
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record: bytes | None = None
     ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
         """The same, each group as soon as it is done, and last the summary. Closing it cancels what is not done."""
-        job = await self._begin(request, request_id, project_id)
+        job = await self._begin(request, request_id, project_id, record)
         plans = [response.plan for group in job.groups for response in group.responses]
         group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
         waiting = [len(group.responses) for group in job.groups]
@@ -96,16 +99,22 @@ class Scorer:
             judging.cancel()
             await asyncio.gather(judging, return_exceptions=True)
 
-    async def _begin(self, request: wire.RewardRequest, request_id: str, project_id: str) -> Job:
+    async def _begin(self, request: wire.RewardRequest, request_id: str, project_id: str, record: bytes | None) -> Job:
         deadline = asyncio.get_running_loop().time() + request.deadline_s
         suits = partial(check_rubric, mode=request.reward.mode)
         own = [group.rubric for group in request.groups]
         rubrics = await resolve_rubrics(
-            self.rubrics, own, request.rubric, project_id, suits=suits, allow_retired=request.allow_retired
+            self.rubrics,
+            own,
+            request.rubric,
+            project_id,
+            deadline=deadline,
+            suits=suits,
+            allow_retired=request.allow_retired,
         )
         setup = self.judge.setup_for(request.judging, request.protocol) if request.protocol is not None else None
         groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging)
-        return Job(request, request_id, deadline, setup, groups)
+        return Job(request, request_id, deadline, setup, groups, record)
 
     def _record(self, job: Job, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
         made = [response.reward for group in groups for response in group.responses if response.reward is not None]
@@ -123,6 +132,7 @@ class Scorer:
                     request_id=job.request_id,
                     deadline=job.deadline,
                     rewards=rewards,
+                    record=job.record,
                 )
             )
 

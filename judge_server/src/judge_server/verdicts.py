@@ -24,6 +24,7 @@ async def judge_responses(
     request_id: str,
     project_id: str,
     recorder: Recorder | None = None,
+    record: bytes | None = None,
 ) -> wire.VerdictAnswer:
     """Judge every response of the request and have it recorded, if anywhere; nothing is made of the verdicts.
 
@@ -33,7 +34,9 @@ async def judge_responses(
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [group.rubric for group in request.groups]
-    resolved = await resolve_rubrics(rubrics, own, request.rubric, project_id, allow_retired=request.allow_retired)
+    resolved = await resolve_rubrics(
+        rubrics, own, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
+    )
     setup = judge.setup_for(request.judging, request.protocol)
     groups = await plan_groups(judge, setup, request.groups, resolved, request.judging)
     plans = [response.plan for group in groups for response in group.responses]
@@ -49,6 +52,7 @@ async def judge_responses(
                 project_id=project_id,
                 request_id=request_id,
                 deadline=deadline,
+                record=record,
             )
         )
     return wire.VerdictAnswer(

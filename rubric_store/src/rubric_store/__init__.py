@@ -7,6 +7,7 @@ and `read_rubric` turns a published text into criteria. Nothing here judges, ser
 from rubric_store import migrations
 from rubric_store.database import DatabaseURLError, open_engine
 from rubric_store.formats import FormatError, read_rubric
+from rubric_store.idempotency import SQLIdempotencyKeys
 from rubric_store.ledger import SQLLedger
 from rubric_store.operations import SQLOperations
 from rubric_store.paging import CursorError
@@ -18,6 +19,7 @@ __all__ = [
     "DatabaseURLError",
     "FormatError",
     "RubricStore",
+    "SQLIdempotencyKeys",
     "SQLLedger",
     "SQLOperations",
     "TenantStore",

@@ -1,5 +1,6 @@
 """An engine, and how the parts of the store read and write through it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,8 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rubric_store import queries
 from rubric_store.database import WRITES, open_engine, prepare
+from rubric_store.patience import answered_within
 from rubric_store.reachable import reachable
 from rubric_store.tenants import audit
+
+READS_WITHIN_S = 5.0
+"""Seconds that reading may take, connecting included, before the database counts as away."""
 
 
 def nobody() -> str:
@@ -36,16 +41,35 @@ class Connected:
         if self._owns_engine:
             await self._engine.dispose()
 
-    async def _read(self, *statements: Select[Any]) -> tuple[Row[Any], ...]:
+    async def _read(self, *statements: Select[Any], within_s: float = READS_WITHIN_S) -> tuple[Row[Any], ...]:
         """The rows of statements, one after another; raises `ConnectionError` where the database is away."""
+        async with self._reading(within_s) as connection:
+            return tuple([row for statement in statements for row in await connection.execute(statement)])
+
+    @asynccontextmanager
+    async def _reading(self, within_s: float = READS_WITHIN_S) -> AsyncIterator[AsyncConnection]:
+        """A connection to read by; raises `ConnectionError` where the database is away or does not answer in time.
+
+        To end the transaction may take as long again, since SQLAlchemy waits for that even when it is cancelled.
+        """
+        with reachable(), answered_within(within_s):
+            try:
+                async with asyncio.timeout(within_s), self._engine.connect() as connection:
+                    yield connection
+            except TimeoutError as error:
+                raise TimeoutError(f"the database has not answered within {within_s:g} s") from error
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction; raises `ConnectionError` where the database is away or does not answer in time."""
         with reachable():
-            async with self._engine.connect() as connection:
-                return tuple([row for statement in statements for row in await connection.execute(statement)])
+            async with self._writer.begin() as connection:
+                yield connection
 
     @asynccontextmanager
     async def _changing(self, project_id: str, name: str) -> AsyncIterator[AsyncConnection]:
         """A transaction that has an existing name to itself; raises `LookupError` where there is no such name."""
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             if (await connection.execute(queries.lock_name(project_id, name))).one_or_none() is None:
                 raise LookupError(f"there is no rubric {name!r}")
             yield connection

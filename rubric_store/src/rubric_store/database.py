@@ -10,12 +10,22 @@ from sqlalchemy import URL, Connection, Engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from rubric_store.patience import AsyncImpatient, connecting
+
 SQLITE = "sqlite+aiosqlite"
 POSTGRESQL = "postgresql+psycopg"
 WRITES = "rubric_store_writes"
 """Execution option: this transaction will write, so SQLite takes its write lock when it begins."""
 
 _BUSY_TIMEOUT_MS = 30_000
+CLIENTS_GONE = {
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "20",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "4",
+    "tcp_user_timeout": "30s",
+}
+"""Settings of a session. No transaction of ours waits for anything but the database for even a second."""
 
 
 class DatabaseURLError(ValueError):
@@ -49,16 +59,26 @@ def open_engine(url: str) -> AsyncEngine:
         DatabaseURLError: the store cannot use this URL.
     """
     parsed = read_url(url)
-    engine = create_async_engine(parsed, pool_pre_ping=parsed.drivername == POSTGRESQL)
+    server = parsed.drivername == POSTGRESQL
+    patience = {**connecting(parsed), "async_creator_fn": AsyncImpatient.connect} if server else {}
+    engine = create_async_engine(parsed, pool_pre_ping=server, connect_args=patience)
     prepare(engine.sync_engine)
     return engine
 
 
 def prepare(engine: Engine) -> None:
-    """Have SQLite connections keep foreign keys, wait for locks, log ahead and begin as told."""
+    """Have SQLite connections keep foreign keys, wait for locks, log ahead and begin as told.
+
+    PostgreSQL is told to end the transactions of a client that vanished.
+
+    No error shows the parameters of its statement: they are rubrics, prompts and responses.
+    """
+    engine.hide_parameters = True
     if engine.dialect.name == "sqlite" and not event.contains(engine, "connect", _on_sqlite_connect):
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
+    if engine.dialect.name == "postgresql" and not event.contains(engine, "connect", _on_postgresql_connect):
+        event.listen(engine, "connect", _on_postgresql_connect)
 
 
 def _check_sqlite_file(path: str | None) -> None:
@@ -78,6 +98,19 @@ def _on_sqlite_connect(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _on_postgresql_connect(connection: Any, _record: object) -> None:
+    """Have the server find out about a client whose host is gone: until it does, that one's locks hold up all others.
+
+    By itself PostgreSQL asks after two hours of silence, and lets a transaction stay idle for good.
+    """
+    cursor = connection.cursor()
+    cursor.execute(
+        "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in CLIENTS_GONE.items())
+    )
+    cursor.close()
+    connection.commit()
 
 
 def _on_sqlite_begin(connection: Connection) -> None:

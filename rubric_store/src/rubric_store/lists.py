@@ -106,7 +106,7 @@ class Lists(Connected):
         """The tags and the aliases of names."""
         tags: _Tags = defaultdict(list)
         aliases: _Aliases = defaultdict(dict)
-        async with self._engine.connect() as connection:
+        async with self._reading() as connection:
             for row in await connection.execute(name_queries.tags(project_id, names)):
                 tags[row.name].append(row.tag)
             for row in await connection.execute(name_queries.aliases(project_id, names)):

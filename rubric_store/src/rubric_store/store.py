@@ -7,6 +7,7 @@ the database came to have its schema (`rubric_store.migrations`).
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rubric_store import name_queries, queries
 from rubric_store.changes import Changes
-from rubric_store.connected import nobody
+from rubric_store.connected import READS_WITHIN_S, nobody
 from rubric_store.lists import Lists
 from rubric_store.nearest import nearest_name, nearest_reference, split
 from rubric_store.publishing import check_name, publication, publish
@@ -24,7 +25,8 @@ from rubric_store.validations import Validations
 from trainer_client.wire import Lineage, RubricContent, RubricVersion, parse_reference
 
 _NEIGHBOURS = 500
-_READY_WITHIN_S = 5.0
+_PATIENCE_S = 1.0
+_LEFT_ALONE_S = 1.0
 
 
 class RubricStore(Lists, Changes, Validations):
@@ -42,13 +44,15 @@ class RubricStore(Lists, Changes, Validations):
     def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = nobody) -> None:
         super().__init__(database, actor=actor)
         self._remembered = Remembered()
+        self._asks_again = 0.0
 
     async def find(self, project_id: str, reference: str) -> RubricVersion | None:
         """The version that `name`, `name@3`, `name@alias` or `sha256:…` stands for; None if there is none.
 
         A bare name stands for its newest version in use, or for its newest where all are retired; a digest for the
         oldest in use that has it, or the oldest; and a text that is no reference for nothing. While the database is
-        away, `name@3` and digests asked for before stand for what they stood for.
+        away, or takes longer than a second, `name@3` and digests asked for before stand for what they stood for; it is
+        then asked once a second.
 
         Raises:
             ConnectionError: the database is away, and that is not remembered.
@@ -57,10 +61,14 @@ class RubricStore(Lists, Changes, Validations):
             parsed = parse_reference(reference)
         except ValueError:
             return None
+        remembered = self._remembered.recall(project_id, parsed)
+        if remembered is not None and monotonic() < self._asks_again:
+            return remembered
         try:
-            rows = await self._read(queries.version(project_id, parsed))
+            patience_s = READS_WITHIN_S if remembered is None else _PATIENCE_S
+            rows = await self._read(queries.version(project_id, parsed), within_s=patience_s)
         except ConnectionError:
-            remembered = self._remembered.recall(project_id, parsed)
+            self._asks_again = monotonic() + _LEFT_ALONE_S
             if remembered is None:
                 raise
             return remembered
@@ -117,14 +125,13 @@ class RubricStore(Lists, Changes, Validations):
         """
         check_name(name)
         published = publication(content, metadata, tags, lineage, parent)
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             return await publish(connection, project_id, name, published, partial(self._note, connection, project_id))
 
     async def ready(self) -> bool:
         """Whether the store can be read: the database answers within five seconds, and has the tables."""
         try:
-            async with asyncio.timeout(_READY_WITHIN_S):
-                await self._read(name_queries.page("", self._engine.dialect.name, limit=1))
+            await self._read(name_queries.page("", self._engine.dialect.name, limit=1))
         except (SQLAlchemyError, OSError):
             return False
         return True

@@ -31,6 +31,11 @@ def own_judges(settings: Settings, fence: Fencing) -> dict[str, Judge]:
 
 def remote_judges(settings: Settings, fence: Fencing) -> dict[str, Judge]:
     """Judges in other processes. Raises `ValueError` where the settings do not say where."""
+    return {name: judge_at(RemoteDesk(links), settings, fence) for name, links in links_to_judges(settings).items()}
+
+
+def links_to_judges(settings: Settings) -> dict[str, list[JudgeLink]]:
+    """The judge processes of ADJUDGE_JUDGES, by the name of their judge. Raises `ValueError` where it lists none."""
     given = (settings.judges or "").strip()
     try:
         urls_by_name = _URLS_BY_NAME.validate_json(given) if given.startswith("{") else {DEFAULT_JUDGE: given}
@@ -46,10 +51,7 @@ def remote_judges(settings: Settings, fence: Fencing) -> dict[str, Judge]:
     if wrong:
         raise ValueError(f"ADJUDGE_JUDGES: {wrong[0]!r} is no address of a judge process; they begin with http://")
     token = settings.judge_token.get_secret_value() if settings.judge_token else None
-    return {
-        name: judge_at(RemoteDesk([JudgeLink(url, token) for url in dict.fromkeys(listed)]), settings, fence)
-        for name, listed in urls.items()
-    }
+    return {name: [JudgeLink(url, token) for url in dict.fromkeys(listed)] for name, listed in urls.items()}
 
 
 def judge_at(desk: Desk, settings: Settings, fence: Fencing) -> Judge:

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from adjudge_services.judges import engine_of
 from adjudge_services.settings import Settings
+from judge_server.metrics import OperationMetrics
 from judge_server.operations.celery_queue import CeleryQueue, celery_app
 from judge_server.operations.chunked import ChunkedOperations
 from judge_server.operations.feeder import Feeder
@@ -24,14 +25,18 @@ from judge_server.operations.local_queue import LocalQueue
 from judge_server.operations.passes import Passes
 from judge_server.operations.runner import ChunkRunner
 from judge_server.ports import ChunkQueue, OperationKind, Operations
+from judge_server.telemetry.carrying import Carrying
 from rubric_store import RubricStore, SQLOperations
 from trainer_client import AsyncClient
 
 _REDIS = ("redis://", "rediss://")
+_NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
 
 @asynccontextmanager
-async def serving_operations(settings: Settings, rubrics: RubricStore, app: FastAPI) -> AsyncIterator[Operations]:
+async def serving_operations(
+    settings: Settings, rubrics: RubricStore, app: FastAPI, metrics: OperationMetrics
+) -> AsyncIterator[Operations]:
     """The operations of a process that serves the API, for as long as the block runs.
 
     Raises `ValueError` where the settings name no queue.
@@ -41,13 +46,15 @@ async def serving_operations(settings: Settings, rubrics: RubricStore, app: Fast
     async with AsyncExitStack() as closing:
         store = operation_store(settings)
         closing.push_async_callback(store.close)
+        metrics.watch(store.counts)
         writers = writer_source(settings)
         closing.push_async_callback(writers.close)
         kinds = kinds_of(client_for, rubrics, store, writers)
         if settings.queue_url.startswith(_REDIS):
             queue: ChunkQueue = CeleryQueue(celery_app(settings.queue_url))
         else:
-            queue = local = LocalQueue(ChunkRunner(store, kinds, lease_s=settings.chunk_lease_s).run)
+            runner = ChunkRunner(store, kinds, lease_s=settings.chunk_lease_s, metrics=metrics)
+            queue = local = LocalQueue(runner.run)
             local.start()
             closing.push_async_callback(local.close)
         feeder = Feeder(store, queue)
@@ -93,7 +100,8 @@ def clients(
 
     def client_for(project_id: str) -> AsyncClient:
         headers = {"Authorization": f"Bearer {passes.sign(project_id)}"}
-        return AsyncClient(url, api_key="", headers=headers, retries=retries, retry_budget_s=10.0, transport=transport)
+        through = Carrying(transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS))
+        return AsyncClient(url, api_key="", headers=headers, retries=retries, retry_budget_s=10.0, transport=through)
 
     return client_for
 

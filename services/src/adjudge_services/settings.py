@@ -17,7 +17,7 @@ Weight = Annotated[float, Field(gt=0)]
 class Settings(BaseSettings):
     """Read once, when a process starts."""
 
-    model_config = SettingsConfigDict(env_prefix="ADJUDGE_", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="ADJUDGE_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
     data_dir: Path = Field(default=user_data_path("adjudge"), description="Where a laptop keeps its files.")
     database_url: str | None = Field(
@@ -88,10 +88,30 @@ class Settings(BaseSettings):
     chunk_lease_s: float = Field(
         default=60.0, ge=0.5, description="Seconds after which the work of a worker that died is given to another."
     )
+    worker_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Where `adjudge worker` answers probes and shows its metrics, on ADJUDGE_HOST; nowhere unless set.",
+    )
     writer_url: str | None = Field(
         default=None, description="Engine URL of the model that operations have rubrics written and validated by."
     )
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024, description="Largest request body, in bytes.")
+    client_patience_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds that a caller may take for a request's head, be silent in its body, or read nothing.",
+    )
+
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="How `adjudge` processes that go on log: lines for people, or JSON, one object a line.",
+    )
+    log_texts: bool = Field(
+        default=False,
+        description="Whether exceptions are logged with their messages, which may quote prompts, responses, rubrics.",
+    )
 
     @field_validator("engine_batches")
     @classmethod

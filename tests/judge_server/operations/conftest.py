@@ -1,6 +1,5 @@
 """Benches of operations in chunks."""
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 import redis
 
 from judge_server.operations import celery_queue
-from rubric_store import migrations
+from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.operations.benches import Bench
 
 
@@ -22,14 +21,14 @@ from tests.judge_server.operations.benches import Bench
     ]
 )
 async def bench(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
     """A bench at work, over an empty database."""
     queue, database = request.param.split("-")
-    url = f"sqlite+aiosqlite:///{tmp_path / 'operations.db'}"
     if database == "postgresql":
-        url = request.getfixturevalue("postgres_url")
-    await asyncio.to_thread(migrations.upgrade, url)
+        url = str(request.getfixturevalue("migrated_postgres_url"))
+    else:
+        url = new_sqlite(tmp_path / "operations.db")
     broker: str | None = None
     if queue == "celery":
         broker = request.getfixturevalue("redis_url")

@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.operations.passes import VALID_S, Passes
+from judge_server.access.known import AWAY_S
+from judge_server.errors import NotReady
+from judge_server.operations.passes import VALID_S, Passes, PassIdentities
+from tests.judge_server.access.keyed import Ring
+from trainer_client.wire.tenants import Limits
 
 
 class Clock:
@@ -51,3 +55,36 @@ def test_what_was_altered_is_no_pass(alter: object) -> None:
 
 def test_another_deployments_pass_is_none() -> None:
     assert Passes(b"secret", Clock()).project_of(Passes(b"other", Clock()).sign("b")) is None
+
+
+# Whom they are for
+
+
+async def test_what_is_no_pass_is_for_nobody_and_costs_no_look_at_the_store() -> None:
+    ring = Ring(broken=True)
+    assert await PassIdentities(Passes(b"secret"), ring)("adj_0123456789abcdef_secret") is None
+
+
+async def test_while_the_store_is_away_a_project_seen_lately_goes_on_as_it_was_and_any_other_is_told_to_wait() -> None:
+    ring = Ring()
+    ring.add("score", project_id="b", limits=Limits(weight=3.0))
+    passes = Passes(b"secret")
+    identities = PassIdentities(passes, ring, ring.clock)
+    seen = await identities(passes.sign("b"))
+    assert seen is not None
+    assert (seen.project_id, seen.limits.weight) == ("b", 3.0)
+    ring.broken = True
+    ring.seconds = AWAY_S - 1
+    assert await identities(passes.sign("b")) == seen
+    with pytest.raises(NotReady, match="store does not answer"):
+        await identities(passes.sign("c"))
+    ring.seconds = AWAY_S
+    with pytest.raises(NotReady, match="store does not answer"):
+        await identities(passes.sign("b"))
+
+
+async def test_a_pass_for_a_project_that_there_is_not_is_for_nobody() -> None:
+    ring = Ring()
+    ring.add("score", project_id="b")
+    passes = Passes(b"secret")
+    assert await PassIdentities(passes, ring)(passes.sign("c")) is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from judge_server.operations.feeder import WINDOW, Feeder
-from judge_server.operations.runner import ChunkRunner
+from judge_server.operations.runner import STORE_PAUSE_S, ChunkRunner
 from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -121,6 +121,18 @@ async def test_work_goes_on_while_leases_cannot_be_renewed_and_stops_when_the_ch
     assert kind.stopped
 
 
+async def test_a_renewal_that_failed_is_tried_again_long_before_the_next_is_due() -> None:
+    store, kind = Store(renew=[ConnectionError("away"), True, False]), Kind()
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await asyncio.sleep(0)
+
+    await ChunkRunner(store, {"score": kind}, lease_s=60.0, sleep=sleep).run(REF)  # type: ignore[arg-type,dict-item]
+    assert slept == [20.0, STORE_PAUSE_S, 20.0]
+
+
 async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
     store, kind = Store(), Kind()
     running = asyncio.create_task(runner(store, kind).run(REF))
@@ -131,15 +143,17 @@ async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
     assert (store.calls, kind.stopped) == (["claim", "give_back"], True)
 
 
-async def test_a_kind_that_a_worker_does_not_know_is_given_up_with_a_reason() -> None:
-    said: list[str] = []
+async def test_a_kind_that_an_older_worker_does_not_know_is_left_to_a_newer_one() -> None:
+    said: list[tuple[str | None, float, bool]] = []
 
-    class Giving(Store):
-        async def give_up(self, work: ChunkWork, problem: str, now: datetime) -> None:
-            said.append(problem)
+    class Waiting(Store):
+        async def give_back(  # type: ignore[override]
+            self, work: ChunkWork, problem: str | None, now: datetime, *, after_s: float, counts: bool, **_: object
+        ) -> None:
+            said.append((problem, after_s, counts))
 
-    await ChunkRunner(Giving(), {}).run(REF)  # type: ignore[arg-type]
-    assert said == ["this worker cannot run score; it runs "]
+    await ChunkRunner(Waiting(), {}, away_pause_s=7.0).run(REF)  # type: ignore[arg-type]
+    assert said == [("this worker cannot run score; the chunk waits for one of a newer version", 7.0, False)]
 
 
 def feeder(store: Store, queue: Queue, *, rounds: int = 1) -> Feeder:

@@ -86,6 +86,11 @@ class Faulty(ScriptedEngine):
         return await super().count_tokens(batch)
 
 
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """The levels and words of what pools logged; others of this process may log at the same time."""
+    return [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "adjudge" and " the pool" in r.msg]
+
+
 class Trial:
     """A pool of faulty engines by name, and those made later when one was away."""
 

@@ -9,7 +9,7 @@ import pytest
 from judge_server.engines import EnginePool, ScriptedEngine, engine_from_url
 from judge_server.errors import EngineStartError
 from tests.judge_server.engines import asked, failures, replies
-from tests.judge_server.pools.faulty import QUESTIONS, Faulty, Trial, watched
+from tests.judge_server.pools.faulty import QUESTIONS, Faulty, Trial, said, watched
 
 __all__ = ["watched"]
 
@@ -64,7 +64,7 @@ async def test_its_identity_is_that_of_each_and_it_takes_what_they_take_together
 
 
 async def test_one_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "adjudge")
     made = Trial(every_s=0.002)
     made["b"].starts = False
     identity = await made.pool.start()
@@ -72,7 +72,7 @@ async def test_one_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pyt
     assert made.states == {"a": "closed", "b": "gone", "c": "closed"}
     await made.until("b", "closed")
     assert len(made.made["b"]) == 2
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+    assert said(caplog) == [
         ("WARNING", "b is out of the pool: it is not there"),
         ("INFO", "b is in the pool again"),
     ]
@@ -171,7 +171,7 @@ async def test_one_that_comes_back_as_another_judge_stays_out_and_the_log_says_s
     watched["a"].well = False
     await watched.made_anew("a", 3)
     assert watched.states["a"] == "gone"
-    assert [record.getMessage() for record in caplog.records] == [
+    assert [message for _, message in said(caplog)] == [
         "a is out of the pool: it says that it is not ready",
         "a stays out of the pool: it came back as another judge: its model is 'another', not 'scripted'",
     ]

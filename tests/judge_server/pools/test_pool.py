@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.pools import Member, MemberGone, Pool, ranked
+from tests.judge_server.pools.faulty import said
 from tests.judge_server.pools.test_breaker import Clock
 
 NAMES = ("a", "b", "c", "d")
@@ -112,7 +113,7 @@ def test_one_that_fails_is_left_alone_for_a_pause_and_then_gets_one_trial(caplog
     clock = Clock()
     made = pool("a", "b", clock=clock, failures=2, pause_s=5.0)  # type: ignore[arg-type]
     mine = next(key(n) for n in range(50) if ranked(key(n), ["a", "b"])[0] == "a")
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "adjudge")
 
     def chosen() -> Member[Patient]:
         found = made.choose(mine)
@@ -131,8 +132,8 @@ def test_one_that_fails_is_left_alone_for_a_pause_and_then_gets_one_trial(caplog
     assert chosen().name == "a"
     member(made, "a").succeeded()
     assert [chosen().name for _ in range(3)] == ["a"] * 3
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert "HTTP 500" in caplog.text
+    assert [level for level, _ in said(caplog)] == ["WARNING", "INFO"]
+    assert "HTTP 500" in said(caplog)[0][1]
 
 
 def test_none_is_chosen_where_all_are_left_alone() -> None:
@@ -165,7 +166,7 @@ async def until_state(of: Member[Patient], state: str) -> None:
 async def test_one_that_misses_its_checks_is_gone_until_it_is_well_again(
     watched: Pool[Patient], caplog: pytest.LogCaptureFixture, ill: str
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "adjudge")
     a = member(watched, "a")
     setattr(a.of, ill, ill != "well")
     await asyncio.wait_for(a.gone.wait(), 10)
@@ -174,8 +175,9 @@ async def test_one_that_misses_its_checks_is_gone_until_it_is_well_again(
     setattr(a.of, ill, ill == "well")
     await until_state(a, "closed")
     assert any(watched.choose(key(n)) is a for n in range(50))
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert caplog.records[0].getMessage().startswith("a is out of the pool: ")
+    (down, why), (up, _) = said(caplog)
+    assert (down, up) == ("WARNING", "INFO")
+    assert why.startswith("a is out of the pool: ")
 
 
 async def test_misses_that_are_not_in_a_row_change_nothing() -> None:

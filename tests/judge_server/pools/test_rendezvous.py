@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.pools import ranked
+from judge_server.pools import key_of, ranked
 
 NAMES = st.lists(st.text(min_size=1, max_size=12), min_size=2, max_size=8, unique=True)
 KEYS = [n.to_bytes(4, "big") for n in range(60)]
@@ -56,3 +56,10 @@ def test_key_and_name_are_told_apart() -> None:
     """A key that ends as a name begins is another key."""
     names = [f"{n}" for n in range(12)]
     assert ranked(b"k", [f"x{name}" for name in names]) != [f"x{name}" for name in ranked(b"kx", names)]
+
+
+@given(text=st.text(st.characters(exclude_categories=[])), other=st.text())
+def test_a_text_has_one_key_and_others_have_others_even_with_half_characters(text: str, other: str) -> None:
+    assert key_of(text) == key_of(text + "")
+    assert len(key_of(text)) == 16
+    assert (key_of(text) == key_of(other)) == (text == other)

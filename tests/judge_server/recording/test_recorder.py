@@ -107,7 +107,10 @@ async def test_what_is_recorded_is_written_in_order(ledger: Fake, tmp_path: Path
     assert ledger.written == ids
 
 
-async def test_a_graceful_stop_writes_what_was_just_recorded(ledger: Fake, tmp_path: Path, judged: Any) -> None:
+async def test_a_graceful_stop_writes_what_was_just_recorded(
+    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_LAST_WRITES_S", 60.0)
     with recording(ledger, tmp_path) as running:
         running.record(await judged("req_1"))
     assert ledger.written == ["req_1"]

@@ -63,7 +63,7 @@ async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncItera
 @asynccontextmanager
 async def api_of(*served: Served, token: str | None = TOKEN) -> AsyncIterator[Judge]:
     """The judge of an api in front of these, started."""
-    desk = RemoteDesk([JudgeLink(one.url, token) for one in served], every_s=0.05, patience_s=0.5)
+    desk = RemoteDesk([JudgeLink(one.url, token) for one in served], every_s=0.05, patience_s=5.0)
     made = Judge(desk, MemoryCache(), FENCE)
     try:
         await made.start()

@@ -1,5 +1,8 @@
 """What crosses between an api and a judge means the same on both sides."""
 
+import json
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -8,7 +11,8 @@ from judge_server.judging.questions import Question
 from judge_server.judging.ways import Way
 from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import CallFailed, Finding, Reply
-from judge_server.remote.messages import Account, Asking, Line
+from judge_server.remote.messages import PROTOCOL, Account, Asking, Introduction, Line
+from tests.judge_server.remote.golden_messages import COMMAND, GOLDEN, as_text, spoken
 from tests.judge_server.support import CRITERIA, group, judge, plan
 from trainer_client.wire import Criterion
 
@@ -103,6 +107,37 @@ async def test_what_was_sent_means_the_same_when_it_is_read_as_a_verdict() -> No
     assert arrived.asked[0].question.read(reply) == one.asked[0].question.read(reply)
 
 
-def test_unknown_fields_are_refused() -> None:
+async def test_what_a_newer_end_of_the_same_protocol_says_beside_is_passed_over() -> None:
+    made = await judge()
+    asking = sent([plan(made.setup(Way("binary")), group("Yes."), "Yes.", RUBRIC)])
+    line = Line(outcomes={"00": Finding(1.0)}, account=Account(calls=1))
+    said = Introduction(protocol=PROTOCOL, version="9", identity=made.identity, ready=True)
+    for message in (asking, line, said):
+        assert type(message).model_validate_json(with_more(message.model_dump_json())) == message
+
+
+def with_more(text: str) -> str:
+    """A message in which every object has a field that nobody knows."""
+
+    def more(value: Any) -> Any:
+        if isinstance(value, list):
+            return [more(each) for each in value]
+        if not isinstance(value, dict) or set(value) == {"00"}:
+            return {key: more(each) for key, each in value.items()} if isinstance(value, dict) else value
+        return {**{key: more(each) for key, each in value.items()}, "said_by_a_newer_end": {"a": 1}}
+
+    return json.dumps(more(json.loads(text)))
+
+
+def test_what_an_older_end_leaves_out_has_a_default_and_what_is_needed_is_refused_without() -> None:
+    assert Line.model_validate_json("{}") == Line()
     with pytest.raises(ValidationError):
-        Line.model_validate_json('{"outcome": {}}')
+        Asking.model_validate_json('{"protocol": 1, "questions": [], "plans": []}')
+
+
+def test_what_the_messages_hold_changes_with_the_protocol_or_by_fields_that_may_be_passed_over() -> None:
+    assert as_text(spoken()) == GOLDEN.read_text(), (
+        "what an api and a judge say to each other has changed. A new field that has a default, and that an older end "
+        "does right to pass over, may stand under the same PROTOCOL, unless it is one of an identity; anything else "
+        f"makes PROTOCOL grow. Then run `{COMMAND}`"
+    )

@@ -7,13 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import EngineGone, EngineStartError, Overloaded
+from judge_server.judging.judge import Judge
 from judge_server.judging.ways import Way
 from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding, Reply
-from tests.judge_server.remote.judges import api_of, judges
-from tests.judge_server.support import CRITERIA, Gated, Recording, criteria, group, judge, plan, plans, soon
+from judge_server.remote.desk import RemoteDesk
+from judge_server.remote.link import JudgeGone, JudgeLink, OtherProtocol, identity_digest
+from judge_server.remote.messages import Asking
+from tests.judge_server.remote.judges import TOKEN, api_of, judges
+from tests.judge_server.support import CRITERIA, FENCE, Gated, Recording, criteria, group, judge, plan, plans, soon
 from trainer_client.wire import Criterion
 
 RUBRIC = [Criterion.model_validate(criterion) for criterion in CRITERIA]
@@ -217,7 +222,9 @@ async def test_with_every_judge_gone_calls_fail_and_say_so_and_succeed_when_one_
 async def test_a_judge_of_another_model_is_left_out() -> None:
     engine = Noting()
     async with judges(engine, other_model()) as served, api_of(*served) as api:
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(20):
+            while "gone" not in [member.state for member in api.desk.members()]:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
         models = {one.identity.model for one in (served[0].judge, served[1].judge)}
         assert models == {api.identity.model, *models}
         assert [member.state for member in api.desk.members()].count("gone") == 1
@@ -230,6 +237,43 @@ async def test_an_api_with_the_wrong_token_does_not_start_and_says_what_to_set()
         with pytest.raises(EngineStartError, match="ADJUDGE_JUDGE_TOKEN"):
             async with api_of(*served, token="a guess"):
                 pass
+
+
+async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits_for_those_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", 2)
+    async with judges(None, None) as served:
+        desk = RemoteDesk([JudgeLink(one.url, TOKEN) for one in served], every_s=0.05, patience_s=0.5)
+        api = Judge(desk, MemoryCache(), FENCE)
+        assert desk.problem == ""
+        starting = asyncio.create_task(api.start())
+        async with asyncio.timeout(10):
+            while not desk.problem:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        assert desk.problem == "every judge speaks protocol 2 and this api 1; it waits for judges of its own version"
+        assert not starting.done()
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", 1)
+        await asyncio.wait_for(starting, 10)
+        assert desk.problem == ""
+        assert not failures(await api.outcomes(plans(api, "Yes.", of=AB), await soon()))
+        await api.close()
+
+
+async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Noting()
+    async with judges(engine, None) as served, api_of(*served) as api:
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", 2)
+        link = JudgeLink(served[0].url, TOKEN)
+        with pytest.raises(OtherProtocol, match="speaks protocol 2 and this api 1"):
+            await link.introduction()
+        asking = Asking.of([], Caller("r"), identity_digest(api.identity), 5.0)
+        with pytest.raises(JudgeGone, match="this judge speaks protocol 2, and not 1"):
+            [line async for line in link.ask(asking)]
+        await link.close()
+    assert not engine.asked.asked
 
 
 async def test_a_failed_call_stays_a_failure_on_its_way_through_an_api() -> None:

@@ -27,6 +27,19 @@ CREATE TABLE audit (
     "after" TEXT,
     CONSTRAINT pk_audit PRIMARY KEY (project_id, entry)
 )
+CREATE TABLE idempotency_keys (
+    project_id VARCHAR(200) NOT NULL,
+    key_digest BLOB NOT NULL,
+    asked BLOB NOT NULL,
+    first_at DATETIME NOT NULL,
+    held_until DATETIME NOT NULL,
+    expires_at DATETIME NOT NULL,
+    status INTEGER,
+    location TEXT,
+    body BLOB,
+    CONSTRAINT pk_idempotency_keys PRIMARY KEY (project_id, key_digest)
+)
+CREATE INDEX ix_idempotency_keys_expires_at ON idempotency_keys (expires_at)
 CREATE TABLE ledger_rejudgements (
     project_id VARCHAR(200) NOT NULL,
     digest BLOB NOT NULL,
@@ -316,4 +329,9 @@ CREATE TABLE rubrics (
     name VARCHAR(200) NOT NULL,
     latest_version INTEGER NOT NULL, current_version INTEGER DEFAULT '0' NOT NULL,
     CONSTRAINT pk_rubrics PRIMARY KEY (project_id, name)
+)
+CREATE TABLE schema_generation (
+    revision VARCHAR(32) NOT NULL,
+    works_from VARCHAR(32) NOT NULL,
+    CONSTRAINT pk_schema_generation PRIMARY KEY (revision)
 )

@@ -53,6 +53,16 @@ class Broker:
         command = [str(get_binary_path()), "--port", str(self._port), *nothing]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
+    def hang(self) -> None:
+        """Stop it where it is: connections stay open, new ones are taken, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """Kill it."""
         if self._process is not None:
@@ -90,6 +100,18 @@ class Door:
                 with suppress(OSError):
                     self.send_response(answer.status_code)
                     self.send_header("Content-Type", answer.headers["Content-Type"])
+                    self.send_header("Content-Length", str(len(answer.content)))
+                    self.end_headers()
+                    self.wfile.write(answer.content)
+
+            def do_GET(self) -> None:
+                try:
+                    answer = httpx2.get(f"http://127.0.0.1:{door.port}{self.path}", timeout=5.0)
+                except httpx2.HTTPError:
+                    self.close_connection = True
+                    return
+                with suppress(OSError):
+                    self.send_response(answer.status_code)
                     self.send_header("Content-Length", str(len(answer.content)))
                     self.end_headers()
                     self.wfile.write(answer.content)
@@ -140,9 +162,13 @@ class Cluster:
         self._api.__exit__(None, None, None)
         self.service = None
 
-    def start_worker(self, concurrency: int = 2) -> "subprocess.Popen[bytes]":
-        """Start one more worker."""
-        command = [sys.executable, "-m", "adjudge_services.cli", "worker", "--concurrency", str(concurrency)]
+    def start_worker(
+        self, concurrency: int = 2, *, port: int | None = None, first: str = ""
+    ) -> "subprocess.Popen[bytes]":
+        """Start one more worker, whose probes are at `port`; it runs the code `first` before anything else."""
+        code = f"{first}\nfrom adjudge_services.cli.main import app\napp()"
+        command = [sys.executable, "-c", code, "worker", "--concurrency", str(concurrency)]
+        command += [] if port is None else ["--port", str(port)]
         environment = os.environ | {"ADJUDGE_URL": self._door_url}
         self.workers.append(subprocess.Popen(command, env=environment))
         return self.workers[-1]

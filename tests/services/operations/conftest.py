@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from rubric_store import migrations
+from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.ports import unused_port
 from tests.services.operations.cluster import Broker, Cluster, Door
 from tests.services.operations.in_process import Start, started
@@ -16,14 +17,13 @@ MakeCluster = Callable[..., Cluster]
 
 
 @pytest.fixture
-def cluster(postgres_url: str, data_dir: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeCluster]:
+def cluster(migrated_postgres_url: str, data_dir: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeCluster]:
     """Makes a cluster whose broker runs; a worker that dies is found after a second and a half."""
-    migrations.upgrade(postgres_url)
     with ExitStack() as closing:
 
         def make(delay_s: float = 0.05) -> Cluster:
             broker = Broker()
-            monkeypatch.setenv("ADJUDGE_DATABASE_URL", postgres_url)
+            monkeypatch.setenv("ADJUDGE_DATABASE_URL", migrated_postgres_url)
             monkeypatch.setenv("ADJUDGE_QUEUE_URL", broker.url)
             monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")
             broker.start()
@@ -36,8 +36,9 @@ def cluster(postgres_url: str, data_dir: object, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Start]:
+async def start(data_dir: Path, new_sqlite: NewSQLite) -> AsyncIterator[Start]:
     """Starts a service inside this process; a client of it."""
+    new_sqlite(data_dir / "adjudge.db")
     async with AsyncExitStack() as closing:
         yield partial(started, closing)
 

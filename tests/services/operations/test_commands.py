@@ -36,6 +36,7 @@ def operations(*arguments: str) -> Result:
     return RUN.invoke(app, ["operations", *arguments])
 
 
+@pytest.mark.processes
 def test_a_file_is_submitted_watched_listed_and_its_results_written(url: str, file: Path, tmp_path: Path) -> None:
     submitted = operations("submit", "score", str(file), "--options", OPTIONS, "--run", "nightly", "--watch")
     assert submitted.exit_code == 0, submitted.output
@@ -54,6 +55,7 @@ def test_a_file_is_submitted_watched_listed_and_its_results_written(url: str, fi
     assert operations("cancel", id_).stderr == operations("retry", id_).stderr == operations("watch", id_).stderr
 
 
+@pytest.mark.processes
 def test_an_operation_that_failed_is_told_by_the_exit_status(url: str, tmp_path: Path) -> None:
     inputs = tmp_path / "inputs.jsonl"
     inputs.write_text(json.dumps({"question": "Is 7 prime?", "ground_truth": "yes"}) + "\n")
@@ -63,6 +65,7 @@ def test_an_operation_that_failed_is_told_by_the_exit_status(url: str, tmp_path:
     assert "ADJUDGE_WRITER_URL" in submitted.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -96,6 +99,7 @@ def test_a_worker_needs_a_queue_that_others_see() -> None:
     assert "set ADJUDGE_QUEUE_URL to redis://" in " ".join(result.stderr.split())
 
 
+@pytest.mark.processes
 def test_commands_start_without_celery() -> None:
     code = "import sys, adjudge_services.cli.main; sys.exit('celery' in sys.modules or 'kombu' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,6 +1,8 @@
 """Evaluating a judge, writing rubrics and validating them as operations of a service."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,17 +10,20 @@ from adjudge_services import operations
 from adjudge_services.settings import Settings
 from judge_server.engines import engine_from_url
 from judge_server.engines.scripted import ScriptedEngine
+from judge_server.generation.generator import Made
 from judge_server.generation.registry import GENERATORS
+from judge_server.generation.writer import Writer
 from judge_server.operations.kinds import GenerateKind
 from judge_server.operations.kinds.writing import WriterSource
 from judge_server.ports import Batch, Call, Reply
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
-from tests.judge_server.generation.toy import ToyGenerator, good, questions
+from tests.judge_server.generation.toy import ToyGenerator, ToyRow, good, questions
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.operations.in_process import Start, end_of, results_of
 from tests.services.writing_model import writing_model
 from trainer_client import AsyncClient, InvalidRequest
+from trainer_client.wire import RubricContent
 from trainer_client.wire.operation_rows import ChunkRef, ChunkWork
 
 
@@ -119,6 +124,65 @@ async def test_a_chunk_that_is_worked_on_twice_publishes_once(start: Start, monk
         other["digest"],
         other["criteria"],
     )
-    assert (first.counts["added"], again.counts["added"]) == (1, 0)
+    assert (first.counts["added"], again.counts["added"]) == (1, 1)
     assert str(one["reference"]).endswith("@1")
     await store.close()
+
+
+class Revising(ToyGenerator):
+    """Adds criteria to the rubric `shared`, as a new version."""
+
+    revises = True
+
+    def name_of(self, row: ToyRow) -> str | None:
+        return "shared"
+
+    async def make(self, row: ToyRow, writer: Writer) -> Made:
+        assert self.find is not None
+        parent = await self.find("shared")
+        made = await super().make(row, writer)
+        known = parent.criteria if parent is not None else ()
+        new = [one.model_copy(update={"id": f"c{len(known) + n}"}) for n, one in enumerate(made.content.criteria)]
+        return replace(made, content=RubricContent(criteria=(*known, *new)))
+
+
+class Killed(BaseException):
+    """What no `except` of ours takes."""
+
+
+class KilledAfterPublishing(RubricStore):
+    """A store whose user dies each time that it has published something, before it can do anything about it."""
+
+    async def publish(self, *given: Any, **named: Any) -> Any:
+        await super().publish(*given, **named)
+        raise Killed
+
+
+async def test_a_worker_killed_between_publishing_and_its_result_leaves_one_version_of_a_revised_rubric(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GENERATORS, "toy", Revising)
+    await start()  # makes the database
+    store, killing = RubricStore(Settings().store_url), KilledAfterPublishing(Settings().store_url)
+    works = [
+        ChunkWork(ChunkRef(PROJECT_ID, "op-1", n), "generate_rubrics", {"generator": "toy"}, body, 1, 1, "w")
+        for n, body in enumerate([{"index": n, "input": one} for n, one in enumerate(questions(2))])
+    ]
+    with writing_model() as model:
+        writers = WriterSource(lambda: engine_from_url(model.url))
+        with pytest.raises(BaseExceptionGroup):
+            await GenerateKind(writers, killing).run(works[0])
+        other = await GenerateKind(writers, store).run(works[1])
+        asked = list(model.questions)
+        again = await GenerateKind(writers, store).run(works[0]._replace(attempt=2))
+        await writers.close()
+    assert model.questions == asked
+    history = await store.history(PROJECT_ID, "shared")
+    assert history is not None
+    assert [version.version for version in history.versions] == [2, 1]
+    (result,), (second,) = again.results, other.results
+    assert (result["reference"], second["reference"]) == ("shared@1", "shared@2")
+    assert (again.counts["added"], len(result["criteria"]), len(second["criteria"])) == (1, 3, 6)  # type: ignore[arg-type]
+    assert result.keys() == second.keys() - {"key"}
+    for one in (store, killing):
+        await one.close()

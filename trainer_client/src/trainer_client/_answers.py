@@ -98,6 +98,12 @@ def typed_errors(base_url: str) -> Iterator[None]:
         yield
     except httpx2.RequestError as error:
         raise _error_for_transport(error, base_url) from error
+    except AttributeError as error:
+        if "getpeername" not in str(error):
+            raise
+        # of a connection reset as it is made, httpx2 asks uvloop for a socket that is gone
+        message = f"the connection to {base_url} broke as it was made; check that it is still up"
+        raise ConnectionFailed(message, retryable=True) from error
 
 
 def _error_for_transport(error: httpx2.RequestError, base_url: str) -> AdjudgeError:

@@ -1,13 +1,12 @@
 """Makes the requests of `/v1/operations`, and reads the events of one. Sends none itself."""
 
 import re
-import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from trainer_client._requests import ANSWER_MARGIN_S, Call, as_json, invalid
+from trainer_client._requests import ANSWER_MARGIN_S, Call, as_json, fresh_key, invalid
 from trainer_client.errors import InvalidRequest, ServerError
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
 from trainer_client.wire.operations import (
@@ -45,9 +44,8 @@ def submit_call(request: OperationLike, run: str | None, idempotency_key: str | 
     changes: dict[str, Any] = {"kind": read.kind}
     if run is not None and "run" in type(read).model_fields and getattr(read, "run", None) is None:
         changes["run"] = run
-    key = idempotency_key or secrets.token_hex(16)
-    body = as_json(read.model_copy(update=changes))
-    return Call("POST", _PATH, Operation, body, conditions={"Idempotency-Key": key})
+    key = {"Idempotency-Key": idempotency_key} if idempotency_key else fresh_key()
+    return Call("POST", _PATH, Operation, as_json(read.model_copy(update=changes)), conditions=key)
 
 
 def list_call() -> Call[OperationList]:
@@ -56,8 +54,13 @@ def list_call() -> Call[OperationList]:
 
 
 def operation_call(operation_id: str, method: str = "GET", part: str = "") -> Call[Operation]:
-    """Make a request about one operation; raises `InvalidRequest` for what cannot be an id."""
-    return Call(method, _path(operation_id) + part, Operation)
+    """Make a request about one operation, a POST under a key of its own.
+
+    Raises:
+        InvalidRequest: that cannot be an operation's id.
+    """
+    conditions = fresh_key() if method == "POST" else {}
+    return Call(method, _path(operation_id) + part, Operation, conditions=conditions)
 
 
 def results_call(operation_id: str, after: int) -> Call[ResultPage]:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -96,6 +97,11 @@ def client_options(
     return {"base_url": url, "headers": agent | given, "limits": limits}
 
 
+def fresh_key() -> dict[str, str]:
+    """The header by which a request that is sent again is known to be the same one."""
+    return {"Idempotency-Key": secrets.token_hex(16)}
+
+
 def send_options(call: Call[AnswerT], timeout_s: float) -> dict[str, Any]:
     """Give the keyword arguments that a call is sent with by a client of this timeout."""
     patience = max(timeout_s, call.at_least_s)
@@ -121,6 +127,7 @@ def rewards_call(
     on_failure: FailurePolicy,
     deadline_s: float,
     step: int | None,
+    idempotency_key: str | None = None,
 ) -> Call[RewardAnswer]:
     """Make `POST /v1/rewards` for the client's method of this name.
 
@@ -131,7 +138,8 @@ def rewards_call(
     given = {"groups": groups, "rubric": rubric, "on_failure": on_failure, "deadline_s": deadline_s, "step": step}
     chosen = sort_options(method, options, {"reward": RewardOptions, "judging": JudgingOptions}, given)
     reward = {"mode": mode, **chosen.pop("reward", {})}
-    return _judging_call("/v1/rewards", RewardRequest, RewardAnswer, {"run": run, "reward": reward, **chosen, **given})
+    fields = {"run": run, "reward": reward, **chosen, **given}
+    return _judging_call("/v1/rewards", RewardRequest, RewardAnswer, fields, idempotency_key)
 
 
 def verdicts_call(
@@ -142,6 +150,7 @@ def verdicts_call(
     *,
     deadline_s: float,
     step: int | None,
+    idempotency_key: str | None = None,
 ) -> Call[VerdictAnswer]:
     """Make `POST /v1/verdicts`.
 
@@ -151,7 +160,8 @@ def verdicts_call(
     """
     given = {"groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
     chosen = sort_options("verdicts", options, {"judging": JudgingOptions}, given)
-    return _judging_call("/v1/verdicts", VerdictRequest, VerdictAnswer, {"run": run, **chosen, **given})
+    fields = {"run": run, **chosen, **given}
+    return _judging_call("/v1/verdicts", VerdictRequest, VerdictAnswer, fields, idempotency_key)
 
 
 def compare_call(
@@ -180,12 +190,15 @@ def _judging_call(
     message: type[RewardRequest] | type[VerdictRequest] | type[ComparisonRequest],
     answer: type[AnswerT],
     fields: Mapping[str, Any],
+    idempotency_key: str | None = None,
 ) -> Call[AnswerT]:
     try:
         request = message.model_validate(fields)
     except ValidationError as error:
         raise invalid(error) from error
-    return Call("POST", path, answer, as_json(request), at_least_s=request.deadline_s + ANSWER_MARGIN_S)
+    key = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+    patience = request.deadline_s + ANSWER_MARGIN_S
+    return Call("POST", path, answer, as_json(request), at_least_s=patience, conditions=key)
 
 
 def as_json(request: BaseModel) -> bytes:

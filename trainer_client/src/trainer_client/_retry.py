@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from trainer_client.errors import AdjudgeError
 
 FIRST_WAIT_S = 0.5
+LONGEST_BACKOFF_S = 5.0
+"""So that who could not get through for a minute is back soon after the service is."""
+
 LONGEST_WAIT_S = 30.0
 
 
@@ -48,13 +51,13 @@ class Tries:
     def wait_after(self, error: AdjudgeError) -> float | None:
         """Give the seconds to wait before the next try, or None where the error stands.
 
-        Exponential backoff with full jitter: uniform in [0, FIRST_WAIT_S * 2**n), on top of what the service
-        asked for by Retry-After, so that clients turned away together do not come back together. Never more
-        than LONGEST_WAIT_S.
+        Exponential backoff with full jitter: uniform in [0, FIRST_WAIT_S * 2**n), up to LONGEST_BACKOFF_S, on top
+        of what the service asked for by Retry-After, so that clients turned away together do not come back
+        together. Never more than LONGEST_WAIT_S.
         """
         if not error.retryable or self._failed >= self._policy.retries:
             return None
-        backoff = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**self._failed) * self._policy.random()
+        backoff = min(LONGEST_BACKOFF_S, FIRST_WAIT_S * 2.0**self._failed) * self._policy.random()
         wait = min(LONGEST_WAIT_S, (error.retry_after_s or 0.0) + backoff)
         self._failed += 1
         elapsed = self._policy.clock() - self._began

@@ -7,7 +7,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trainer_client._answers import AnswerT
 from trainer_client._criteria import CriterionLike
-from trainer_client._requests import Call, as_json, invalid
+from trainer_client._requests import Call, as_json, fresh_key, invalid
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     AliasMove,
@@ -41,7 +41,7 @@ def publish_call(
     lineage: Lineage | Mapping[str, Any] | None,
     parent: int | None,
 ) -> Call[RubricVersion]:
-    """Make `POST /v1/rubrics/{name}/versions`.
+    """Make `POST /v1/rubrics/{name}/versions`, under a key of its own, so that it may be sent again.
 
     Raises:
         InvalidRequest: the name is no rubric name, or what is to be published breaks the wire contract.
@@ -49,7 +49,7 @@ def publish_call(
     beside = {"metadata": metadata, "tags": tags or None, "lineage": lineage, "parent": parent}
     given = {"criteria": criteria} | {field: value for field, value in beside.items() if value is not None}
     path = f"{_path(name, _NEW_NAME)}/versions"
-    return _call("POST", path, RubricVersion, RubricPublication, given)
+    return _call("POST", path, RubricVersion, RubricPublication, given, fresh_key())
 
 
 def rubric_call(reference: str) -> Call[RubricVersion]:

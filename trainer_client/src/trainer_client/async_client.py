@@ -41,6 +41,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         on_failure: FailurePolicy = "null",
         deadline_s: float = 60.0,
         step: int | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> RewardAnswer:
         """Judge groups of responses by a rubric and reward them; see `Client.rewards`."""
@@ -55,6 +56,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
                 on_failure=on_failure,
                 deadline_s=deadline_s,
                 step=step,
+                idempotency_key=idempotency_key,
             )
         )
 
@@ -67,6 +69,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         on_failure: FailurePolicy = "null",
         deadline_s: float = 60.0,
         step: int | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> AsyncRewardStream:
         """Reward groups and give each as soon as it is done; see `Client.stream_rewards`."""
@@ -80,6 +83,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
             on_failure=on_failure,
             deadline_s=deadline_s,
             step=step,
+            idempotency_key=idempotency_key,
         )
         lines = RewardLines(self.base_url)
         return AsyncRewardStream(self._groups(call.streamed(NDJSON), lines), lines)
@@ -91,10 +95,20 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         *,
         deadline_s: float = 60.0,
         step: int | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[JudgingKeywords],
     ) -> VerdictAnswer:
         """Judge groups of responses without making a reward; see `Client.verdicts`."""
-        return await self._send(verdicts_call(self.run, groups, rubric, options, deadline_s=deadline_s, step=step))
+        call = verdicts_call(
+            self.run,
+            groups,
+            rubric,
+            options,
+            deadline_s=deadline_s,
+            step=step,
+            idempotency_key=idempotency_key,
+        )
+        return await self._send(call)
 
     async def compare(
         self,

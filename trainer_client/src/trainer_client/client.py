@@ -57,6 +57,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         on_failure: FailurePolicy = "null",
         deadline_s: float = 60.0,
         step: int | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> RewardAnswer:
         """Judge groups of responses by a rubric and reward them.
@@ -73,6 +74,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             on_failure: what a response is worth on which the judge failed: `null`, `error`, `zero` or `skip`.
             deadline_s: seconds that the service has; what is not judged by then comes back failed.
             step: the training step, for the record.
+            idempotency_key: requests with the same key are one, and recorded once; a key that came with another
+                request is refused. None is sent unless given.
 
         Options, of which only those given are sent, for the service has its own defaults:
             protocol: how the judge is asked; the mode's own unless given.
@@ -121,6 +124,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
                 on_failure=on_failure,
                 deadline_s=deadline_s,
                 step=step,
+                idempotency_key=idempotency_key,
             )
         )
 
@@ -133,6 +137,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         on_failure: FailurePolicy = "null",
         deadline_s: float = 60.0,
         step: int | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> RewardStream:
         """Reward groups as `rewards` does, and give each as soon as it is done.
@@ -158,6 +163,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             on_failure=on_failure,
             deadline_s=deadline_s,
             step=step,
+            idempotency_key=idempotency_key,
         )
         lines = RewardLines(self.base_url)
         return RewardStream(self._groups(call.streamed(NDJSON), lines), lines)
@@ -169,6 +175,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         *,
         deadline_s: float = 60.0,
         step: int | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[JudgingKeywords],
     ) -> VerdictAnswer:
         """Judge groups of responses by a rubric, without making a reward; any rubric will do.
@@ -179,7 +186,16 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         Returns:
             Verdicts, groups and responses in the order given. A score is None where the judge failed.
         """
-        return self._send(verdicts_call(self.run, groups, rubric, options, deadline_s=deadline_s, step=step))
+        call = verdicts_call(
+            self.run,
+            groups,
+            rubric,
+            options,
+            deadline_s=deadline_s,
+            step=step,
+            idempotency_key=idempotency_key,
+        )
+        return self._send(call)
 
     def compare(
         self,

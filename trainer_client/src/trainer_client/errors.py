@@ -72,6 +72,10 @@ class UnknownRubric(NotFound):
     """There is no such rubric, or no such version of it."""
 
 
+class InProgress(AdjudgeError):
+    """The same request, under the same key, is still being worked on; the client waited as long as it may."""
+
+
 class Overloaded(AdjudgeError):
     """The service sheds load; the client waited and tried again as often as it may."""
 
@@ -108,6 +112,8 @@ FOR_PROBLEM: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:precondition-required": InvalidRequest,
     "urn:adjudge:method-not-allowed": InvalidRequest,
     "urn:adjudge:too-large": InvalidRequest,
+    "urn:adjudge:too-slow": ConnectionFailed,
+    "urn:adjudge:in-progress": InProgress,
     "urn:adjudge:unauthorized": Unauthorized,
     "urn:adjudge:forbidden": Forbidden,
     "urn:adjudge:unknown-rubric": UnknownRubric,

@@ -18,6 +18,7 @@ from judge_server.access.metrics import AccessMetrics
 from judge_server.access.usage import Usage
 from judge_server.errors import Forbidden, RateLimited, Unauthorized
 from judge_server.ports import KeyRing
+from judge_server.telemetry.redaction import reason
 
 log = logging.getLogger("adjudge")
 
@@ -120,7 +121,7 @@ class Gate:
         try:
             self.metrics.limits(await self._ring.projects())
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what keeps the counts
-            log.warning("the limits of projects cannot be read (%s: %s)", type(error).__name__, error)
+            log.warning("the limits of projects cannot be read (%s)", reason(error))
 
 
 def insist(identity: Identity, scope: str) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from judge_server.access.buckets import Bucket
 from judge_server.errors import NotReady, RateLimited
 from judge_server.ports import KeyRing
+from judge_server.telemetry.redaction import reason
 from trainer_client.wire.tenants import KnownKey
 
 log = logging.getLogger("adjudge")
@@ -72,9 +73,7 @@ class KnownKeys:
         except Exception as error:
             seen = self._keys.get(key_id)
             if seen is not None and self._clock() - seen.at < AWAY_S:
-                log.warning(
-                    "keys cannot be read (%s: %s); one that was seen lately goes on", type(error).__name__, error
-                )
+                log.warning("keys cannot be read (%s); one that was seen lately goes on", reason(error))
                 return seen.known
             raise NotReady("Keys cannot be checked now: the store does not answer.", retry_after_s=2) from error
         self._keys.pop(key_id, None)

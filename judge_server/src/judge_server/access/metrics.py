@@ -41,7 +41,6 @@ class AccessMetrics:
             ["project", "budget"],
             registry=registry,
         )
-
         self._limits = Gauge(
             "adjudge_project_limit",
             "What a project may use: weight, requests_per_minute, tokens_per_day, tokens_total; absent for no limit",

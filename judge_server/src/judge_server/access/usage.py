@@ -15,6 +15,7 @@ from judge_server.access.identity import Identity
 from judge_server.access.metrics import AccessMetrics
 from judge_server.errors import BudgetExhausted, NotReady
 from judge_server.ports import KeyRing
+from judge_server.telemetry.redaction import reason
 from trainer_client.wire.tenants import UsedTokens
 
 log = logging.getLogger("adjudge")
@@ -104,7 +105,7 @@ class Usage:
                     self._brought(project_id, day, requests, tokens)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what brings the next counts
             self._used_keys = keys | self._used_keys
-            log.warning("what projects used cannot be kept now (%s: %s)", type(error).__name__, error)
+            log.warning("what projects used cannot be kept now (%s)", reason(error))
 
     def _brought(self, project_id: str, day: date, requests: int, tokens: int) -> None:
         place = (project_id, day)
@@ -127,7 +128,7 @@ class Usage:
             if stored is None:
                 message = "What the project has used cannot be read now: the store does not answer."
                 raise NotReady(message, retry_after_s=2) from error
-            log.warning("what projects used cannot be read (%s: %s)", type(error).__name__, error)
+            log.warning("what projects used cannot be read (%s)", reason(error))
             return stored
         self._stored = {place: kept for place, kept in self._stored.items() if place[1] == today}
         self._stored[project_id, today] = (self._clock(), read)

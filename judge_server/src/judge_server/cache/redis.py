@@ -14,9 +14,12 @@ from dataclasses import astuple
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisAway
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisSlow
 
 from judge_server.ports import Finding
+from judge_server.telemetry.redaction import reason
 
 log = logging.getLogger("adjudge")
 
@@ -24,6 +27,8 @@ _PREFIX = b"adjudge:verdict:1:"
 _TIMEOUT_S = 1.0
 _LEFT_ALONE_S = 1.0
 _COMPRESSED_FROM = 512
+_AWAY = (RedisError, OSError, RuntimeError)
+"""What reading and writing may raise: uvloop has a RuntimeError for a connection that Redis has just dropped."""
 _COMPRESSED = b"z"
 """The first byte of a compressed value; JSON begins with a bracket."""
 
@@ -37,7 +42,11 @@ class RedisCache:
     def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600, clock: Callable[[], float] = time.monotonic) -> None:
         once_more = Retry(NoBackoff(), 1)  # a connection that a restarted server has dropped
         self._redis = Redis.from_url(
-            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S, retry=once_more, retry_on_error=[]
+            url,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            retry=once_more,
+            retry_on_error=[RuntimeError],
         )
         self._ttl_s = ttl_s
         self._clock = clock
@@ -49,9 +58,9 @@ class RedisCache:
             return {}
         try:
             values = await self._redis.mget([_PREFIX + digest for digest in digests])
-        except (RedisError, OSError) as error:
+        except _AWAY as error:
             self._leave_alone()
-            log.warning("the verdict cache cannot be read: %s", error)
+            log.warning("the verdict cache cannot be read: %s", _why(error))
             return {}
         return {d: _decoded(v) for d, v in zip(digests, values, strict=True) if isinstance(v, bytes)}
 
@@ -64,15 +73,15 @@ class RedisCache:
                 for digest, finding in findings.items():
                     pipeline.set(_PREFIX + digest, _encoded(finding), nx=True, ex=self._ttl_s)
                 await pipeline.execute()
-        except (RedisError, OSError) as error:
+        except _AWAY as error:
             self._leave_alone()
-            log.warning("%d verdicts were not cached: %s", len(findings), error)
+            log.warning("%d verdicts were not cached: %s", len(findings), _why(error))
 
     async def ready(self) -> bool:
         """Whether Redis answers a ping."""
         try:
             return bool(await self._redis.ping())
-        except (RedisError, OSError):
+        except _AWAY:
             return False
 
     async def close(self) -> None:
@@ -81,6 +90,11 @@ class RedisCache:
 
     def _leave_alone(self) -> None:
         self._alone_until = self._clock() + _LEFT_ALONE_S
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without what was being stored: an answer of Redis to a command repeats the command."""
+    return str(error) if isinstance(error, RedisAway | RedisSlow) else reason(error)
 
 
 def _encoded(finding: Finding) -> bytes:

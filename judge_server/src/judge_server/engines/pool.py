@@ -5,8 +5,8 @@ here: which outcomes are asked again of another member, and what a member's brea
 """
 
 import asyncio
-import hashlib
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from typing import Any
 
 from judge_server.engines.pool_member import KeptEngine, difference
 from judge_server.errors import EngineGone, EngineStartError
-from judge_server.pools import Breaker, Member, MemberGone, MemberView, Pool
+from judge_server.pools import Breaker, Member, MemberGone, MemberView, Pool, key_of
 from judge_server.ports import Batch, CallFailed, Engine, EngineIdentity, Reply
 
 log = logging.getLogger("adjudge")
@@ -25,6 +25,7 @@ START_PATIENCE_S = 30.0
 _ASKED_AGAIN = frozenset({"engine", "overloaded"})
 _ITS_OWN_FAULT = frozenset({"engine", "timeout"})
 _SILENT = CallFailed("engine", "the engine ended a batch without an answer to this call")
+_OURS = re.compile(r"HTTP \d{3}|no answer from \S+[^\s:]|the endpoint sent nothing for \S+ s")
 
 
 class EnginePool:
@@ -164,7 +165,7 @@ class EnginePool:
             if isinstance(last, Reply):
                 member.succeeded()
             elif last is not None and last.kind in _ITS_OWN_FAULT:
-                member.failed(last.detail)
+                member.failed(_loggable(last))
         for place in sorted(left):
             yield place, why
 
@@ -207,7 +208,12 @@ class EnginePool:
         return CallFailed("engine", f"no engine of the pool can be asked now: {states}")
 
 
+def _loggable(failure: CallFailed) -> str:
+    """What a log may say of a failure: an endpoint's own words may repeat the prompt that it refuses."""
+    ours = _OURS.match(failure.detail)
+    return f"calls fail ({failure.kind})" if ours is None else f"calls fail ({failure.kind}: {ours[0]})"
+
+
 def _key(batch: Batch) -> bytes:
     """What keeps the calls about one response together."""
-    text = f"{batch.system}\0{batch.shared}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=16).digest()
+    return key_of(f"{batch.system}\0{batch.shared}")

@@ -1,8 +1,9 @@
 """Generating rubrics as an operation: its request, and a run of it that begins or goes on in its folder."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, JsonValue, PositiveInt, ValidationError
@@ -107,9 +108,14 @@ class GenerateJob:
 
 
 def publisher(
-    rubrics: RubricSource, project_id: str, operation_id: str, generator: Generator[Any, Any], model: str
+    rubrics: RubricSource,
+    project_id: str,
+    operation_id: str,
+    generator: Generator[Any, Any],
+    model: str,
+    told: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Publish:
-    """What publishes an operation's rubrics, with who made them."""
+    """What publishes an operation's rubrics, with who made them; `told` joins the generator's parameters there."""
 
     async def publish(record: dict[str, Any]) -> tuple[str, bool]:
         version, added = await rubrics.publish(
@@ -123,7 +129,7 @@ def publisher(
                 generator=generator.kind,
                 model=model,
                 template_digest=generator.template_digest,
-                parameters=generator.parameters.model_dump(mode="json"),
+                parameters={**generator.parameters.model_dump(mode="json"), **told},
                 source_digest=record["source_digest"],
                 operation_id=operation_id,
             ),

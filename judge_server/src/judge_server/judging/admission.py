@@ -18,6 +18,7 @@ from judge_server.judging.fair_queue import Entry, FairQueue
 from judge_server.judging.room import Room
 from judge_server.judging.work import Caller
 from judge_server.ports import Batch
+from judge_server.telemetry.spans import span
 
 CHARACTERS_PER_TOKEN = 4.0
 
@@ -102,7 +103,8 @@ class Admission:
         self._queue.push(ticket.entry)
         self._fill()
         try:
-            await ticket.granted
+            with span("queue", calls=ticket.calls, priority=ticket.caller.priority):
+                await ticket.granted
             ticket.began = self.clock()
             yield
             self.concurrency.done(ticket.entry.cost, full=len(self._queue) > 0)

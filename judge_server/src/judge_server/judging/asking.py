@@ -19,6 +19,7 @@ from judge_server.judging.recovery import Recovery
 from judge_server.judging.work import Caller, Outcome, Outcomes
 from judge_server.metrics import JudgeMetrics
 from judge_server.ports import Batch, CallFailed, Engine, Finding, Reply
+from judge_server.telemetry.engine import answers
 
 log = logging.getLogger("adjudge")
 
@@ -95,8 +96,7 @@ class Asking:
             flight.fail(error)
         finally:
             self._leave_room()
-            # Cycles of references would be freed by the garbage collector only.
-            flight.on_abandoned = flight.hurry = None
+            flight.on_abandoned = flight.hurry = None  # else cycles of references wait for the garbage collector
             self._round = None
 
     def _abandoned(self) -> None:
@@ -189,7 +189,7 @@ class Asking:
         """Take what the engine answers, and a failure for each call it leaves out: its faults cost no other call."""
         left, why = set(range(len(batch.calls))), _SILENT
         try:
-            async for place, outcome in self._asker.engine.answer(batch):
+            async for place, outcome in answers(self._asker.engine, batch):
                 if not self._arrived:
                     asyncio.get_running_loop().call_soon(self._read)
                 self._arrived.append((place, outcome))

@@ -39,6 +39,10 @@ class Desk(Protocol):
     identity: EngineIdentity
     findings: FreshFindings
 
+    @property
+    def problem(self) -> str:
+        """Why nobody can answer for now, in words; empty where there is nothing to say."""
+
     async def start(self, metrics: JudgeMetrics) -> None:
         """Get ready; what it costs is counted in `metrics`. Raises `EngineStartError` with the way out."""
 

@@ -39,6 +39,7 @@ class EngineDesk:
 
     identity: EngineIdentity
     admission: Admission
+    problem = ""
 
     def __init__(
         self, engine: Engine, *, rules: QueueRules = USUAL_RULES, clock: Callable[[], float] = time.monotonic

@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
+from opentelemetry.trace import Span
+
 from judge_server.checks import Check, Checker
 from judge_server.errors import InvalidRequest
 from judge_server.judging.desk import Desk
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.ways import JudgeSetup, Way
-from judge_server.judging.work import NOBODY, Caller, Outcomes, Waiting, unknown
+from judge_server.judging.work import NOBODY, Caller, Outcomes, Waiting, failures_by_kind, unknown
 from judge_server.metrics import JudgeMetrics
 from judge_server.ports import EngineIdentity, Finding, VerdictCache
 from judge_server.prompts import Form, PromptTemplates
 from judge_server.prompts.library import TemplateLibrary
+from judge_server.telemetry.spans import note, span
 from trainer_client.wire import FieldError, JudgingOptions, Protocol
 
 STORE_PATIENCE_S = 0.1
@@ -123,25 +126,27 @@ class Judge:
         """
         result = Outcomes() if into is None else into
         digests = {digest for plan in plans for digest in plan.digests}
-        with self.desk.findings.reading():
-            await self._look_up(digests, deadline, result)
-            work = unknown(plans, result.of)
-        waiting = Waiting(plans, result.of, done)
-        errand = self.desk.take(work, caller, result, waiting, deadline)
-        checking = [
-            asyncio.create_task(self._check(digest, check, deadline, result, waiting))
-            for _, _, checks in work
-            for digest, check in checks
-        ]
-        try:
-            await errand.done()
-            await asyncio.gather(*checking)
-        finally:
-            for one in checking:
-                one.cancel()
-            errand.leave()
-            self.metrics.request(caller, result, len(digests))
-            await self._store()
+        with span("judging", responses=len(plans), verdicts=len(digests)) as at:
+            with self.desk.findings.reading():
+                await self._look_up(digests, deadline, result)
+                work = unknown(plans, result.of)
+            waiting = Waiting(plans, result.of, done)
+            errand = self.desk.take(work, caller, result, waiting, deadline)
+            checking = [
+                asyncio.create_task(self._check(digest, check, deadline, result, waiting))
+                for _, _, checks in work
+                for digest, check in checks
+            ]
+            try:
+                await errand.done()
+                await asyncio.gather(*checking)
+            finally:
+                for one in checking:
+                    one.cancel()
+                errand.leave()
+                self.metrics.request(caller, result, len(digests))
+                _note(at, result)
+                await self._store()
         return result
 
     async def close(self) -> None:
@@ -156,9 +161,10 @@ class Judge:
         """Take what the cache knows, if it says so before the deadline, and what others have just found."""
         known: Mapping[bytes, Finding] = {}
         began = self.clock()
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), span("cache get", verdicts=len(digests)) as at:
             async with asyncio.timeout_at(deadline):
                 known = await self.cache.get_many(list(digests))
+            note(at, hits=len(known))
         self.metrics.cache_seconds("get", self.clock() - began)
         fresh_ones = self.desk.findings
         found = {digest: fresh_ones.get(digest) for digest in digests if digest not in known} if fresh_ones else {}
@@ -194,7 +200,17 @@ class Judge:
     async def _put(self, new: Mapping[bytes, Finding]) -> None:
         began = self.clock()
         try:
-            await self.cache.put_many(new)
+            with span("cache put", verdicts=len(new)):
+                await self.cache.put_many(new)
         finally:
             self.desk.findings.stored(new)
             self.metrics.cache_seconds("put", self.clock() - began)
+
+
+def _note(at: Span, result: Outcomes) -> None:
+    """Say in a span what became of a request's verdicts, in figures."""
+    if at.is_recording():
+        kinds = {f"failed.{kind}": number for kind, number in failures_by_kind(result.of.values()).items()}
+        note(
+            at, calls=result.calls, cached=len(result.cached), joined=len(result.joined), checks=result.checks, **kinds
+        )

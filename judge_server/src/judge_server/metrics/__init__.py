@@ -2,7 +2,8 @@
 
 from judge_server.metrics.judge import JudgeMetrics
 from judge_server.metrics.ledger import LedgerMetrics
+from judge_server.metrics.operations import OperationMetrics
 from judge_server.metrics.page import metrics_page
 from judge_server.metrics.pool import PoolMetrics
 
-__all__ = ["JudgeMetrics", "LedgerMetrics", "PoolMetrics", "metrics_page"]
+__all__ = ["JudgeMetrics", "LedgerMetrics", "OperationMetrics", "PoolMetrics", "metrics_page"]

@@ -112,7 +112,8 @@ def _download(piece: MirrorPart, folder: Path, watch: Callable[[int], None]) -> 
 
 
 def _bytes_under(folder: Path) -> int:
-    return sum(file_size(path) or 0 for path in folder.rglob("*"))
+    """pip makes and removes folders meanwhile, which `os.walk` bears."""
+    return sum(file_size(Path(parent, name)) or 0 for parent, _, names in os.walk(folder) for name in names)
 
 
 def _reason(complaints: str, piece: MirrorPart) -> str:

@@ -5,9 +5,14 @@ Celery is imported when a queue is made, so that a process without one does not 
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.trace import SpanKind
+
+from judge_server.telemetry.carrying import current_span
+from judge_server.telemetry.spans import span
 from trainer_client.wire.operation_rows import ChunkRef
 
 if TYPE_CHECKING:
@@ -25,6 +30,13 @@ A worker that dies is found by its lease, long before this.
 """
 
 CONNECT_S = 5.0
+
+ANSWER_S = 10.0
+"""Seconds in which a broker answers, or is taken for one that is away: one that hangs would hold its asker up for good.
+"""
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+"""A worker that waits for work sends nothing, so only this tells it, after 40 s, that the broker's host is gone."""
 
 
 def celery_app(url: str) -> "Celery":
@@ -45,7 +57,15 @@ def celery_app(url: str) -> "Celery":
         worker_redirect_stdouts=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_transport_options={"visibility_timeout": VISIBILITY_S, "socket_connect_timeout": CONNECT_S},
+        broker_transport_options={
+            "visibility_timeout": VISIBILITY_S,
+            "socket_connect_timeout": CONNECT_S,
+            "socket_timeout": ANSWER_S,
+            "socket_keepalive": True,
+            "socket_keepalive_options": {
+                getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
+            },
+        },
     )
     return app
 
@@ -59,7 +79,8 @@ class CeleryQueue:
     async def put(self, refs: Sequence[ChunkRef]) -> None:
         """Send a message for each chunk."""
         if refs:
-            await asyncio.to_thread(self._reached, lambda connection: self._send(connection, refs))
+            with span("announce", SpanKind.PRODUCER, chunks=len(refs)):
+                await asyncio.to_thread(self._reached, lambda connection: self._send(connection, refs))
 
     async def waiting(self) -> int:
         """How many messages no worker has taken."""
@@ -80,8 +101,9 @@ class CeleryQueue:
 
     def _send(self, connection: Any, refs: Sequence[ChunkRef]) -> None:
         producer = self._app.amqp.Producer(connection)
+        headers = current_span()
         for ref in refs:
-            self._app.send_task(TASK, args=list(ref), producer=producer)
+            self._app.send_task(TASK, args=list(ref), producer=producer, headers=headers)
 
     def _waiting(self, connection: Any) -> int:
         found = connection.default_channel.queue_declare(QUEUE, passive=False, durable=True)

@@ -4,18 +4,27 @@ A worker takes chunks of every project, and asks the judge on behalf of the one 
 that project for it, but the secret that all processes of a deployment share.
 """
 
+import asyncio
 import hashlib
 import hmac
+import logging
 import re
 import time
 from collections.abc import Callable
 
 from judge_server.access.identity import OPENS, Identity
+from judge_server.access.known import AWAY_S
+from judge_server.errors import NotReady
 from judge_server.ports import KeyRing
+from judge_server.telemetry.redaction import reason
+
+log = logging.getLogger("adjudge")
 
 PREFIX = "adjwork"
 VALID_S = 600
 """How long a pass is good for; a request that was let in stays in."""
+
+_PATIENCE_S = 5.0
 
 _OPENS = OPENS["score"] | OPENS["rubrics:write"]
 _PASS = re.compile(r"adjwork_(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL)
@@ -47,16 +56,38 @@ class Passes:
 
 
 class PassIdentities:
-    """Whom requests with a pass are for: their project, with its limits, for what operations do."""
+    """Whom requests with a pass are for: their project, with its limits, for what operations do.
 
-    def __init__(self, passes: Passes, ring: KeyRing) -> None:
+    While the store is away, a project seen lately goes on as it was. `clock` gives seconds.
+    """
+
+    def __init__(self, passes: Passes, ring: KeyRing, clock: Callable[[], float] = time.monotonic) -> None:
         self._passes = passes
         self._ring = ring
+        self._clock = clock
+        self._seen: dict[str, tuple[float, Identity]] = {}
 
     async def __call__(self, shown: str) -> Identity | None:
-        """The identity that a pass gives; None for what is no pass."""
+        """The identity that a pass gives; None for what is no pass.
+
+        Raises:
+            NotReady: the store cannot be read, and the project was not seen lately.
+        """
         project_id = self._passes.project_of(shown)
         if project_id is None:
             return None
-        found = [project for project in await self._ring.projects() if project.id == project_id]
-        return Identity(project_id, "operations", _OPENS, found[0].limits) if found else None
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                projects = await self._ring.projects()
+        except Exception as error:
+            at, identity = self._seen.get(project_id, (float("-inf"), None))
+            if identity is not None and self._clock() - at < AWAY_S:
+                log.warning("projects cannot be read (%s); one that was seen lately goes on", reason(error))
+                return identity
+            message = "The project of an operation cannot be read now: the store does not answer."
+            raise NotReady(message, retry_after_s=2) from error
+        self._seen = {
+            project.id: (self._clock(), Identity(project.id, "operations", _OPENS, project.limits))
+            for project in projects
+        }
+        return self._seen[project_id][1] if project_id in self._seen else None

@@ -3,6 +3,6 @@
 from judge_server.pools.breaker import Breaker, BreakerState
 from judge_server.pools.member import Member, MemberGone, MemberState, MemberView
 from judge_server.pools.pool import Pool
-from judge_server.pools.rendezvous import ranked
+from judge_server.pools.rendezvous import key_of, ranked
 
-__all__ = ["Breaker", "BreakerState", "Member", "MemberGone", "MemberState", "MemberView", "Pool", "ranked"]
+__all__ = ["Breaker", "BreakerState", "Member", "MemberGone", "MemberState", "MemberView", "Pool", "key_of", "ranked"]

@@ -7,6 +7,11 @@ import hashlib
 from collections.abc import Sequence
 
 
+def key_of(text: str) -> bytes:
+    """The key of a text, 16 bytes. What one member is to have asked of it has one text, and so one key."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 def ranked(key: bytes, names: Sequence[str]) -> list[str]:
     """The names, the one that the key belongs to first, then those that stand in for it, in turn.
 

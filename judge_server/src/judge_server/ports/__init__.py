@@ -21,6 +21,7 @@ from judge_server.ports.engine import (
     Sample,
     Written,
 )
+from judge_server.ports.idempotency import IdempotencyKeys
 from judge_server.ports.ledger import Ledger, LedgerReader, RunReader
 from judge_server.ports.operations import (
     ChunkQueue,
@@ -50,6 +51,7 @@ __all__ = [
     "Engine",
     "EngineIdentity",
     "Finding",
+    "IdempotencyKeys",
     "KeyRing",
     "Ledger",
     "LedgerReader",

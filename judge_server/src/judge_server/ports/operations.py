@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewOperation
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewOperation, OperationCounts
 from trainer_client.wire.operations import (
     ENDED,
     Operation,
@@ -130,6 +130,9 @@ class OperationStore(Protocol):
 
     async def give_up(self, work: ChunkWork, problem: str, now: datetime) -> None:
         """Say that a chunk cannot be done."""
+
+    async def counts(self, now: datetime) -> OperationCounts:
+        """How many operations and chunks there are, over all projects; cheap enough to be asked some times a minute."""
 
     async def purge(self, now: datetime) -> int:
         """Delete operations that have expired; how many."""

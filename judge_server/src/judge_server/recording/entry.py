@@ -16,7 +16,8 @@ from trainer_client.wire import RewardRequest, VerdictRequest
 class Judged:
     """A judged request. `rewards` holds each response's reward and status in order, nothing where none were made.
 
-    `seconds` is from its arrival to its answer. Nobody changes any of it any more.
+    `seconds` is from its arrival to its answer. Nobody changes any of it any more. `record` is the 16 bytes that it is
+    recorded under, where a request that is sent again must be the same one: then the first that is written stands.
     """
 
     project_id: str
@@ -32,6 +33,7 @@ class Judged:
     rewards: Sequence[tuple[float | None, str]]
     seconds: float
     at: datetime
+    record: bytes | None = None
     uses: int = field(init=False)
     """How many verdicts it used, every vote counted."""
 
@@ -52,6 +54,7 @@ class Judged:
         request_id: str,
         deadline: float,
         rewards: Sequence[tuple[float | None, str]] = (),
+        record: bytes | None = None,
     ) -> "Judged":
         """A request that has just been judged; `deadline` is its own, in the loop's time."""
         return cls(
@@ -68,4 +71,5 @@ class Judged:
             rewards=rewards,
             seconds=asyncio.get_running_loop().time() - (deadline - request.deadline_s),
             at=datetime.now(UTC),
+            record=record,
         )

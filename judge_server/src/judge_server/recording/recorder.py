@@ -17,6 +17,8 @@ from judge_server.ports import Ledger
 from judge_server.recording.entry import Judged
 from judge_server.recording.rows import rows_of
 from judge_server.recording.spool import Spool, Spooled, SpoolFull, read_rows
+from judge_server.telemetry.redaction import reason
+from judge_server.telemetry.spans import span
 from trainer_client.wire.ledger import LedgerState
 from trainer_client.wire.ledger_rows import LedgerRows
 
@@ -145,7 +147,7 @@ class Recorder:
             problem: str | None = "the spool is full"
         except Exception as error:  # what cannot be recorded must not end the thread that records
             log.exception("%d verdicts could not be recorded", uses)
-            problem = f"{type(error).__name__}: {error}"
+            problem = reason(error)
         else:
             problem = None
         with self._state:
@@ -163,7 +165,8 @@ class Recorder:
             alone = max(0, alone - 1)
             try:
                 rows = _together([self._rows_of(file) for file in files])
-                self.ledger.write(rows)
+                with span("ledger write", verdicts=len(rows.uses)):
+                    self.ledger.write(rows)
             except ConnectionError as error:
                 self._say(f"the ledger cannot be written: {error}")
                 self._stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])

@@ -60,7 +60,7 @@ class _Request:
         self._known = entry.outcomes.cached | entry.outcomes.joined
         self._project = entry.project_id
         self._run = keepable(entry.run or "")
-        self._id = int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
+        self._id = entry.record or int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
 
     def add(self) -> None:
         """Add all its rows."""

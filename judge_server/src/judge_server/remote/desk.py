@@ -8,18 +8,20 @@ from judge_server.errors import EngineGone, EngineStartError
 from judge_server.judging.findings import FreshFindings
 from judge_server.judging.work import Caller, Outcomes, Waiting, Work
 from judge_server.metrics import JudgeMetrics
-from judge_server.pools import MemberView, Pool
+from judge_server.pools import MemberView, Pool, key_of
 from judge_server.ports import Batch, EngineIdentity
 from judge_server.remote.errand import RemoteErrand
-from judge_server.remote.link import JudgeGone, JudgeLink, identity_digest
+from judge_server.remote.link import JudgeGone, JudgeLink, OtherProtocol, identity_digest
+from judge_server.remote.messages import PROTOCOL
 
 log = logging.getLogger("adjudge")
 
 
 class RemoteDesk:
-    """Judges of one model, at these links. One that is of another model, or version, is left out, and the log says so.
+    """Judges of one model, at these links. One of another model or protocol is left out, and the log says so.
 
-    Judges may come later than the api. When all of them have changed their model, the api goes over to the new one.
+    Judges may come later than the api, and be replaced by those of its protocol. When all of them have changed their
+    model, the api goes over to the new one.
     """
 
     identity: EngineIdentity
@@ -28,19 +30,29 @@ class RemoteDesk:
         self.findings = FreshFindings()
         self._pool = Pool({link.url: link for link in links}, self._healthy, every_s=every_s, patience_s=patience_s)
         self._known = asyncio.Event()
-        self._refused: dict[str, EngineStartError] = {}
+        self._amiss: dict[str, EngineStartError | JudgeGone] = {}
+
+    @property
+    def problem(self) -> str:
+        """That every judge speaks another protocol, while that is so."""
+        strange = [error for error in self._amiss.values() if isinstance(error, OtherProtocol)]
+        if len(strange) < len(self._pool.members):
+            return ""
+        theirs = ", ".join(sorted({str(error.protocol) for error in strange}))
+        return f"every judge speaks protocol {theirs} and this api {PROTOCOL}; it waits for judges of its own version"
 
     def members(self) -> list[MemberView]:
         """The judges, available or not."""
         return [member.view for member in self._pool.members]
 
     async def start(self, metrics: JudgeMetrics) -> None:
-        """Wait until the first judge is there. Raises `EngineStartError` where all refuse this api."""
+        """Wait until the first judge is there. Raises `EngineStartError` where all refuse this api's token."""
         self._metrics = metrics
         self._pool.start()
         while not self._known.is_set():
-            if len(self._refused) == len(self._pool.members):
-                raise next(iter(self._refused.values()))
+            refused = [error for error in self._amiss.values() if isinstance(error, EngineStartError)]
+            if len(refused) == len(self._pool.members):
+                raise refused[0]
             await asyncio.sleep(0.05)
 
     def take(
@@ -51,7 +63,7 @@ class RemoteDesk:
 
     async def count_tokens(self, batch: Batch) -> int:
         """As the judge counts that the batch belongs to."""
-        member = self._pool.choose(batch.shared.encode("utf-8", "replace"))
+        member = self._pool.choose(key_of(batch.shared))
         if member is None:
             raise EngineGone("no judge is there")
         try:
@@ -72,10 +84,10 @@ class RemoteDesk:
     async def _healthy(self, link: JudgeLink) -> bool:
         try:
             found = await link.introduction()
-        except EngineStartError as error:
-            self._refused[link.url] = error
+        except (EngineStartError, JudgeGone) as error:
+            self._amiss[link.url] = error
             raise
-        self._refused.pop(link.url, None)
+        self._amiss.pop(link.url, None)
         if found.identity is None or not found.ready:
             return False
         if not self._known.is_set():

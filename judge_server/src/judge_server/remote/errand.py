@@ -1,20 +1,22 @@
 """What one request has at judges in other processes: which judge gets which response, and who is asked instead."""
 
 import asyncio
-import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
+
+from opentelemetry.trace import SpanKind
 
 from judge_server.errors import Overloaded
 from judge_server.judging.joining import LATE
 from judge_server.judging.plan import Asked, ResponsePlan
 from judge_server.judging.work import Caller, Outcome, Outcomes, Waiting, Work
 from judge_server.metrics import JudgeMetrics
-from judge_server.pools import Member, MemberGone, Pool
+from judge_server.pools import Member, MemberGone, Pool, key_of
 from judge_server.ports import CallFailed, EngineIdentity, Finding
 from judge_server.remote.link import JudgeGone, JudgeLink, identity_digest
 from judge_server.remote.messages import Asking, Line, Parcel
+from judge_server.telemetry.spans import span
 
 GRACE_S = 0.1
 """How long after the deadline an api waits for a judge to say what it has."""
@@ -89,7 +91,7 @@ class RemoteErrand:
         shares: defaultdict[str, Parcel] = defaultdict(list)
         members: dict[str, Member[JudgeLink]] = {}
         for plan, asked in parcel:
-            member = self._pool.choose(_key(plan), len(asked), without=without)
+            member = self._pool.choose(key_of(plan.batch.shared), len(asked), without=without)
             if member is not None:
                 member.load += len(asked)
                 members[member.name] = member
@@ -121,11 +123,12 @@ class RemoteErrand:
         now = asyncio.get_running_loop().time
         asking = Asking.of(part, self._caller, self._identity, max(0.0, self._deadline - now()))
         try:
-            async with member.present(), aclosing(member.of.ask(asking)) as lines:
-                async for line in lines:
-                    member.answers += 1
-                    self._take(line)
-                    failing_since = None
+            with span("errand", SpanKind.CLIENT, judge=member.name, responses=len(part)):
+                async with member.present(), aclosing(member.of.ask(asking)) as lines:
+                    async for line in lines:
+                        member.answers += 1
+                        self._take(line)
+                        failing_since = None
             member.succeeded()
         except MemberGone:
             self._failure = CallFailed("engine", f"the judge at {member.name} went away")
@@ -162,11 +165,6 @@ class RemoteErrand:
             for plan, asked in parcel
         ]
         return [(plan, asked) for plan, asked in open_calls if asked]
-
-
-def _key(plan: ResponsePlan) -> bytes:
-    """What a response is known by to all apis: its shared text, which all its calls begin with."""
-    return hashlib.blake2b(plan.batch.shared.encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _parts(share: Parcel) -> Iterator[list[tuple[ResponsePlan, list[Asked]]]]:

@@ -17,6 +17,7 @@ from judge_server.engines.openai_http import retry_after_s
 from judge_server.errors import EngineStartError, Overloaded
 from judge_server.ports import Batch, EngineIdentity
 from judge_server.remote.messages import PROTOCOL, Asking, Introduction, Line, Tokens
+from judge_server.telemetry.carrying import carried
 from trainer_client import __version__
 from trainer_client.wire import Problem
 
@@ -24,9 +25,23 @@ CONNECT_TIMEOUT_S = 5.0
 ROOT = "/internal/v1"
 BATCH = TypeAdapter(Batch)
 
+_BROKEN = (httpx2.HTTPError, OSError, RuntimeError, AttributeError)
+"""What comes of a connection that breaks: of one reset as it is made, httpx2 asks uvloop for a socket that is gone."""
+
 
 class JudgeGone(Exception):
     """A judge that did not answer, or not as a judge does; the message says how."""
+
+
+class OtherProtocol(JudgeGone):
+    """A judge of another protocol: of another version, until a rolling upgrade has come to it or to this api."""
+
+    def __init__(self, url: str, protocol: object) -> None:
+        super().__init__(
+            f"the judge at {url} speaks protocol {protocol} and this api {PROTOCOL} (Adjudge {__version__}); "
+            "it is left alone until one version runs on both sides"
+        )
+        self.protocol = protocol
 
 
 def identity_digest(identity: EngineIdentity) -> str:
@@ -54,12 +69,13 @@ class JudgeLink:
         """Who it is.
 
         Raises:
-            EngineStartError: it will never do, since it refuses the token or speaks another protocol.
+            EngineStartError: it will never do, since it refuses the token.
+            OtherProtocol: it is of another version.
             JudgeGone: it does not answer, or is no judge.
         """
         try:
             answer = await self._client.get(f"{ROOT}/judge")
-        except (httpx2.HTTPError, OSError, RuntimeError) as error:
+        except _BROKEN as error:
             raise self._gone(error) from error
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             raise EngineStartError(
@@ -70,10 +86,7 @@ class JudgeLink:
         try:
             protocol = answer.json().get("protocol")
             if protocol != PROTOCOL:
-                raise EngineStartError(
-                    f"the judge at {self.url} speaks protocol {protocol} and this api {PROTOCOL} (Adjudge "
-                    f"{__version__}); run one version on both sides"
-                )
+                raise OtherProtocol(self.url, protocol)
             return Introduction.model_validate_json(answer.content)
         except (ValidationError, ValueError, AttributeError) as error:
             raise JudgeGone(f"what answers at {self.url} is no judge: {answer.text[:80]!r}") from error
@@ -86,7 +99,7 @@ class JudgeLink:
             Overloaded: its queue has no room.
         """
         rest = b""
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **carried()}
         try:
             async with self._client.stream(
                 "POST", f"{ROOT}/outcomes", content=asking.model_dump_json(), headers=headers
@@ -101,7 +114,7 @@ class JudgeLink:
                             yield Line.model_validate_json(line)
         except ValidationError as error:
             raise JudgeGone(f"the judge at {self.url} sent a line that is no outcome") from error
-        except (httpx2.HTTPError, OSError, RuntimeError) as error:
+        except _BROKEN as error:
             raise self._gone(error) from error
         if rest:
             raise JudgeGone(f"the judge at {self.url} broke off in the middle of a line")
@@ -109,11 +122,11 @@ class JudgeLink:
     async def count_tokens(self, batch: Batch) -> int:
         """How many tokens the batch's longest prompt takes. Raises `JudgeGone`."""
         try:
-            answer = await self._client.post(f"{ROOT}/tokens", content=BATCH.dump_json(batch))
+            answer = await self._client.post(f"{ROOT}/tokens", content=BATCH.dump_json(batch), headers=carried())
             if answer.status_code != HTTPStatus.OK:
                 self._refuse(answer)
             return Tokens.model_validate_json(answer.content).tokens
-        except (httpx2.HTTPError, OSError, RuntimeError, ValidationError, Overloaded) as error:
+        except (*_BROKEN, ValidationError, Overloaded) as error:
             raise self._gone(error) from error
 
     async def close(self) -> None:
@@ -127,7 +140,11 @@ class JudgeLink:
                 Problem.model_validate_json(answer.content).detail,
                 retry_after_s=None if wait is None else math.ceil(wait),
             )
-        raise JudgeGone(f"the judge at {self.url} answered HTTP {answer.status_code}: {answer.text[:200]!r}")
+        try:
+            why = Problem.model_validate_json(answer.content).detail
+        except ValidationError:
+            why = "and not as a judge does"  # whatever stands between may repeat what it was sent
+        raise JudgeGone(f"the judge at {self.url} answered HTTP {answer.status_code}: {why}")
 
     def _gone(self, error: Exception) -> JudgeGone:
         return JudgeGone(f"no answer from the judge at {self.url}: {error or type(error).__name__}")

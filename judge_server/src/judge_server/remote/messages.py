@@ -1,7 +1,9 @@
 """What an api and a judge process say to each other: calls to be answered, and outcomes as they become known.
 
-Internal to a deployment: both ends are of one version, or refuse each other by `PROTOCOL`. Digests travel as hex. A
-question that many responses share travels once.
+Internal to a deployment: both ends say the same `PROTOCOL`, or leave each other alone. While it is the same, a newer
+end may say more, in fields that have a default and that an older end does right to pass over. What an older end would
+misunderstand, or could not do without, makes the number grow; so does any change of what a judge's identity is.
+Digests travel as hex. A question that many responses share travels once.
 """
 
 from collections.abc import Sequence
@@ -22,9 +24,9 @@ Parcel = list[tuple[ResponsePlan, list[Asked]]]
 
 
 class Message(BaseModel):
-    """Base of what is said. Unknown fields are refused: whoever sends them means something by them."""
+    """Base of what is said. Unknown fields are passed over: a newer end of the same protocol says them."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Introduction(Message):
@@ -71,6 +73,7 @@ class SentPlan:
 class Asking(Message):
     """Calls to be answered within `deadline_s`, by the model of this identity and no other."""
 
+    protocol: int = PROTOCOL
     identity: str
     caller: Caller
     deadline_s: float

@@ -17,13 +17,16 @@ from pydantic import TypeAdapter, ValidationError
 from judge_server.errors import EngineGone, InvalidRequest, NotReady, ServiceError
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.work import Caller, Outcomes
+from judge_server.judging.work import Caller, Outcomes, label_of_run
 from judge_server.ports import Batch
 from judge_server.remote.link import ROOT, identity_digest
 from judge_server.remote.messages import PROTOCOL, Account, Asking, Introduction, Line, Tokens
+from judge_server.telemetry.about import tell
+from judge_server.telemetry.requests import FRAMEWORKS_OWN, Requests
 from judge_server.web import problems
 from judge_server.web.boundary import Boundary
 from judge_server.web.disconnect import while_connected
+from judge_server.web.health import Only
 from judge_server.web.metrics import judges_page
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
@@ -58,7 +61,14 @@ def create_judge_app(
     process: JudgeProcess, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None
 ) -> FastAPI:
     """The application of a judge process."""
-    app = FastAPI(title="Adjudge judge", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Adjudge judge",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        telemetry=FRAMEWORKS_OWN,
+    )
 
     async def known(request: Request) -> None:
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -72,9 +82,10 @@ def create_judge_app(
         return JSONResponse({"status": "ok"})
 
     @app.get("/readyz")
-    async def readyz() -> Response:
+    async def readyz(only: Only = ()) -> Response:
         judge = process.ready_judge()
-        checks = {"judge": await judge.desk.ready(), "cache": await judge.cache.ready()}
+        parts = {"judge": judge.desk.ready, "cache": judge.cache.ready}
+        checks = {name: await parts[name]() if name in parts else False for name in only or parts}
         if not all(checks.values()):
             raise NotReady(f"not ready: {', '.join(name for name, ok in checks.items() if not ok)}", retry_after_s=2)
         return JSONResponse({"checks": checks})
@@ -104,7 +115,10 @@ def create_judge_app(
 
     @app.post(f"{ROOT}/outcomes", dependencies=inside)
     async def outcomes(request: Request, asking: Annotated[Asking, Depends(_asking)]) -> Response:
+        tell(project=asking.caller.project_id, run=label_of_run(asking.caller.run) or None)
         judge = process.ready_judge()
+        if asking.protocol != PROTOCOL:
+            raise NotReady(f"this judge speaks protocol {PROTOCOL}, and not {asking.protocol}")
         if asking.identity != identity_digest(judge.identity):
             raise NotReady(f"this judge is {judge.identity.model} now, and not the one that was asked for")
         try:
@@ -117,6 +131,7 @@ def create_judge_app(
 
     problems.install(app)
     app.add_middleware(Boundary, max_body_bytes=MOST_BYTES)
+    app.add_middleware(Requests)
     return app
 
 

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from judge_server.access import KEYLESS, Gate, Identity, acting_for
 from judge_server.access.gate import insist
 from judge_server.errors import ServiceError
+from judge_server.telemetry.about import tell
 from judge_server.web.problems import problem_response
 from judge_server.web.service import service_of
 from trainer_client.wire.tenants import Scope as KeyScope
@@ -48,6 +49,7 @@ class Access:
             await problem_response(error, scope["state"]["request_id"])(scope, receive, send)
             return
         scope["state"]["identity"] = identity
+        tell(project=identity.project_id)
         with acting_for(identity):
             await self._app(scope, receive, send)
 

@@ -8,6 +8,7 @@ from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
+from judge_server.telemetry.requests import FRAMEWORKS_OWN, Requests
 from judge_server.web import (
     comparisons,
     health,
@@ -43,30 +44,42 @@ _KEYED = {
 }
 """The scopes that the routes of each module take; those of `health` are open, or name their own."""
 
+_ANYWHERE = (401, 403, 414, 429, 431, 503)
+"""What any request may be answered with, where a key may be needed."""
+
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
-def create_app(service: Service, *, max_body_bytes: int = 64 * 2**20, lifespan: Lifespan | None = None) -> FastAPI:
-    """The application over a service. `lifespan` starts and stops what the service stands on."""
+def create_app(
+    service: Service, *, max_body_bytes: int = 64 * 2**20, patience_s: float = 30.0, lifespan: Lifespan | None = None
+) -> FastAPI:
+    """The application over a service. `lifespan` starts and stops what the service stands on.
+
+    Bodies are refused that are larger than `max_body_bytes`, or come too slowly: see `web.bodies`.
+    """
     app = FastAPIOffline(
         title="Adjudge",
         version=__version__,
         summary="Rubric verdicts and rewards for RL of language models.",
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
+        telemetry=FRAMEWORKS_OWN,
     )
     app.state.service = service
     for module, scopes in _KEYED.items():
-        app.include_router(module.router, dependencies=[Depends(scopes)], responses=documented(401, 403, 429, 503))
+        app.include_router(module.router, dependencies=[Depends(scopes)], responses=documented(*_ANYWHERE))
     app.include_router(health.router)
     problems.install(app)
     app.add_middleware(Access, gate=service.gate)
-    app.add_middleware(Boundary, max_body_bytes=max_body_bytes)
+    app.add_middleware(Boundary, max_body_bytes=max_body_bytes, patience_s=patience_s)
+    app.add_middleware(Requests)
     document = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = document()
         schema["components"]["schemas"].update(_undeclared_schemas())
+        if service.gate is not None and not service.gate.required:
+            _make_keys_optional(schema)
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
@@ -75,6 +88,14 @@ def create_app(service: Service, *, max_body_bytes: int = 64 * 2**20, lifespan: 
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
+
+
+def _make_keys_optional(document: dict[str, Any]) -> None:
+    """Say that requests may do without the key that this service does not need."""
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    for operation in operations:
+        if {} not in operation.get("security", [{}]):
+            operation["security"].append({})
 
 
 def _undeclared_schemas() -> dict[str, Any]:

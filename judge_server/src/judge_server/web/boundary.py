@@ -1,14 +1,15 @@
-"""The outermost layer of HTTP: a request id on everything, and a limit on what a body may weigh."""
+"""The outermost layer of HTTP: a request id and the headers of safety on everything, and limits on the body."""
 
 import re
 import secrets
-from collections.abc import MutableMapping
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from judge_server.errors import TooLarge
+from judge_server.errors import TooLarge, TooSlow
+from judge_server.telemetry.about import tell
+from judge_server.web.bodies import BoundedBody
+from judge_server.web.headers import PAGES, add_headers
 from judge_server.web.problems import problem_response
 
 _ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -17,9 +18,10 @@ _ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 class Boundary:
     """ASGI middleware. A caller's `X-Request-Id` is kept if it is plain; else the request gets one."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, patience_s: float = 30.0) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._patience_s = patience_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -30,40 +32,46 @@ class Boundary:
         asked = headers.get("x-request-id", "")
         request_id = asked if _ACCEPTABLE_ID.fullmatch(asked) else f"req_{secrets.token_hex(8)}"
         scope.setdefault("state", {})["request_id"] = request_id
-        sent = False
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal sent
-            if message["type"] == "http.response.start":
-                sent = True
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
-            await send(message)
-
+        tell(request_id=request_id)
+        body = BoundedBody(receive, most_bytes=self._max_body_bytes, patience_s=self._patience_s)
+        answer = _Answer(send, scope["path"], request_id)
         try:
             announced = headers.get("content-length", "")
             if announced.isascii() and announced.isdigit():
-                self._refuse_above_limit(int(announced))
-            await self._app(scope, self._counted(receive), send_with_id)
-        except TooLarge as error:
-            if sent:
+                body.refuse_above_limit(int(announced))
+            await self._app(scope, body, answer.send)
+        except (TooLarge, TooSlow) as error:
+            if answer.begun:
                 raise
-            await problem_response(error, request_id)(scope, receive, send_with_id)
+            await problem_response(error, request_id)(scope, receive, answer.send)
 
-    def _counted(self, receive: Receive) -> Receive:
-        total = 0
 
-        async def receive_counted() -> MutableMapping[str, Any]:
-            nonlocal total
-            message = await receive()
-            total += len(message.get("body", b""))
-            self._refuse_above_limit(total)
-            return message
+class _Answer:
+    """One answer on its way out; a page's head waits for its HTML, whose scripts its policy names."""
 
-        return receive_counted
+    def __init__(self, send: Send, path: str, request_id: str) -> None:
+        self._send, self._path, self._request_id = send, path, request_id
+        self._head: Message | None = None
+        self.begun = False
 
-    def _refuse_above_limit(self, size: int) -> None:
-        if size > self._max_body_bytes:
-            raise TooLarge(
-                f"the body is larger than the {self._max_body_bytes} bytes allowed; send fewer groups at once, "
-                "or raise ADJUDGE_MAX_BODY_BYTES on the server"
-            )
+    async def send(self, message: Message) -> None:
+        """Pass a message on, with the headers that everything has."""
+        if message["type"] == "http.response.start":
+            self.begun = True
+            if self._path in PAGES and message["status"] == 200:
+                self._head = message
+                return
+            await self._send(self._with_headers(message))
+            return
+        if self._head is not None:
+            await self._send(self._with_headers(self._head, message.get("body", b"")))
+            self._head = None
+        await self._send(message)
+
+    def _with_headers(self, message: Message, page: bytes | None = None) -> Message:
+        headers = MutableHeaders(scope=message)
+        headers["X-Request-Id"] = self._request_id
+        if message["status"] == TooSlow.status:
+            headers["Connection"] = "close"
+        add_headers(headers, self._path, page)
+        return message

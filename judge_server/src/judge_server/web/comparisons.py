@@ -5,13 +5,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Request, Response
 
 from judge_server.comparing import compare
+from judge_server.telemetry.about import tell
 from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
+from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import ComparisonAnswer, ComparisonRequest
 
-router = APIRouter(prefix="/v1", tags=["comparisons"])
+router = APIRouter(prefix="/v1", tags=["comparisons"], route_class=StrictRoute)
 
 EXAMPLE: dict[str, Any] = {
     "question": "Which response explains it better to a child?",
@@ -38,6 +40,7 @@ async def comparisons(
 ) -> Response:
     """Each pair is judged twice, with either response first; where the orders disagree the pair is a tie."""
     service = service_of(request)
+    tell(run=body.run)
     work = compare(
         service.ready_judge(body.judge),
         service.rubrics,

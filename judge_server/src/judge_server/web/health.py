@@ -1,9 +1,9 @@
 """`/healthz`, `/readyz` and `GET /v1`: is the process alive, can it judge, and what does it know."""
 
 from dataclasses import asdict
-from typing import get_args
+from typing import Annotated, get_args
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
 from judge_server.errors import NotReady
@@ -14,6 +14,8 @@ from trainer_client import __version__
 from trainer_client.wire import PROTOCOLS_FOR, FailurePolicy, Protocol, RewardMode, VerificationMethod
 
 router = APIRouter(tags=["service"])
+
+Only = Annotated[tuple[str, ...], Query(description="The parts that count, as `checks` names them; all unless given.")]
 
 
 class Health(BaseModel):
@@ -59,14 +61,18 @@ async def healthz() -> Health:
     return Health()
 
 
-@router.get("/readyz", summary="Can it judge", response_model=Readiness, responses=documented(503))
-async def readyz(request: Request) -> Readiness | Response:
-    """The rubric store can be read and the judge model is loaded."""
+@router.get("/readyz", summary="Can it judge", response_model=Readiness, responses=documented(422, 503))
+async def readyz(request: Request, only: Only = ()) -> Readiness | Response:
+    """The rubric store can be read, the judge model is loaded, and the verdict cache answers.
+
+    What takes replicas out of use must ask for `?only=judge`: all of them have one store and one cache, and go on
+    serving without.
+    """
     service = service_of(request)
-    checks = await service.checks()
+    checks = await service.checks(only)
     if not all(checks.values()):
         waiting = ", ".join(name for name, ok in checks.items() if not ok)
-        why = f" ({service.problem})" if service.judge is None else ""
+        why = f" ({service.why_not})" if service.why_not else ""
         raise NotReady(f"not ready: {waiting}{why}", retry_after_s=2)
     return Readiness(checks=checks)
 
@@ -75,7 +81,7 @@ async def readyz(request: Request) -> Readiness | Response:
     "/v1",
     summary="Version and capabilities",
     dependencies=[Depends(needs("read"))],
-    responses=documented(401, 403, 429, 503),
+    responses=documented(401, 403, 414, 429, 431, 503),
 )
 async def capabilities(request: Request) -> Capabilities:
     """Lists the reward modes, judging protocols and failure policies of this server, and what its engine can do."""

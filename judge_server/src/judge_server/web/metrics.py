@@ -24,14 +24,16 @@ _EXAMPLE = 'adjudge_calls_waiting 96.0\nadjudge_run_share{run="llama-srar-3"} 0.
 async def metrics(request: Request) -> Response:
     """Queue, cache and engine times, verdicts by outcome, tokens, and each run's share, in the text format 0.0.4.
 
-    How the ledger stands and what projects used come with them. Of a judge there is nothing until it has loaded. With
-    several judges, all but the default one have the label `judge`.
+    How the ledger and operations stand, and what projects used, come with them. Of a judge there is nothing until it
+    has loaded. With several judges, all but the default one have the label `judge`.
     At most 20 runs have a label of their own; the rest count as `(other)`.
     """
     service = service_of(request)
     others: list[Collected] = [] if service.recorder is None else [LedgerMetrics(service.recorder.state)]
     if service.gate is not None:
         others.append(service.gate.metrics)
+    await service.operation_metrics.read()
+    others.append(service.operation_metrics)
     return Response(judges_page(service.judges, others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 

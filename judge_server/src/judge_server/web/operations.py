@@ -3,9 +3,7 @@
 Knows HTTP and the `Operations` port. Refuses to know who does the work.
 """
 
-import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable
 from typing import Annotated, Any, TypeVar
 
@@ -15,23 +13,20 @@ from fastapi.responses import StreamingResponse
 from judge_server.access.gate import insist
 from judge_server.errors import NotReady, ServiceError
 from judge_server.ports import Operations, UnknownOperation
+from judge_server.telemetry.about import tell
 from judge_server.web.access import identity_of, project_of
+from judge_server.web.events import EVENT, EVENTS, event_stream
+from judge_server.web.idempotency import IdempotencyKey, once
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
+from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import FieldError
 from trainer_client.wire.operations import MOST_RESULTS, Operation, OperationList, OperationRequest, ResultPage
 
-log = logging.getLogger("adjudge")
-
-NDJSON, EVENTS = "application/x-ndjson", "text/event-stream"
-HEARTBEAT_S = 15.0
-"""Seconds without an event after which a comment says that the connection lives."""
-
-_HEARTBEAT = b": still here\n\n"
-
+NDJSON = "application/x-ndjson"
 T = TypeVar("T")
 
-router = APIRouter(prefix="/v1/operations", tags=["operations"])
+router = APIRouter(prefix="/v1/operations", tags=["operations"], route_class=StrictRoute)
 
 OperationId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", examples=["op-0123456789abcdef"])]
 
@@ -79,6 +74,7 @@ async def submit(
         operation = await _found(work)
     except ValueError as error:
         raise invalid_request((FieldError(field="", message=str(error)),)) from None
+    tell(operation_id=operation.id)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     return operation
 
@@ -102,11 +98,19 @@ async def cancel_operation(request: Request, id: OperationId) -> Operation:
 
 
 @router.post(
-    "/{id}/retry", summary="Try an operation again", response_model=Operation, responses=documented(404, 422, 503)
+    "/{id}/retry", summary="Try an operation again", response_model=Operation, responses=documented(404, 409, 422, 503)
 )
-async def retry_operation(request: Request, id: OperationId) -> Operation:
-    """Go on with one that failed or was cancelled, from what is done. Any other stays as it is."""
-    return await _found(operations_of(request).retry(project_of(request), id))
+async def retry_operation(request: Request, id: OperationId, idempotency_key: IdempotencyKey = None) -> Response:
+    """Go on with one that failed or was cancelled, from what is done. Any other stays as it is.
+
+    A request that is sent again under its `Idempotency-Key` is answered as it was, and begins no other try.
+    """
+
+    async def work() -> Response:
+        operation = await _found(operations_of(request).retry(project_of(request), id))
+        return Response(operation.model_dump_json(), media_type="application/json")
+
+    return await once(request, idempotency_key, work)
 
 
 class _Events(Response):
@@ -117,7 +121,7 @@ class _Events(Response):
     "/{id}/events",
     summary="Follow an operation",
     response_class=_Events,
-    responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}, **documented(404, 422, 503)},
+    responses={200: {"content": {EVENTS: {"schema": EVENT}}}, **documented(404, 422, 503)},
 )
 async def operation_events(
     request: Request,
@@ -132,7 +136,7 @@ async def operation_events(
     after = _revision(last_event_id)
     operations, project_id = operations_of(request), project_of(request)
     await _found(operations.get(project_id, id))  # what is wrong with the request is no 200
-    stream = _stream(operations.events(project_id, id, after=after))
+    stream = event_stream(operations.events(project_id, id, after=after))
     return StreamingResponse(
         stream, media_type=EVENTS, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
@@ -190,28 +194,6 @@ def _revision(last_event_id: str | None) -> int:
         message = f"{last_event_id[:50]!r} is no id of an event; send one that an event had, or leave the header out"
         raise invalid_request((FieldError(field="Last-Event-ID", message=message),))
     return int(given)
-
-
-async def _stream(changes: AsyncIterator[Operation]) -> AsyncIterator[bytes]:
-    """Events, and comments where none comes for a while; ends early where the store is away, to be asked again."""
-    coming = asyncio.ensure_future(anext(changes, None))
-    try:
-        yield _HEARTBEAT
-        while True:
-            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT_S)
-            if not done:
-                yield _HEARTBEAT
-                continue
-            operation = coming.result()
-            if operation is None:
-                return
-            yield f"id: {operation.revision}\nevent: operation\ndata: {operation.model_dump_json()}\n\n".encode()
-            coming = asyncio.ensure_future(anext(changes, None))
-    except (ConnectionError, UnknownOperation) as error:
-        log.warning("events end early: %s", error)
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
 
 
 async def _lines(operations: Operations, project_id: str, id_: str, page: ResultPage) -> AsyncIterator[bytes]:

@@ -1,6 +1,7 @@
 """Every error as `application/problem+json`: ours, the framework's, and those nobody foresaw."""
 
 import logging
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -8,8 +9,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from judge_server.errors import InvalidRequest, ServiceError
+from judge_server.errors import InvalidRequest, NotReady, ServiceError
 from judge_server.web.disconnect import CallerLeft, nobody_to_answer
+from judge_server.web.headers import add_headers
 from trainer_client.wire import FieldError, Problem, ProblemType
 from trainer_client.wire.problems import field_errors
 
@@ -21,7 +23,11 @@ _FRAMEWORK_TYPES: dict[int, ProblemType] = {
 }
 
 
+_PARAMETER = re.compile(r"{\w+}")
+
 UNFORESEEN = "Something went wrong on our side; the server's log has the reason under the request id."
+
+AWAY = "What this needs is kept in a store that cannot be reached now; ask again in a moment."
 
 
 def problem_of(error: ServiceError, request_id: str) -> Problem:
@@ -77,12 +83,28 @@ def install(app: FastAPI) -> None:
             request_id=request.state.request_id,
             retryable=False,
         )
-        return _response(problem, dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_methods_of(request)) or headers.get("Allow", "")
+        return _response(problem, headers)
+
+    @app.exception_handler(ConnectionError)
+    async def away(request: Request, error: ConnectionError) -> Response:
+        log.warning("request %s needs a store that is away: %s", request.state.request_id, error)
+        return problem_response(NotReady(AWAY, retry_after_s=2), request.state.request_id)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        log.exception("request %s failed", request.state.request_id, exc_info=error)
         return problem_response(ServiceError(UNFORESEEN), request.state.request_id)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """The methods that a request's path takes, by the document; the framework names those of one of its routes."""
+    app: FastAPI = request.app
+    paths = app.openapi()["paths"]
+    fitting = [path for path in paths if re.fullmatch(_PARAMETER.sub(".+", path), request.url.path)]
+    closest = max(fitting, key=lambda path: len(_PARAMETER.sub("", path)), default="")
+    return sorted(method.upper() for method in paths.get(closest, ()))
 
 
 def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
@@ -98,14 +120,20 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
         401: "There is no key, or none that opens anything.",
         403: "The key lacks the scope that the problem names.",
         404: "Nothing is there under that name.",
+        408: "The body came too slowly.",
+        409: "The same request, under the same `Idempotency-Key`, is being done; `Retry-After` says when to come back.",
         412: "The alias stands for another version than `If-Match` says; `current_version` is which.",
         413: "The body is above the size limit.",
+        414: "The path and query are too long.",
         422: "The request is wrong; `errors` names the fields.",
         428: "The request says neither `If-Match` nor `If-None-Match`.",
         429: "The judge's queue is full, or the project has had its share; `Retry-After` says when to come back.",
+        431: "The headers are too many or too large.",
         502: "Verdicts failed and the failure policy is `error`.",
         503: "Not ready to judge.",
     }
+    if 413 in statuses:  # what takes a body may be sent one that comes too slowly
+        statuses = (408, *statuses)
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         s: {"description": meanings[s], "content": {"application/problem+json": {"schema": schema}}} for s in statuses
@@ -114,4 +142,6 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def _response(problem: Problem, headers: dict[str, str]) -> Response:
     headers = headers | {"X-Request-Id": problem.request_id}  # an unforeseen error is answered outside the boundary
-    return Response(problem.model_dump_json(exclude_none=True), problem.status, headers, "application/problem+json")
+    response = Response(problem.model_dump_json(exclude_none=True), problem.status, headers, "application/problem+json")
+    add_headers(response.headers, "")
+    return response

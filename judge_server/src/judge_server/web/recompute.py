@@ -10,9 +10,11 @@ from fastapi.responses import StreamingResponse
 
 from judge_server.errors import NotReady, ServiceError
 from judge_server.recomputing import recompute
+from judge_server.telemetry.about import tell
 from judge_server.web.access import project_of
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
+from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire.recompute import (
     RecomputedGroup,
     RecomputeLine,
@@ -25,7 +27,7 @@ log = logging.getLogger("adjudge")
 
 NDJSON = "application/x-ndjson"
 
-router = APIRouter(prefix="/v1", tags=["rewards"])
+router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute)
 
 
 class _Lines(Response):
@@ -46,6 +48,7 @@ async def recompute_rewards(request: Request, body: RecomputeRequest) -> Respons
     off. What was judged twice comes twice.
     """
     ledger = service_of(request).readable_ledger()
+    tell(run=body.run)
     stream = recompute(ledger, body, project_id=project_of(request))
     try:
         start = await anext(stream)  # what is wrong with the request is no 200

@@ -9,17 +9,20 @@ from fastapi import APIRouter, Body, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.errors import ServiceError
+from judge_server.telemetry.about import tell
 from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered, while_connected
+from judge_server.web.idempotency import IdempotencyKey, record_of
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
+from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import GroupRewards, RewardAnswer, RewardLine, RewardRequest, RewardSummary
 
 log = logging.getLogger("adjudge")
 
 NDJSON = "application/x-ndjson"
 
-router = APIRouter(prefix="/v1", tags=["rewards"])
+router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute)
 
 EXAMPLE: dict[str, Any] = {
     "run": "llama-srar-3",
@@ -58,6 +61,7 @@ EXAMPLE: dict[str, Any] = {
 async def rewards(
     request: Request,
     body: Annotated[RewardRequest, Body(openapi_examples={"stepwise": {"summary": "Step-wise", "value": EXAMPLE}})],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Answers when every response is judged or the deadline has passed, whichever comes first.
 
@@ -67,14 +71,20 @@ async def rewards(
     With `Accept: application/x-ndjson` every group is a line of its own, sent as soon as it is done, in whatever order
     that is; the last line is a `summary`, or a `problem` if something broke it off. Whoever hangs up cancels what is
     not done.
+
+    A request that is sent again under its `Idempotency-Key` is judged again, which asks the judge for nothing that it
+    has said already, and is recorded once, as it was answered first.
     """
     request_id = request.state.request_id
+    tell(run=body.run)
     scorer = service_of(request).scorer(body.judge)
+    project_id, record = project_of(request), await record_of(request, idempotency_key)
     if NDJSON in request.headers.get("accept", ""):
-        stream = scorer.stream(body, request_id=request_id, project_id=project_of(request))
+        stream = scorer.stream(body, request_id=request_id, project_id=project_id, record=record)
         first = await while_connected(request, anext(stream))  # what is wrong with the request is no 200
         return StreamingResponse(_lines(first, stream, request_id), media_type=NDJSON)
-    return await answered(request, scorer.score(body, request_id=request_id, project_id=project_of(request)))
+    work = scorer.score(body, request_id=request_id, project_id=project_id, record=record)
+    return await answered(request, work)
 
 
 async def _lines(

@@ -12,6 +12,7 @@ from judge_server.rubrics import find_rubric
 from judge_server.web.access import project_of
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
+from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import (
     AliasMove,
     FieldError,
@@ -23,7 +24,7 @@ from trainer_client.wire import (
     TagSet,
 )
 
-router = APIRouter()
+router = APIRouter(route_class=StrictRoute)
 
 Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
 Alias = Annotated[str, PathParameter(description="Begins with a lower-case letter.", examples=["production"])]

@@ -10,8 +10,10 @@ from judge_server import rubric_changes as changes
 from judge_server.rubrics import find_rubric
 from judge_server.web import rubric_changes
 from judge_server.web.access import project_of
+from judge_server.web.idempotency import IdempotencyKey, once
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
+from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import (
     FieldError,
     NewRubricName,
@@ -22,7 +24,7 @@ from trainer_client.wire import (
     RubricVersion,
 )
 
-router = APIRouter(prefix="/v1/rubrics", tags=["rubrics"])
+router = APIRouter(prefix="/v1/rubrics", tags=["rubrics"], route_class=StrictRoute)
 
 Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
 After = Annotated[str | None, Query(description="The `next_cursor` of the page before.")]
@@ -47,39 +49,44 @@ _SHOWN = 100
     response_model=RubricVersion,
     responses={
         200: {"description": "These criteria are published already.", "model": RubricVersion},
-        **documented(413, 422),
+        **documented(409, 413, 422),
     },
 )
 async def publish(
     request: Request,
-    response: Response,
     name: Annotated[str, PathParameter(description="Lower-case, may have folders: team/math/quadratics")],
     body: Annotated[
         RubricPublication, Body(openapi_examples={"speed": {"summary": "A word problem", "value": PUBLICATION}})
     ],
-) -> RubricVersion:
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
     """Versions are immutable and numbered from 1. Publishing the same criteria again returns the version there is.
 
     Metadata and lineage are kept with the version, and those of a version there is stand. Tags are added to the
     name's. `parent` is the version of this name that the new one was made from, the newest unless given.
+
+    A request that is sent again under its `Idempotency-Key` is answered as it was, and changes nothing.
     """
     _check_name(name)
-    try:
-        version, added = await service_of(request).rubrics.publish(
-            project_of(request),
-            name,
-            body,
-            metadata=body.metadata,
-            tags=body.tags,
-            lineage=body.lineage,
-            parent=body.parent,
-        )
-    except ValueError as error:
-        field, _, message = str(error).partition(": ")
-        raise invalid_request((FieldError(field=field, message=message),)) from None
-    response.status_code = 201 if added else 200
-    response.headers["Location"] = f"/v1/rubrics/{version.reference}"
-    return version
+
+    async def work() -> Response:
+        try:
+            version, added = await service_of(request).rubrics.publish(
+                project_of(request),
+                name,
+                body,
+                metadata=body.metadata,
+                tags=body.tags,
+                lineage=body.lineage,
+                parent=body.parent,
+            )
+        except ValueError as error:
+            field, _, message = str(error).partition(": ")
+            raise invalid_request((FieldError(field=field, message=message),)) from None
+        status, headers = 201 if added else 200, {"Location": f"/v1/rubrics/{version.reference}"}
+        return Response(version.model_dump_json(), status, headers, "application/json")
+
+    return await once(request, idempotency_key, work)
 
 
 @router.get("", summary="List and search rubrics", response_model=RubricPage, responses=documented(422))

@@ -1,13 +1,17 @@
 """What the routes need of the running process, and how they get at it."""
 
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import Request
 
 from judge_server.access import Gate
 from judge_server.errors import InvalidRequest, NotReady
+from judge_server.judging.desk import Desk
 from judge_server.judging.judge import Judge
-from judge_server.ports import AuditTrail, LedgerReader, Operations, RubricSource
+from judge_server.metrics import OperationMetrics
+from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, Operations, RubricSource
 from judge_server.recording import Recorder
 from judge_server.scoring import Scorer
 from trainer_client.wire import DEFAULT_JUDGE, FieldError
@@ -17,24 +21,34 @@ from trainer_client.wire import DEFAULT_JUDGE, FieldError
 class Service:
     """The parts behind the routes.
 
-    `judges` has those whose engine is loaded, by name, and `names` all there will be; without a `recorder` nothing is
-    kept, without a `gate` all is open.
+    `judges` has those whose engine is loaded, by name, and `names` all there will be; `desks` are those of all of them,
+    and may know why one is not there yet. Without a `recorder` nothing is kept, without a `gate` all is open, and
+    without `keys` a request that is sent again is done again.
     """
 
     rubrics: RubricSource
     judges: dict[str, Judge] = field(default_factory=dict)
     names: tuple[str, ...] = (DEFAULT_JUDGE,)
     problem: str = "the judge model is still loading"
+    desks: tuple[Desk, ...] = ()
     recorder: Recorder | None = None
     ledger: LedgerReader | None = None
     gate: Gate | None = None
     audit: AuditTrail | None = None
+    keys: IdempotencyKeys | None = None
     operations: Operations | None = None
+    operation_metrics: OperationMetrics = field(default_factory=OperationMetrics)
 
     @property
     def judge(self) -> Judge | None:
         """The judge of whoever names none, once it has started."""
         return self.judges.get(DEFAULT_JUDGE)
+
+    @property
+    def why_not(self) -> str:
+        """Why it cannot judge, where it cannot; empty where nobody knows."""
+        told = next((desk.problem for desk in self.desks if desk.problem), "")
+        return told or (self.problem if self.judge is None else "")
 
     def ready_judge(self, name: str = DEFAULT_JUDGE) -> Judge:
         """The judge of that name.
@@ -49,7 +63,7 @@ class Service:
         if name not in self.names:
             message = f"there is no judge {name!r}; there are {', '.join(self.names)}"
             raise InvalidRequest(f"judge: {message}", errors=(FieldError(field="judge", message=message),))
-        raise NotReady(f"Cannot judge yet: {self.problem}. GET /readyz says when.", retry_after_s=2)
+        raise NotReady(f"Cannot judge yet: {self.why_not or self.problem}. GET /readyz says when.", retry_after_s=2)
 
     def scorer(self, judge: str = DEFAULT_JUDGE) -> Scorer:
         """The scorer with the judge of that name; raises as `ready_judge` does."""
@@ -61,16 +75,21 @@ class Service:
             raise NotReady("This process has no ledger. Ask one that was started with a database.")
         return self.ledger
 
-    async def checks(self) -> dict[str, bool]:
-        """What readiness depends on, each part by itself."""
-        checks = {"store": await self.rubrics.ready()}
+    async def checks(self, only: Collection[str] = ()) -> dict[str, bool]:
+        """What readiness depends on, each part by itself; of those alone that are named, where any are."""
+        parts: dict[str, Callable[[], Awaitable[bool]]] = {"store": self.rubrics.ready}
         for name in self.names:
-            judge = self.judges.get(name)
-            label = "judge" if name == DEFAULT_JUDGE else f"judge {name}"
-            checks[label] = judge is not None and await judge.desk.ready()
-            if judge is not None:
-                checks["cache"] = checks.get("cache", True) and await judge.cache.ready()
-        return checks
+            parts["judge" if name == DEFAULT_JUDGE else f"judge {name}"] = partial(self._judge_is_ready, name)
+        if self.judges:
+            parts["cache"] = self._caches_are_ready
+        return {name: await parts[name]() if name in parts else False for name in only or parts}
+
+    async def _judge_is_ready(self, name: str) -> bool:
+        judge = self.judges.get(name)
+        return judge is not None and await judge.desk.ready()
+
+    async def _caches_are_ready(self) -> bool:
+        return all([await judge.cache.ready() for judge in self.judges.values()])
 
 
 def service_of(request: Request) -> Service:

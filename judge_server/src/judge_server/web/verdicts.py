@@ -4,14 +4,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
 
+from judge_server.telemetry.about import tell
 from judge_server.verdicts import judge_responses
 from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered
+from judge_server.web.idempotency import IdempotencyKey, record_of
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
+from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import VerdictAnswer, VerdictRequest
 
-router = APIRouter(prefix="/v1", tags=["verdicts"])
+router = APIRouter(prefix="/v1", tags=["verdicts"], route_class=StrictRoute)
 
 EXAMPLE: dict[str, Any] = {
     "rubric": {
@@ -40,9 +43,14 @@ EXAMPLE: dict[str, Any] = {
 async def verdicts(
     request: Request,
     body: Annotated[VerdictRequest, Body(openapi_examples={"reasons": {"summary": "With reasons", "value": EXAMPLE}})],
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """One verdict per criterion and response; any rubric will do, since no reward is made of it."""
+    """One verdict per criterion and response; any rubric will do, since no reward is made of it.
+
+    `Idempotency-Key` is as with rewards: sent again, this is recorded once.
+    """
     service = service_of(request)
+    tell(run=body.run)
     work = judge_responses(
         service.ready_judge(body.judge),
         service.rubrics,
@@ -50,5 +58,6 @@ async def verdicts(
         request_id=request.state.request_id,
         project_id=project_of(request),
         recorder=service.recorder,
+        record=await record_of(request, idempotency_key),
     )
     return await answered(request, work)

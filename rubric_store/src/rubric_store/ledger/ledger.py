@@ -6,6 +6,7 @@ and `write` and `purge` are called from one. Knows rows; refuses to know what a 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from rubric_store.database import POSTGRESQL, WRITES, prepare, read_url
 from rubric_store.ledger import purging, reading, runs_reading, writing
 from rubric_store.ledger.tables import requests
+from rubric_store.patience import Impatient, answered_within, connecting
 from trainer_client.wire.ledger_rows import (
     JudgedResponse,
     JudgedRun,
@@ -28,8 +30,10 @@ from trainer_client.wire.ledger_rows import (
 )
 from trainer_client.wire.runs import RunPage, RunReport
 
-_CONNECT_S = 5
 _READY_WITHIN_S = 5.0
+_READS_WITHIN_S = 30.0
+_WRITES_WITHIN_S = 60.0
+_READERS = 8
 _NOT_THE_ROWS = frozenset({"08", "40", "42", "53", "55", "57", "58"})
 """Classes of PostgreSQL's error codes that speak of the connection, the server, its locks or its schema."""
 
@@ -49,11 +53,14 @@ class SQLLedger:
         self._engine = create_engine(
             parsed if server else parsed.set(drivername="sqlite"),
             pool_pre_ping=server,
-            connect_args={"connect_timeout": _CONNECT_S} if server else {},
+            connect_args=connecting(parsed) if server else {},
         )
         prepare(self._engine)
+        if server:
+            event.listen(self._engine, "do_connect", _impatient)
         event.listen(self._engine, "connect", _quieten if server else _give_room)
         self._writer = self._engine.execution_options(**{WRITES: True})
+        self._readers = ThreadPoolExecutor(_READERS, "adjudge-ledger-reads")  # those that hang hold up nobody else
         self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ") if server else self._engine
 
     def write(self, rows: LedgerRows) -> None:
@@ -64,7 +71,7 @@ class SQLLedger:
             ValueError: the database refuses these rows.
         """
         try:
-            with self._writer.begin() as connection:
+            with answered_within(_WRITES_WITHIN_S), self._writer.begin() as connection:
                 writing.write(connection, rows)
         except Exception as error:
             said, away = self._what_is_wrong(error)
@@ -134,12 +141,13 @@ class SQLLedger:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._engine.dispose)
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         def within() -> T:
             try:
-                with self._reader.connect() as connection:
+                with answered_within(_READS_WITHIN_S), self._reader.connect() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
                 said, away = self._what_is_wrong(error)
@@ -147,7 +155,11 @@ class SQLLedger:
                     raise ConnectionError(said) from error
                 raise
 
-        return await asyncio.to_thread(within)
+        try:
+            async with asyncio.timeout(_READS_WITHIN_S):
+                return await asyncio.get_running_loop().run_in_executor(self._readers, within)
+        except TimeoutError as error:
+            raise ConnectionError(f"the database has not answered within {_READS_WITHIN_S:g} s") from error
 
     def _what_is_wrong(self, error: Exception) -> tuple[str, bool]:
         """An error in a line, and whether it is about the database rather than what was asked of it."""
@@ -155,6 +167,10 @@ class SQLLedger:
         away = isinstance(cause, PoolTimeout | OSError | self._engine.dialect.loaded_dbapi.OperationalError)
         away = away or (getattr(cause, "sqlstate", None) or "")[:2] in _NOT_THE_ROWS
         return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}", away
+
+
+def _impatient(_dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]) -> Impatient:
+    return Impatient.connect(*arguments, **options)
 
 
 def _quieten(connection: Any, _record: object) -> None:

@@ -48,12 +48,13 @@ def _add(connection: Connection, table: Table, rows: list[list[Any]]) -> None:
 
 @lru_cache(maxsize=256)
 def _statement(table: Table, rows: int, parameter: str) -> str:
-    row = f"({','.join([parameter] * len(table.columns))})"
+    names = [column.name for column in table.columns]
+    row = f"({','.join([parameter] * len(names))})"
     keys = [column.name for column in table.primary_key]
     others = [column.name for column in table.columns if column.name not in keys]
     changes = ", ".join(f"{name} = {_together(f'{table.name}.{name}', f'excluded.{name}', name)}" for name in others)
     return (
-        f"INSERT INTO {table.name} VALUES {','.join([row] * rows)} "  # noqa: S608 - no user's text
+        f"INSERT INTO {table.name} ({','.join(names)}) VALUES {','.join([row] * rows)} "  # noqa: S608 - no user's text
         f"ON CONFLICT ({','.join(keys)}) DO UPDATE SET {changes}"
     )
 

@@ -7,7 +7,7 @@ digest stands, and a later one that differs becomes a re-judgement.
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Column, Connection, Executable, MetaData, Table, delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -18,6 +18,8 @@ from rubric_store.ledger.runs_counting import Key
 from rubric_store.ledger.runs_writing import add_figures
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow
 
+_RowT = TypeVar("_RowT", bound=tuple[Any, ...])
+
 _COMPARED = ("score", "probability", "menu_mass", "step", "grade", "rationale")
 _ROWS_A_STATEMENT = 400
 _LOCK = 7_233_188_020_411_973_002
@@ -26,6 +28,7 @@ _LOCK = 7_233_188_020_411_973_002
 
 def write(connection: Connection, rows: LedgerRows) -> None:
     """Write rows; the caller commits."""
+    rows = _each_request_once(rows)
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
     for table, given in (
@@ -52,6 +55,23 @@ def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[Key
     keys = list(tables.requests.primary_key)
     added = make(tables.requests).on_conflict_do_nothing().returning(*keys)
     return {tuple(row) for row in connection.execute(added, [row._asdict() for row in sorted(rows, key=_key_of)])}
+
+
+def _each_request_once(rows: LedgerRows) -> LedgerRows:
+    """The rows without those of a request that is among them already: one that was sent again under its key."""
+    if len({_key_of(row) for row in rows.requests}) == len(rows.requests):
+        return rows
+    return rows._replace(
+        requests=_first(rows.requests, 3), responses=_first(rows.responses, 4), uses=_first(rows.uses, 6)
+    )
+
+
+def _first(rows: Sequence[_RowT], key: int) -> list[_RowT]:
+    """The first row of each key, which is what a row begins with."""
+    found: dict[Key, _RowT] = {}
+    for row in rows:
+        found.setdefault(row[:key], row)
+    return [*found.values()]
 
 
 def _key_of(row: RequestRow) -> Key:
@@ -94,15 +114,19 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
     added = 0
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
         some = rows[start : start + _ROWS_A_STATEMENT]
-        cursor.execute(_insert_statement(table.name, len(table.columns), len(some)), [*chain.from_iterable(some)])
+        cursor.execute(_insert_statement(table, len(some)), [*chain.from_iterable(some)])
         added += cursor.rowcount
     return added
 
 
 @lru_cache(maxsize=256)
-def _insert_statement(table: str, columns: int, rows: int) -> str:
-    row = f"({','.join('?' * columns)})"
-    return f"INSERT INTO {table} VALUES {','.join([row] * rows)} ON CONFLICT DO NOTHING"  # noqa: S608 - no user's text
+def _insert_statement(table: Table, rows: int) -> str:
+    names = [column.name for column in table.columns]
+    row = f"({','.join('?' * len(names))})"
+    return (
+        f"INSERT INTO {table.name} ({','.join(names)}) VALUES {','.join([row] * rows)} "  # noqa: S608 - no user's text
+        "ON CONFLICT DO NOTHING"
+    )
 
 
 def _take_over(connection: Connection, table: Table, rows: Any) -> Executable:

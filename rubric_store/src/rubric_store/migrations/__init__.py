@@ -5,103 +5,140 @@ transaction, and runs against one database wait for each other, so that several 
 Refuses to know when to migrate: whoever deploys decides.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, func, select
+from sqlalchemy import Connection, func, select
 
-from rubric_store.database import SQLITE, WRITES, prepare, read_url
+from rubric_store.blocking import connected
+from rubric_store.migrations import generation
+from rubric_store.migrations.scripts import Step, place, script_config, steps
+from rubric_store.migrations.states import Standing, State
+from rubric_store.migrations.waiting import LockPatience, TablesInUseError
+
+__all__ = [
+    "LockPatience",
+    "Standing",
+    "State",
+    "Step",
+    "TablesInUseError",
+    "UnknownRevisionError",
+    "current",
+    "downgrade",
+    "head",
+    "standing",
+    "steps",
+    "upgrade",
+]
 
 _LOCK = 7_233_188_020_411_973_001  # PostgreSQL advisory lock, any number as long as all hosts use the same
 
+_PATIENCE = LockPatience()
+
 
 class UnknownRevisionError(RuntimeError):
-    """The database was migrated by a newer adjudge-store than this one."""
+    """The database was migrated by a newer adjudge-store than this one, which it does not work with."""
 
 
-def upgrade(url: str, revision: str = "head") -> None:
+def upgrade(url: str, revision: str = "head", *, patience: LockPatience = _PATIENCE) -> None:
     """Migrate to a revision, the newest unless given; nothing happens where it is that already.
+
+    Nor does anything where a newer package migrated it in a way that this one works with, and no revision is given.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
         UnknownRevisionError: the database is newer than this package.
+        TablesInUseError: others would not let go of a table.
         alembic.util.CommandError: there is no such revision.
     """
-    _run(url, lambda config: command.upgrade(config, revision))
+
+    def migrate(connection: Connection, config: Config) -> None:
+        found = _standing(connection)
+        if found.state == "ahead" and revision == "head":
+            return
+        _check_known(found)
+        command.upgrade(config, revision)
+
+    _run(url, migrate, patience)
 
 
-def downgrade(url: str, revision: str) -> None:
+def downgrade(url: str, revision: str, *, patience: LockPatience = _PATIENCE) -> None:
     """Migrate back to a revision (`base`: before the first); what later revisions held is lost.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
         UnknownRevisionError: the database is newer than this package.
+        TablesInUseError: others would not let go of a table.
         alembic.util.CommandError: there is no such revision, or the database is older than it.
     """
-    _run(url, lambda config: command.downgrade(config, revision))
+
+    def migrate(connection: Connection, config: Config) -> None:
+        _check_known(_standing(connection))
+        command.downgrade(config, revision)
+
+    _run(url, migrate, patience)
+
+
+def standing(url: str) -> Standing:
+    """Where a database stands, and whether this package works on it as it is.
+
+    Raises:
+        DatabaseURLError: the store cannot use this URL.
+    """
+    with connected(url, writes=False) as connection:
+        return _standing(connection)
 
 
 def current(url: str) -> str | None:
     """The revision a database is at; None before the first migration."""
-    with _connection(url, writes=False) as connection:
+    with connected(url, writes=False) as connection:
         return _revision(connection)
 
 
 def head() -> str:
     """The newest revision this package knows."""
-    newest = ScriptDirectory.from_config(_config()).get_current_head()
-    if newest is None:
-        raise RuntimeError("the migrations are missing from this installation; reinstall adjudge-store")
-    return newest
+    return steps()[-1].revision
 
 
-def is_current(url: str) -> bool:
-    """Whether a database is at the newest revision this package knows."""
-    return current(url) == head()
+def _run(url: str, migrate: Callable[[Connection, Config], None], patience: LockPatience) -> None:
+    def run() -> None:
+        config = script_config()
+        with connected(url, writes=True) as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+            patience.bound(connection)
+            config.attributes["connection"] = connection
+            migrate(connection, config)
+            _note(connection)
 
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", "rubric_store:migrations")
-    return config
-
-
-def _run(url: str, migrate: Callable[[Config], None]) -> None:
-    config = _config()
-    with _connection(url, writes=True) as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-        _check_known(_revision(connection))
-        config.attributes["connection"] = connection
-        migrate(config)
-
-
-@contextmanager
-def _connection(url: str, *, writes: bool) -> Iterator[Connection]:
-    parsed = read_url(url)
-    if parsed.drivername == SQLITE:
-        parsed = parsed.set(drivername="sqlite")
-    engine = create_engine(parsed, execution_options={WRITES: writes})
-    prepare(engine)
-    try:
-        with engine.begin() as connection:
-            yield connection
-    finally:
-        engine.dispose()
+    patience.keep_trying(run)
 
 
 def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _check_known(revision: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if revision is not None and revision not in known:
+def _standing(connection: Connection) -> Standing:
+    known = steps()
+    revision = _revision(connection)
+    at = place(known, revision)
+    if at is None:
+        return Standing(revision, generation.noted(connection, revision or ""), known)
+    return Standing(revision, known[at - 1].works_from if at else None, known)
+
+
+def _note(connection: Connection) -> None:
+    """Say in the database what code works on it; what a newer package said of its own revision stays."""
+    found = _standing(connection)
+    if place(found.steps, found.revision):
+        generation.note(connection, found.revision, found.works_from)
+
+
+def _check_known(found: Standing) -> None:
+    if place(found.steps, found.revision) is None:
         raise UnknownRevisionError(
-            f"the database is at revision {revision}, which this adjudge-store does not know: a newer one "
+            f"the database is at revision {found.revision}, which this adjudge-store does not know: a newer one "
             "migrated it. Install that version (or newer), or restore a backup made before the migration."
         )

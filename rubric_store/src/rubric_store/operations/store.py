@@ -8,13 +8,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import and_, delete, func, insert, select, update
 
 from rubric_store.operations.connection import change_operation, lock_operation, of
 from rubric_store.operations.leases import ChunkLeases
 from rubric_store.operations.rows import as_json, digest, operation_of, pack, unpack
 from rubric_store.operations.tables import chunks, operations, results
-from trainer_client.wire.operation_rows import NewOperation
+from trainer_client.wire.operation_rows import NewOperation, OperationCounts
 from trainer_client.wire.operations import ENDED, Operation, ResultPage
 
 _PURGED_AT_ONCE = 100
@@ -162,6 +162,24 @@ class SQLOperations(ChunkLeases):
                     expires_at=None,
                 )
         return await self.get(project_id, operation_id)
+
+    async def counts(self, now: datetime) -> OperationCounts:
+        """How many there are; of chunks, those of operations that have not ended, which are few beside all."""
+        kinds = (operations.c.kind, operations.c.state)
+        of_operations = select(*kinds, func.count()).group_by(*kinds)
+        same = and_(operations.c.project_id == chunks.c.project_id, operations.c.operation_id == chunks.c.operation_id)
+        states = (operations.c.kind, chunks.c.state)
+        of_chunks = (
+            select(*states, func.count(), func.min(chunks.c.due_at))
+            .join(operations, same)
+            .where(operations.c.state.not_in(ENDED))
+            .group_by(*states)
+        )
+        async with self.reading() as connection:
+            by_operation = {(row[0], row[1]): row[2] for row in await connection.execute(of_operations)}
+            rows = (await connection.execute(of_chunks)).all()
+        waiting = [row[3] for row in rows if row[1] == "queued" and row[3] <= now]
+        return OperationCounts(by_operation, {(row[0], row[1]): row[2] for row in rows}, min(waiting, default=None))
 
     async def purge(self, now: datetime) -> int:
         """Delete operations that have expired, results and all; how many."""

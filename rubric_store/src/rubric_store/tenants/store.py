@@ -41,7 +41,7 @@ class TenantStore(Connected):
         """
         check_project(project_id)
         made = Project(id=project_id, created_at=datetime.now(UTC), limits=limits)
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             row = {"project_id": project_id, "created_at": made.created_at, **limits.model_dump()}
             make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             added = make(projects).values(row).on_conflict_do_nothing().returning(projects.c.project_id)
@@ -67,7 +67,7 @@ class TenantStore(Connected):
         Raises:
             LookupError: there is no such project.
         """
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             before = await _locked(connection, project_id)
             this = projects.c.project_id == project_id
             await connection.execute(update(projects).where(this).values(**limits.model_dump()))
@@ -99,7 +99,7 @@ class TenantStore(Connected):
             created_at=datetime.now(UTC),
             expires_at=expires_at,
         )
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             await _locked(connection, project_id)
             kept = {name: getattr(key, name) for name in ApiKey.model_fields if name != "id"}
             row = {**kept, "key_id": key_id, "secret_digest": digest, "scopes": list(scopes)}
@@ -126,7 +126,7 @@ class TenantStore(Connected):
         Raises:
             LookupError: there is no such key.
         """
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             this = api_keys.c.key_id == key_id
             row = (await connection.execute(_keys().where(this).with_for_update())).one_or_none()
             if row is None:
@@ -141,7 +141,7 @@ class TenantStore(Connected):
 
     async def keys_used(self, moments: Mapping[str, datetime]) -> None:
         """Keep when keys were last used; a moment before the one that is kept changes nothing."""
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             for key_id, at in sorted(moments.items()):
                 earlier = api_keys.c.last_used_at.is_(None) | (api_keys.c.last_used_at < at)
                 used = update(api_keys).where(api_keys.c.key_id == key_id, earlier)
@@ -149,7 +149,7 @@ class TenantStore(Connected):
 
     async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
         """Count requests and prompt tokens of a day, by project; those of a project that is not there count nowhere."""
-        async with self._writer.begin() as connection:
+        async with self._writing() as connection:
             there = {row.project_id for row in await connection.execute(select(projects.c.project_id))}
             rows = [
                 {"project_id": project_id, "day": day, "requests": requests, "tokens": tokens}

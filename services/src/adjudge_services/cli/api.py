@@ -18,4 +18,4 @@ def api(
 ) -> None:
     """Serve the API in front of judges that `adjudge judge` runs. Any number of these may stand side by side."""
     settings = Settings.with_options(host=host, port=port, judges=" ".join(judge) if judge else None)
-    serve_api(settings, remote_judges, "judges in other processes")
+    serve_api(settings, remote_judges, "judges in other processes", process="adjudge-api")

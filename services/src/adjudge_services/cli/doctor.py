@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from adjudge_services.cli.doctor_deployment import Doubt, judges, keys, operations, queue
 from adjudge_services.cli.output import out
 from adjudge_services.judges import engine_of
 from adjudge_services.settings import Settings
@@ -23,19 +24,26 @@ Check = Callable[[Settings], Coroutine[Any, Any, str]]
 
 
 def doctor() -> None:
-    """Check Python, store, cache, secret and judge model; exit with 1 if any of them is wrong."""
+    """Check an installation part by part, and say what to do; exit with 1 if any part is wrong.
+
+    With ADJUDGE_JUDGES the judges there are checked, without it the model that this host would judge with.
+    """
     settings = Settings()
     table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
-    failed = False
-    for name, check in CHECKS.items():
+    wrong: set[str] = set()
+    for name, check in (COMMON | (ELSEWHERE if settings.judges else HERE)).items():
+        if wrong & NEEDS.get(name, set()):
+            table.add_row(name, "[dim]not checked[/]", f"needs the {' and the '.join(sorted(NEEDS[name]))}")
+            continue
         try:
-            seen, ok = asyncio.run(check(settings)), True
+            seen = asyncio.run(check(settings))
+            result = "[yellow]doubtful[/]" if isinstance(seen, Doubt) else "[green]ok[/]"
         except Exception as error:  # noqa: BLE001 - whatever is wrong belongs in the table
-            seen, ok = str(error) or type(error).__name__, False
-        failed = failed or not ok
-        table.add_row(name, "[green]ok[/]" if ok else "[bold red]wrong[/]", escape(seen))
+            seen, result = str(error) or type(error).__name__, "[bold red]wrong[/]"
+            wrong.add(name)
+        table.add_row(name, result, escape(seen))
     out.print(table)
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(1 if wrong else 0)
 
 
 async def _python(settings: Settings) -> str:
@@ -89,10 +97,15 @@ async def _judge(settings: Settings) -> str:
         await engine.close()
 
 
-CHECKS: dict[str, Check] = {
+COMMON: dict[str, Check] = {
     "python": _python,
     "rubric store": _store,
     "verdict cache": _cache,
     "fence secret": _secret,
-    "judge": _judge,
+    "keys": keys,
+    "queue": queue,
+    "operations": operations,
 }
+NEEDS = {"keys": {"rubric store"}, "operations": {"rubric store"}}
+HERE: dict[str, Check] = {"judge": _judge}
+ELSEWHERE: dict[str, Check] = {"judges": judges}

@@ -33,4 +33,5 @@ def judge(
         settings,
         lambda failed: build_judge_app(settings, on_failure=failed),
         f"Adjudge judge with {settings.engine_url} on",
+        process="adjudge-judge",
     )

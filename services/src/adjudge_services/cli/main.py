@@ -4,6 +4,7 @@ import typer
 
 from adjudge_services.cli import (
     api,
+    backup,
     doctor,
     generate,
     judge,
@@ -24,7 +25,10 @@ from adjudge_services.cli import (
 )
 
 app = typer.Typer(
-    help="Adjudge judges responses by rubrics and rewards them.", no_args_is_help=True, add_completion=False
+    help="Adjudge judges responses by rubrics and rewards them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # keys and texts among them
 )
 app.command("serve")(serve.serve)
 app.command("api")(api.api)
@@ -35,7 +39,8 @@ app.command("generate")(generate.generate)
 app.command("recompute")(recompute.recompute)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
-app.command("migrate")(migrate.migrate)
+app.add_typer(migrate.app, name="migrate")
+app.command("backup")(backup.backup)
 app.command("audit")(projects.audit)
 app.add_typer(rubrics.app, name="rubrics")
 app.add_typer(runs.app, name="runs")

@@ -16,4 +16,4 @@ def serve(
 ) -> None:
     """Serve the API, with its judge, until stopped. Settings come from ADJUDGE_… variables."""
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
-    serve_api(settings, own_judges, settings.engine_url)
+    serve_api(settings, own_judges, settings.engine_url, process="adjudge")

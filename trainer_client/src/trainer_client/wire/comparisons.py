@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from trainer_client.wire.answers import Failure, Judge, PinnedRubric, Usage
-from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.base import NUMERIC, Answer, Flag, Number, Request, Whole
 from trainer_client.wire.groups import GroupId, RubricChoice, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, Priority, ReasoningPart, TemplateName
 from trainer_client.wire.messages import Prompt, ResponseLike
@@ -26,10 +26,10 @@ class Pair(Request):
 class ComparisonOptions(Request):
     """How the judge is asked; the fields mean what they mean in `JudgingOptions`."""
 
-    rationale: bool = False
-    think_tokens: int = Field(default=0, ge=0, le=32_768)
+    rationale: Flag = False
+    think_tokens: Whole = Field(default=0, ge=0, le=32_768)
     reasoning: ReasoningPart = "strip"
-    grounding_characters: int | None = Field(default=None, ge=1)
+    grounding_characters: Annotated[int, Field(ge=1), NUMERIC] | None = None
     template: TemplateName | None = None
 
 
@@ -37,13 +37,13 @@ class ComparisonRequest(Request):
     """Compare pairs of responses. A rubric, where there is one, tells the judge what to look at."""
 
     run: RunName | None = None
-    step: int | None = Field(default=None, ge=0)
+    step: Annotated[int, Field(ge=0), NUMERIC] | None = None
     rubric: RubricChoice | None = None
-    allow_retired: bool = False
+    allow_retired: Flag = False
     judge: JudgeName = DEFAULT_JUDGE
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)] | None = None
     judging: ComparisonOptions = ComparisonOptions()
-    deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    deadline_s: Number = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
     pairs: tuple[Pair, ...] = Field(min_length=1, max_length=4096)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import Number, Request, Whole
 from trainer_client.wire.verification import Verification
 
 CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
@@ -43,9 +43,9 @@ class Criterion(Request):
     id: CriterionId
     description: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
     kind: CriterionKind = "point"
-    weight: float = 1.0
+    weight: Number = 1.0
     tags: tuple[Tag, ...] = ()
-    scale: int = Field(default=4, ge=1, le=100)
+    scale: Whole = Field(default=4, ge=1, le=100)
     verification: Verification | None = None
     name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)] | None = None
     required_elements: _Elements = ()

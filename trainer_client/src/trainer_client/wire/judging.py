@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import NUMERIC, Flag, Request, Whole
 
 Protocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
 ReasoningPart = Literal["strip", "keep", "only"]
@@ -54,13 +54,13 @@ class JudgingOptions(Request):
 
     protocol: Protocol | None = None
     criteria_per_call: CriteriaPerCall | None = None
-    rationale: bool = False
-    votes: int = Field(default=1, ge=1, le=32)
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    think_tokens: int = Field(default=0, ge=0, le=32_768)
+    rationale: Flag = False
+    votes: Whole = Field(default=1, ge=1, le=32)
+    temperature: Annotated[float, Field(ge=0, le=2), NUMERIC] | None = None
+    think_tokens: Whole = Field(default=0, ge=0, le=32_768)
     reasoning: ReasoningPart = "strip"
-    truncate: bool = False
-    grounding_characters: int | None = Field(default=None, ge=1)
+    truncate: Flag = False
+    grounding_characters: Annotated[int, Field(ge=1), NUMERIC] | None = None
     template: TemplateName | None = None
 
     @model_validator(mode="after")

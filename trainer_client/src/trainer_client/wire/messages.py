@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, StringConstraints, Tag, field_validator, model_validator
 
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import NUMERIC, Flag, Request
 
 
 class TextPart(Request):
@@ -84,8 +84,8 @@ class Response(Request):
     """
 
     text: Prompt
-    tokens: int | None = Field(default=None, ge=0)
-    stopped: bool | None = None
+    tokens: Annotated[int, Field(ge=0), NUMERIC] | None = None
+    stopped: Flag | None = None
 
 
 ResponseLike = Annotated[

@@ -6,12 +6,15 @@ holds it up no longer than that; and it is finished once, with all its results, 
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import JsonValue
 
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.operations import OperationKind
+from trainer_client.wire.operations import OperationKind, OperationState
+
+ChunkState = Literal["queued", "running", "waiting", "done", "failed"]
+"""`waiting` is the chunk that finishes an operation, until all others have ended."""
 
 MOST_ATTEMPTS = 5
 """How often a chunk is begun before it is given up; attempts that found no service to ask are not counted."""
@@ -81,3 +84,17 @@ class ChunkOutcome(NamedTuple):
     counts: Mapping[str, int] = {}
     discarded: Mapping[str, int] = {}
     summary: dict[str, JsonValue] | None = None
+
+
+class OperationCounts(NamedTuple):
+    """What a store holds at a moment, over all projects.
+
+    Attributes:
+        operations: how many there are of each kind in each state, those that are kept after their end included.
+        chunks: how many chunks the operations that have not ended have, of each kind in each state.
+        oldest_due_at: since when the chunk that has waited longest could have been begun; None where none waits.
+    """
+
+    operations: Mapping[tuple[OperationKind, OperationState], int]
+    chunks: Mapping[tuple[OperationKind, ChunkState], int]
+    oldest_due_at: datetime | None

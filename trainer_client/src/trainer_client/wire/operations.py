@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.base import Answer, Flag, Number, Request
 from trainer_client.wire.groups import Group
 from trainer_client.wire.judging import Priority
 from trainer_client.wire.rewards import RewardRequest
@@ -51,7 +51,7 @@ class ScoreOperation(RewardRequest):
     """
 
     kind: Literal["score"] = "score"
-    deadline_s: float = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
+    deadline_s: Number = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
     priority: Priority = "bulk"
     groups: tuple[Group, ...] = Field(min_length=1, max_length=MOST_INPUTS)
 
@@ -79,7 +79,7 @@ class EvaluateOperation(VerdictRequest):
     """
 
     kind: Literal["evaluate_judge"] = "evaluate_judge"
-    deadline_s: float = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
+    deadline_s: Number = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
     priority: Priority = "bulk"
     groups: tuple[LabelledGroup, ...] = Field(min_length=1, max_length=MOST_INPUTS)
 
@@ -101,7 +101,7 @@ class GenerateOperation(Request):
     generator: str = Field(min_length=1, max_length=100)
     inputs: tuple[dict[str, JsonValue], ...] = Field(min_length=1, max_length=MOST_INPUTS)
     parameters: dict[str, JsonValue] = Field(default={})
-    publish: bool = True
+    publish: Flag = True
     prefix: str = Field(default="", max_length=200)
 
     _read_lines = field_validator("inputs", mode="before")(_lines)

@@ -17,6 +17,8 @@ ProblemType = Literal[
     "urn:adjudge:not-found",
     "urn:adjudge:method-not-allowed",
     "urn:adjudge:too-large",
+    "urn:adjudge:too-slow",
+    "urn:adjudge:in-progress",
     "urn:adjudge:overloaded",
     "urn:adjudge:rate-limited",
     "urn:adjudge:budget-exhausted",

@@ -1,11 +1,11 @@
 """`POST /v1/rewards/recompute`: the rewards of a run under other rules, from verdicts that are there already."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from trainer_client.wire.answers import StepReward
-from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.base import NUMERIC, Answer, Number, Request
 from trainer_client.wire.criteria import CriterionId
 from trainer_client.wire.groups import RunName
 from trainer_client.wire.judging import Protocol
@@ -16,9 +16,9 @@ from trainer_client.wire.rewards import FailurePolicy, RewardMode, RewardOptions
 class StepBudgets(Request):
     """What all criteria of a kind together give or take over a response's steps (SRaR: 0.8, -1, 1)."""
 
-    suggest: float = 0.8
-    pitfall: float = -1.0
-    bonus: float = 1.0
+    suggest: Number = 0.8
+    pitfall: Number = -1.0
+    bonus: Number = 1.0
 
 
 class RecomputeRequest(Request):
@@ -52,12 +52,12 @@ class RecomputeRequest(Request):
     )
 
     run: RunName | None = None
-    first_step: int | None = Field(default=None, ge=0)
-    last_step: int | None = Field(default=None, ge=0)
+    first_step: Annotated[int, Field(ge=0), NUMERIC] | None = None
+    last_step: Annotated[int, Field(ge=0), NUMERIC] | None = None
     protocol: Protocol | None = None
     reward: RewardOptions = RewardOptions()
     on_failure: FailurePolicy = "null"
-    weights: dict[CriterionId, float] = Field(default_factory=dict, max_length=10_000)
+    weights: dict[CriterionId, Number] = Field(default_factory=dict, max_length=10_000)
     budgets: StepBudgets = StepBudgets()
 
     @model_validator(mode="after")

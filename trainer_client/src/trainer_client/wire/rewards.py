@@ -1,10 +1,10 @@
 """The request of `POST /v1/rewards`: groups of responses, the rubric to judge them by, and how they are rewarded."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import NUMERIC, Flag, Number, Request, Whole
 from trainer_client.wire.groups import Group, RubricChoice, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
 from trainer_client.wire.messages import as_response
@@ -44,9 +44,9 @@ class LengthPenalty(Request):
     Linear on both sides, so that a shorter response gains; `excess_only` leaves it alone.
     """
 
-    coefficient: float = Field(default=1e-4, ge=0)
-    target_tokens: int = Field(default=2000, ge=0)
-    excess_only: bool = False
+    coefficient: Number = Field(default=1e-4, ge=0)
+    target_tokens: Whole = Field(default=2000, ge=0)
+    excess_only: Flag = False
 
 
 class OverlongPenalty(Request):
@@ -55,8 +55,8 @@ class OverlongPenalty(Request):
     Nothing up to `limit_tokens` - `buffer_tokens`, then linear up to 1 at `limit_tokens`.
     """
 
-    limit_tokens: int = Field(ge=1)
-    buffer_tokens: int = Field(ge=1)
+    limit_tokens: Whole = Field(ge=1)
+    buffer_tokens: Whole = Field(ge=1)
 
     @model_validator(mode="after")
     def _buffer_fits(self) -> "OverlongPenalty":
@@ -79,11 +79,11 @@ class RewardOptions(Request):
     """
 
     mode: RewardMode = "weighted_mean"
-    format_weight: float = Field(default=0.1, ge=0, le=1)
-    gate_fraction: float = Field(default=0.5, ge=0, le=1)
+    format_weight: Number = Field(default=0.1, ge=0, le=1)
+    gate_fraction: Number = Field(default=0.5, ge=0, le=1)
     length_penalty: LengthPenalty | None = None
     overlong_penalty: OverlongPenalty | None = None
-    truncation_factor: float | None = Field(default=None, ge=0, le=1)
+    truncation_factor: Annotated[float, Field(ge=0, le=1), NUMERIC] | None = None
 
     @property
     def penalises(self) -> bool:
@@ -95,14 +95,14 @@ class RewardRequest(Request):
     """Judge groups of responses by rubrics and reward them. Retired ones are refused but with `allow_retired`."""
 
     run: RunName | None = None
-    step: int | None = Field(default=None, ge=0)
+    step: Annotated[int, Field(ge=0), NUMERIC] | None = None
     rubric: RubricChoice | None = None
-    allow_retired: bool = False
+    allow_retired: Flag = False
     judge: JudgeName = DEFAULT_JUDGE
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
     on_failure: FailurePolicy = "null"
-    deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    deadline_s: Number = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
     groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.base import Answer, Request, Whole
 from trainer_client.wire.references import RubricTag
 from trainer_client.wire.rubrics import MAX_TAGS
 
@@ -14,7 +14,7 @@ Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, m
 class AliasMove(Request):
     """Have an alias stand for this version from now on."""
 
-    version: int = Field(ge=1, lt=10**9)
+    version: Whole = Field(ge=1, lt=10**9)
 
 
 class RubricAlias(Answer):

@@ -5,10 +5,11 @@ Knows nothing of where rubrics are stored or how they are judged.
 
 from collections import Counter
 from datetime import datetime
+from typing import Annotated
 
 from pydantic import Field, JsonValue, field_validator
 
-from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.base import NUMERIC, Answer, Request
 from trainer_client.wire.criteria import Criterion, content_digest
 from trainer_client.wire.json_object import JsonObject
 from trainer_client.wire.lineage import Lineage
@@ -59,7 +60,7 @@ class RubricPublication(RubricContent):
     metadata: JsonObject | None = None
     tags: tuple[RubricTag, ...] = Field(default=(), max_length=MAX_TAGS)
     lineage: Lineage | None = None
-    parent: int | None = Field(default=None, ge=1)
+    parent: Annotated[int, Field(ge=1), NUMERIC] | None = None
 
 
 class Retirement(Answer):

@@ -1,9 +1,11 @@
 """`POST /v1/verdicts`: judging without making a reward."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from trainer_client.wire.answers import Judge, PinnedRubric, Usage, Verdict
-from trainer_client.wire.base import Answer, Request
+from trainer_client.wire.base import NUMERIC, Answer, Flag, Number, Request
 from trainer_client.wire.groups import Group, RubricChoice, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
 
@@ -12,12 +14,12 @@ class VerdictRequest(Request):
     """Judge groups of responses by rubrics; the protocol is `binary` unless given."""
 
     run: RunName | None = None
-    step: int | None = Field(default=None, ge=0)
+    step: Annotated[int, Field(ge=0), NUMERIC] | None = None
     rubric: RubricChoice | None = None
-    allow_retired: bool = False
+    allow_retired: Flag = False
     judge: JudgeName = DEFAULT_JUDGE
     judging: JudgingOptions = JudgingOptions()
-    deadline_s: float = Field(default=60.0, gt=0, le=3600)
+    deadline_s: Number = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
     groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
 

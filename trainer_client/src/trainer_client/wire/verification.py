@@ -19,13 +19,13 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import NUMERIC, Flag, Number, Request
 
 Part = Literal["final_answer", "response"]
 VerificationMethod = Literal["judge", "math", "exact", "contains", "regex", "json_schema", "numeric"]
 
 _Expected = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
-_StepNumber = Annotated[int, Field(ge=0, le=999_999_999)]
+_StepNumber = Annotated[int, Field(ge=0, le=999_999_999), NUMERIC]
 
 
 class ByJudge(Request):
@@ -48,7 +48,7 @@ class Exact(Request):
     method: Literal["exact"]
     expected: _Expected | None = None
     of: Part = "final_answer"
-    case_sensitive: bool = False
+    case_sensitive: Flag = False
 
 
 class _Search(Request):
@@ -79,7 +79,7 @@ class Contains(_Search):
     method: Literal["contains"]
     all_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
     any_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
-    case_sensitive: bool = False
+    case_sensitive: Flag = False
 
     @model_validator(mode="after")
     def _names_a_text(self) -> "Contains":
@@ -93,7 +93,7 @@ class Regex(_Search):
 
     method: Literal["regex"]
     pattern: Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
-    case_sensitive: bool = True
+    case_sensitive: Flag = True
     match: Literal["search", "full"] = "search"
 
     @field_validator("pattern")
@@ -120,9 +120,9 @@ class Numeric(Request):
     """A number within `absolute` + `relative` * |expected| of the expected one."""
 
     method: Literal["numeric"]
-    expected: float | None = None
-    absolute: float = Field(default=1e-9, ge=0)
-    relative: float = Field(default=0.0, ge=0)
+    expected: Number | None = None
+    absolute: Number = Field(default=1e-9, ge=0)
+    relative: Number = Field(default=0.0, ge=0)
     of: Part = "final_answer"
 
 

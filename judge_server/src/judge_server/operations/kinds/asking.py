@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
@@ -13,6 +13,7 @@ from trainer_client import AsyncClient
 from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
 from trainer_client.wire import Group, RubricContent, Verdict
 from trainer_client.wire.operation_rows import NewChunk
+from trainer_client.wire.operations import EvaluateOperation, ScoreOperation
 
 CHUNK_RESPONSES = 32
 """Responses of a chunk: some seconds of a judge's time, so that little is lost with a worker. Groups stay whole."""
@@ -44,6 +45,17 @@ class Pins:
         if rubric not in self._known:
             self._known[rubric] = (await find_rubric(self._rubrics, self._project_id, rubric)).reference
         return self._known[rubric]
+
+
+async def split_groups(
+    rubrics: RubricSource, project_id: str, request: ScoreOperation | EvaluateOperation
+) -> tuple[dict[str, Any], list[NewChunk]]:
+    """Options apart from groups, and those in chunks; rubrics are pinned. Raises `UnknownRubric`."""
+    pins = Pins(rubrics, project_id)
+    options = request.model_dump(mode="json", exclude={"groups", "kind"}, exclude_unset=True)
+    if isinstance(request.rubric, str):
+        options["rubric"] = await pins.of(request.rubric)
+    return options, await in_chunks(request.groups, pins)
 
 
 async def in_chunks(groups: Sequence[GroupT], pins: Pins) -> list[NewChunk]:

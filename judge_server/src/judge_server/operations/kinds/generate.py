@@ -1,7 +1,7 @@
 """Generating rubrics: an input a chunk, since each takes a model many calls; what is made is published as it is done.
 
 A chunk that is worked on twice publishes once: a version that this operation made of the same source is taken for the
-chunk's result, whatever a second attempt wrote. Only generators that revise rubrics may then add a version too many.
+chunk's result, whatever a second attempt wrote.
 """
 
 import tempfile
@@ -14,11 +14,11 @@ from pydantic import BaseModel, ValidationError
 
 from judge_server.generation.folder import DISCARDED, RunFolder, read_failures
 from judge_server.generation.generator import Generator
-from judge_server.generation.job import publisher
 from judge_server.generation.journal import read_journal
 from judge_server.generation.registry import check_parameters, generator_of
-from judge_server.generation.runner import Publish, Run, RunSettings
+from judge_server.generation.runner import Run, RunSettings
 from judge_server.operations.kind import ChunkUndone, OperationRefused
+from judge_server.operations.kinds.once import Once
 from judge_server.operations.kinds.writing import WriterSource, used
 from judge_server.ports import RubricSource
 from trainer_client.wire import RubricVersion
@@ -65,15 +65,16 @@ class GenerateKind:
         async def find(reference: str) -> RubricVersion | None:
             return await self._rubrics.find(project_id, reference)
 
-        writer = await self._writers.writer()
         generator = generator_of(request.generator, request.parameters, find=find)
+        once = Once(self._rubrics, work.ref, generator)
         try:
+            row = generator.Input.model_validate(work.body["input"]).loaded(None)
+            if request.publish and (record := await once.revised(row, request.prefix)) is not None:
+                return ChunkOutcome([{"index": work.body["index"], **record, **once.published}], counts={"added": 1})
+            writer = await self._writers.writer()
             with tempfile.TemporaryDirectory(prefix="adjudge-generate-") as folder:
                 file = _input_file(folder, work.body["input"])
-                published: dict[str, Any] = {}
-                publish = None
-                if request.publish:
-                    publish = self._once(work, generator, writer.identity.model, published)
+                publish = once.publisher(writer.identity.model) if request.publish else None
                 with RunFolder(Path(folder, "run")) as kept:
                     settings = RunSettings(concurrency=1, prefix=request.prefix)
                     run = Run(generator, writer, kept, file, settings=settings, publish=publish, report=lambda _: None)
@@ -86,27 +87,9 @@ class GenerateKind:
         outcome = ChunkOutcome(usage=used(writer.usage), discarded=dict.fromkeys(reasons, 1))
         if run.tally.failed:
             raise ChunkUndone(str(failures[-1]["detail"]), outcome)
-        results = [{"index": work.body["index"], **record, **published} for record in made]
+        results = [{"index": work.body["index"], **record, **once.published} for record in made]
         counts = {"added": run.tally.added, "unpublished": run.tally.unpublished}
         return outcome._replace(results=results, counts=counts)
-
-    def _once(self, work: ChunkWork, generator: Generator[Any, Any], model: str, published: dict[str, Any]) -> Publish:
-        """Publish unless an earlier attempt did; `published` is told what stands in the store."""
-        put = publisher(self._rubrics, work.ref.project_id, work.ref.operation_id, generator, model)
-
-        async def publish(record: dict[str, Any]) -> tuple[str, bool]:
-            known = await self._rubrics.find(work.ref.project_id, record["name"])
-            if known is not None and known.lineage is not None and not generator.revises:
-                mine = (known.lineage.operation_id, known.lineage.source_digest)
-                if mine == (work.ref.operation_id, record["source_digest"]):
-                    criteria = [one.model_dump(mode="json", exclude_none=True) for one in known.criteria]
-                    published.update(reference=known.reference, digest=known.digest, criteria=criteria)
-                    return known.reference, False
-            reference, added = await put(record)
-            published["reference"] = reference
-            return reference, added
-
-        return publish
 
 
 def _input_file(folder: str, given: Any) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from judge_server.operations.kind import ChunkUndone
-from judge_server.operations.kinds.asking import ClientFor, Pins, asking, in_chunks, may_pass
+from judge_server.operations.kinds.asking import ClientFor, asking, may_pass, split_groups
 from judge_server.ports import RubricSource
 from trainer_client.wire import RewardAnswer, RewardRequest
 from trainer_client.wire.operation_rows import ChunkOutcome, ChunkWork, NewChunk
@@ -30,11 +30,7 @@ class ScoreKind:
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """Options apart from groups, and those in chunks; rubrics are pinned."""
         assert isinstance(request, ScoreOperation)
-        pins = Pins(self._rubrics, project_id)
-        options = request.model_dump(mode="json", exclude={"groups", "kind"}, exclude_unset=True)
-        if isinstance(request.rubric, str):
-            options["rubric"] = await pins.of(request.rubric)
-        return options, await in_chunks(request.groups, pins)
+        return await split_groups(self._rubrics, project_id, request)
 
     async def run(self, work: ChunkWork) -> ChunkOutcome:
         """Score a chunk."""

@@ -1,1 +1,4 @@
-"""One file per revision, in order; a released one is never edited."""
+"""One file per revision, in order; what a released one does is never edited.
+
+Each says `loses`, and one that does more than add also `works_from`: see `rubric_store.migrations.scripts.Step`.
+"""

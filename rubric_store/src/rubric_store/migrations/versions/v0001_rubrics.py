@@ -8,6 +8,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+loses = "every rubric and every version"
+
 
 def upgrade() -> None:
     """Create both tables."""

@@ -16,6 +16,8 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
+loses = "aliases, tags, metadata, lineage and retirements of rubrics; versions stay"
+
 _READ_AT_ONCE = 500
 
 

@@ -12,6 +12,8 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
+loses = "everything that the ledger recorded"
+
 _PARTITIONS = 16
 
 

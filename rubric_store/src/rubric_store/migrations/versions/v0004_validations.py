@@ -8,6 +8,8 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
+loses = "what judges found of the validity of criteria; versions stay"
+
 
 def upgrade() -> None:
     """Create the table."""

@@ -10,6 +10,8 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
+loses = "projects, API keys, what projects used, and the audit: whoever reaches the service may use it then"
+
 
 def _key(name: str, length: int = 200) -> sa.Column[str]:
     kind = sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")

@@ -8,6 +8,8 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
+loses = "every operation and its results"
+
 
 def _key(name: str, length: int = 200) -> sa.Column[str]:
     kind = sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")

@@ -11,6 +11,8 @@ down_revision = "0006"
 branch_labels = None
 depends_on = None
 
+loses = "the figures of runs; they are counted anew from the ledger on the way forth"
+
 _NAMES = ("ledger_runs", "ledger_run_steps", "ledger_run_failures", "ledger_run_rubrics", "ledger_run_criteria")
 
 _COUNT_VERDICTS = """

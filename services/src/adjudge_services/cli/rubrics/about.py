@@ -11,8 +11,13 @@ _LONGEST = 96
 _DIGEST = len("sha256:") + 12
 
 
-def about(version: RubricVersion, aliases: Sequence[str], validity: str | None) -> Iterator[tuple[str, str]]:
-    """Labels and lines: which version it is, whether it is in use, what made it, and what is kept with it."""
+def about(
+    version: RubricVersion, aliases: Sequence[str], validity: str | None, *, of_metadata: bool
+) -> Iterator[tuple[str, str]]:
+    """Labels and lines: which version it is, whether it is in use, what made it, and what is kept with it.
+
+    `of_metadata` says whether the line about validity tells what the metadata has under that name.
+    """
     yield "rubric", version.reference
     yield "digest", version.digest
     parent = "" if version.parent is None else f", from version {version.parent}"
@@ -26,8 +31,10 @@ def about(version: RubricVersion, aliases: Sequence[str], validity: str | None) 
     if validity:
         yield "validity", validity
     for field, value in version.metadata.items():
-        if field != "validity":  # that line again
+        if field != "validity":
             yield field.replace("_", " "), _short(value)
+        elif not of_metadata:
+            yield "validity when published" if validity else "validity", _short(value)
 
 
 def _lineage(lineage: Lineage) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from adjudge_services.cli.rubrics.about import about
 from adjudge_services.cli.rubrics.pages import summaries
 from adjudge_services.cli.rubrics.store import with_store
 from adjudge_services.cli.rubrics.validate_report import validity_line
+from judge_server.generation.validity import published_validity
 from judge_server.rubric_changes import history as history_of
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
@@ -25,7 +26,8 @@ Tag = Annotated[str | None, typer.Option(help="Only rubrics that have this tag."
 def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")]) -> None:
     """Print a version: where it is from, whether it is in use, and its criteria."""
     version, standing, kept = with_store(partial(_version, reference))
-    lines = list(about(version, standing, validity_line(version, kept)))
+    published = not kept and published_validity(version) is not None
+    lines = list(about(version, standing, validity_line(version, kept), of_metadata=published))
     width = max(len(label) for label, _ in lines)
     for label, text in lines:
         out.print(f"[dim]{escape(label):<{width}}[/] {escape(text)}", highlight=False, soft_wrap=True)

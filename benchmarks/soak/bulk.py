@@ -1,0 +1,93 @@
+"""Operations of a soak: groups as JSONL, submitted every so often, each followed by its events, and read at the end."""
+
+import json
+import threading
+import time
+from typing import Any, NamedTuple
+
+from benchmarks.soak.subjects import RUBRIC, bulk_subjects, group_of
+from trainer_client import AdjudgeError, Client
+from trainer_client.wire.operations import Operation
+
+_PATIENCE_S = 120.0
+_LAST_EVENT_S = 20.0
+
+
+class Submitted(NamedTuple):
+    """An operation that was accepted, and what was seen of it by its events: revisions, and why they ended early."""
+
+    id: str
+    subjects: list[int]
+    seen: list[int]
+    broke: list[str]
+
+
+class Ended(NamedTuple):
+    """An operation when it had ended, or nobody waited for it any more, and its results."""
+
+    submitted: Submitted
+    operation: Operation
+    results: list[dict[str, Any]]
+
+
+class Bulk:
+    """Submits operations of so many groups until it is stopped."""
+
+    def __init__(self, url: str, groups: int, every_s: float) -> None:
+        self.submitted: list[Submitted] = []
+        self.refused: list[str] = []
+        self._client = Client(url, run="bulk", retries=30, retry_budget_s=_PATIENCE_S)
+        self._groups = groups
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._followers: list[threading.Thread] = []
+        self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Submit no more."""
+        self._stopped.set()
+        self._thread.join()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._stopped.set()
+        self._client.close()
+
+    def ended(self, within_s: float) -> list[Ended]:
+        """Every operation with its results, when all have ended or the time is over."""
+        until = time.monotonic() + within_s
+        found = []
+        for submitted in self.submitted:
+            operation = self._client.operation(submitted.id)
+            while not operation.ended and time.monotonic() < until:
+                time.sleep(0.5)
+                operation = self._client.operation(submitted.id)
+            found.append(Ended(submitted, operation, list(self._client.operation_results(submitted.id))))
+        for follower in self._followers:
+            follower.join(max(_LAST_EVENT_S, until - time.monotonic()))
+        return found
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stopped.wait(self._every_s):
+            number += 1
+            subjects = bulk_subjects(number, self._groups)
+            lines = "\n".join(json.dumps(group_of(subject)) for subject in subjects)
+            try:
+                accepted = self._client.submit({"kind": "score", "run": "bulk", "rubric": RUBRIC, "groups": lines})
+            except AdjudgeError as error:
+                self.refused.append(f"{type(error).__name__}: {error}")
+            else:
+                self._follow(Submitted(accepted.id, subjects, [], []))
+
+    def _follow(self, submitted: Submitted) -> None:
+        def follow() -> None:
+            try:
+                submitted.seen.extend(operation.revision for operation in self._client.follow(submitted.id))
+            except AdjudgeError as error:
+                submitted.broke.append(f"{type(error).__name__}: {error}")
+
+        self.submitted.append(submitted)
+        self._followers.append(threading.Thread(target=follow, name=submitted.id, daemon=True))
+        self._followers[-1].start()

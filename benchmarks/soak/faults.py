@@ -1,0 +1,144 @@
+"""What is done to a cluster: kills, holds, partitions and restarts, in an order that a seed makes.
+
+A fault ends when what it was done to is as before: links healed, processes ready again.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import NamedTuple
+
+from benchmarks.soak.cluster import NUMBERS, Cluster
+from benchmarks.soak.hosts import Host
+from benchmarks.soak.links import State
+from benchmarks.soak.stores import Store
+
+SLOW_S = 0.15
+"""What a slowed link adds to each piece of what it carries."""
+
+
+class Fault(NamedTuple):
+    """A fault that was: its kind, to whom, and when, in seconds since 1970."""
+
+    kind: str
+    victim: str
+    began: float
+    ended: float
+
+
+@contextmanager
+def killed(host: Host) -> Iterator[None]:
+    """The host is dead, and comes back."""
+    host.kill()
+    yield
+    host.start()
+    host.wait_until_ready()
+
+
+@contextmanager
+def held(host: Host) -> Iterator[None]:
+    """The host does nothing, and all its connections stay."""
+    host.send(signal.SIGSTOP)
+    yield
+    host.send(signal.SIGCONT)
+
+
+@contextmanager
+def lost(store: Store) -> Iterator[None]:
+    """The store is dead, and comes back with what it keeps."""
+    store.kill()
+    yield
+    store.start()
+
+
+@contextmanager
+def parted(cluster: Cluster, link: str, state: State, delay_s: float = 0.0, *, forget: bool = False) -> Iterator[None]:
+    """A link is as told, and carries again what it had, or new connections only."""
+    cluster.network.become(link, state, delay_s)
+    yield
+    cluster.network.become(link, "open", forget=forget)
+
+
+@contextmanager
+def replaced(hosts: Sequence[Host]) -> Iterator[None]:
+    """All hosts are asked to stop and started again, one after another, each when the one before is ready."""
+    for host in hosts:
+        host.stop()
+        host.start()
+        host.wait_until_ready()
+    yield
+
+
+Begin = Callable[[Cluster, int], tuple[str, AbstractContextManager[None]]]
+"""From a cluster and the number of one of two: whom it is done to, and the fault."""
+
+
+def _link(state: State, name: str, delay_s: float = 0.0, *, forget: bool = False) -> Begin:
+    def begin(cluster: Cluster, n: int) -> tuple[str, AbstractContextManager[None]]:
+        link = name.format(n=n)
+        return link, parted(cluster, link, state, delay_s, forget=forget)
+
+    return begin
+
+
+def _host(what: Callable[[Host], AbstractContextManager[None]], role: str) -> Begin:
+    def begin(cluster: Cluster, n: int) -> tuple[str, AbstractContextManager[None]]:
+        hosts: dict[int, Host] = getattr(cluster, role)
+        return hosts[n].name, what(hosts[n])
+
+    return begin
+
+
+_CUT, _FROZEN = partial(_link, "cut"), partial(_link, "frozen")
+_LOST = partial(_link, "frozen", forget=True)
+
+FAULTS: dict[str, Begin] = {
+    "a judge killed": _host(killed, "judges"),
+    "an api killed": _host(killed, "apis"),
+    "a worker killed": _host(killed, "workers"),
+    "a judge held": _host(held, "judges"),
+    "an api held": _host(held, "apis"),
+    "a worker held": _host(held, "workers"),
+    "Redis killed": lambda cluster, _: ("redis", lost(cluster.redis)),
+    "PostgreSQL killed": lambda cluster, _: ("postgres", lost(cluster.postgres)),
+    "a judge cut off": _CUT("apis to judge-{n}"),
+    "a judge behind a frozen link": _FROZEN("apis to judge-{n}"),
+    "a judge behind a slow link": _link("open", "apis to judge-{n}", SLOW_S),
+    "an api cut off from PostgreSQL": _CUT("api-{n} to postgres"),
+    "an api, PostgreSQL frozen": _FROZEN("api-{n} to postgres"),
+    "an api, Redis frozen": _FROZEN("api-{n} to redis"),
+    "a judge, Redis frozen": _FROZEN("judge-{n} to redis"),
+    "a worker cut off from the apis": _CUT("worker-{n} to apis"),
+    "a worker, apis frozen": _FROZEN("worker-{n} to apis"),
+    "a worker, PostgreSQL frozen": _FROZEN("worker-{n} to postgres"),
+    "a worker cut off from Redis": _CUT("worker-{n} to redis"),
+    "a worker, Redis frozen": _FROZEN("worker-{n} to redis"),
+    "a judge, connections lost": _LOST("apis to judge-{n}"),
+    "an api, those to PostgreSQL lost": _LOST("api-{n} to postgres"),
+    "an api, those to Redis lost": _LOST("api-{n} to redis"),
+    "a worker, those to PostgreSQL lost": _LOST("worker-{n} to postgres"),
+    "a worker, those to Redis lost": _LOST("worker-{n} to redis"),
+    "the trainers cut off": _CUT("trainers to apis"),
+    "the trainers behind a frozen link": _FROZEN("trainers to apis"),
+    "a rolling restart": lambda cluster, _: ("all", replaced(cluster.hosts)),
+}
+
+
+def order(seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Faults without end, each with which of two it hits: every kind once, in an order by chance, and so on."""
+    draw = random.Random(seed)
+    while True:
+        for kind in draw.sample(kinds, len(kinds)):
+            yield kind, draw.choice(NUMBERS)
+
+
+def strike(cluster: Cluster, kind: str, n: int, for_s: float) -> Fault:
+    """Have a fault of this kind for some seconds."""
+    began = time.time()
+    victim, fault = FAULTS[kind](cluster, n)
+    with fault:
+        time.sleep(for_s)
+    return Fault(kind, victim, began, time.time())

@@ -1,0 +1,115 @@
+"""A host: one process of `adjudge` with a data folder and a port of its own, that can be killed, held and restarted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx2
+
+from benchmarks.soak.links import port_to_keep
+
+_START_S = 120.0
+_STOP_S = 60.0
+_LAST_WORDS = 3000
+
+
+class Host:
+    """A process of `adjudge`. A port is given to one that listens; another is ready when it has `said` so.
+
+    `kills` has the times, in seconds since 1970, at which it was killed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        arguments: Sequence[str],
+        settings: Mapping[str, str],
+        *,
+        said: str | None = None,
+    ) -> None:
+        self.name = name
+        self.port = port_to_keep()
+        self.kills: list[float] = []
+        self._listens = said is None
+        self._said = said
+        self._log = folder / f"{name}.log"
+        port = ["--port", str(self.port)] if self._listens else []
+        self._command = [sys.executable, "-m", "adjudge_services.cli", *arguments, *port]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ADJUDGE_")}
+        self._environment = kept | {"ADJUDGE_DATA_DIR": str(folder / name)} | settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read_from = 0
+
+    @property
+    def url(self) -> str:
+        """Its own address, past all links."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, if it runs."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    def start(self) -> None:
+        """Start it; it need not be ready yet."""
+        self._read_from = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def wait_until_ready(self) -> None:
+        """Wait until it says that it is ready."""
+        until = time.monotonic() + _START_S
+        while not self._ready():
+            if self.pid is None:
+                raise RuntimeError(f"{self.name} ended by itself; its last words were: {self.last_words()}")
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.name} was not ready in {_START_S:g} s; it said: {self.last_words()}")
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Kill it."""
+        assert self._process is not None
+        self.kills.append(time.time())
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to stop, as a supervisor does, and wait until it has."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{self.name} did not stop in {_STOP_S:g} s; it said: {self.last_words()}") from None
+
+    def send(self, what: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(what)
+
+    def close(self) -> None:
+        """Kill it if it runs, held or not."""
+        if self.pid is not None and self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-_LAST_WORDS:] if self._log.exists() else "nothing"
+
+    def _ready(self) -> bool:
+        if self._said is not None:
+            with self._log.open("rb") as log:
+                log.seek(self._read_from)
+                return self._said.encode() in log.read()
+        try:
+            return httpx2.get(f"{self.url}/readyz", timeout=2.0).status_code == 200
+        except httpx2.TransportError:
+            return False

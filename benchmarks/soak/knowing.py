@@ -1,0 +1,81 @@
+"""The right answers, from a service that nobody disturbs, and how answers of a cluster compare with them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.server import running_service
+from benchmarks.soak.cluster import FENCES
+from benchmarks.soak.subjects import CRITERIA, RULES, group_of
+from benchmarks.soak.trainer import sign
+from trainer_client import AsyncClient
+from trainer_client.wire import GroupRewards
+
+_GROUPS_A_REQUEST, _IN_FLIGHT = 16, 4
+
+
+class Right(NamedTuple):
+    """What is right of a group: a reward and a text of verdicts for each response."""
+
+    rewards: list[float | None]
+    verdicts: list[str]
+
+
+class Compared(NamedTuple):
+    """What came of comparing: what is wrong, in words, and the named failures by kind."""
+
+    wrong: list[str]
+    failures: Counter[str]
+
+
+def right_answers(subjects: Iterable[int]) -> dict[int, Right]:
+    """The right answers about these groups, of a service of its own, whose engine and fences are the cluster's."""
+    with running_service("scripted://hash", ADJUDGE_FENCE_SECRET=FENCES, ADJUDGE_LEDGER="off") as (url, _):
+        return asyncio.run(_asked(url, sorted(set(subjects))))
+
+
+def right(group: GroupRewards) -> Right:
+    """A group's answer as what is right."""
+    return Right(
+        [response.reward for response in group.responses],
+        ["".join(sign(verdict.score) for verdict in response.verdicts) for response in group.responses],
+    )
+
+
+def compared(lines: Sequence[Mapping[str, Any]], known: Mapping[int, Right]) -> Compared:
+    """Compare what trainers or operations were told, a line a group, with what is right.
+
+    A verdict is the right one, or has failed and says how. A reward is the right one, or null where a verdict failed.
+    """
+    wrong, failures = [], Counter[str]()
+    for line in lines:
+        of = known[line["subject"]]
+        failures.update(line["failures"])
+        missing = sum(verdicts.count("-") for verdicts in line["verdicts"])
+        if missing != sum(line["failures"].values()):
+            wrong.append(f"group {line['subject']}: {missing} verdicts are missing, and {line['failures']} are named")
+        if len(line["verdicts"]) != len(of.verdicts):
+            wrong.append(f"group {line['subject']}: {len(line['verdicts'])} responses")
+        for n, (reward, verdicts) in enumerate(zip(line["rewards"], line["verdicts"], strict=True)):
+            honest = len(verdicts) == CRITERIA and all(
+                a in (b, "-") for a, b in zip(verdicts, of.verdicts[n], strict=True)
+            )
+            if not honest or reward != (None if "-" in verdicts else of.rewards[n]):
+                said = f"{reward} of {verdicts}, which is {of.rewards[n]} of {of.verdicts[n]}"
+                wrong.append(f"group {line['subject']}, response {n}: {said}")
+    return Compared(wrong, failures)
+
+
+async def _asked(url: str, subjects: Sequence[int]) -> dict[int, Right]:
+    known: dict[int, Right] = {}
+    todo = iter([subjects[i : i + _GROUPS_A_REQUEST] for i in range(0, len(subjects), _GROUPS_A_REQUEST)])
+    async with AsyncClient(url) as client:
+
+        async def sender() -> None:
+            for some in todo:
+                answer = await client.rewards([group_of(subject) for subject in some], {"criteria": RULES})
+                known.update({subject: right(group) for subject, group in zip(some, answer.groups, strict=True)})
+
+        await asyncio.gather(*(sender() for _ in range(_IN_FLIGHT)))
+    return known

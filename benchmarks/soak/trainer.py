@@ -1,0 +1,116 @@
+"""A training run of a soak, in a process of its own: scores group after group, and writes down what it was told.
+
+Every sender asks for a group, waits for the answer, and begins the next `period_s` after it began the last, or at once
+where the answer took longer. SIGTERM ends it when what is on its way has been answered.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from typing import Any, TextIO
+
+from benchmarks.soak.subjects import RUBRIC, RULES, group_of, subject_of
+from trainer_client import AdjudgeError, AsyncClient
+from trainer_client.wire import RewardAnswer
+
+DEADLINE_S = 15.0
+RETRY_BUDGET_S = 90.0
+
+
+def told(answer: RewardAnswer) -> dict[str, Any]:
+    """Of an answer: rewards, and verdicts as a text for each response, with a 1, a 0 or a - for each criterion."""
+    responses = answer.groups[0].responses
+    verdicts = [verdict for response in responses for verdict in response.verdicts]
+    return {
+        "request_id": answer.request_id,
+        "rewards": [response.reward for response in responses],
+        "verdicts": ["".join(sign(verdict.score) for verdict in response.verdicts) for response in responses],
+        "failures": Counter(verdict.failure.kind for verdict in verdicts if verdict.failure is not None),
+        "reasons": sorted({verdict.failure.detail for verdict in verdicts if verdict.failure is not None})[:3],
+        "cached": answer.usage.cached,
+    }
+
+
+def sign(score: object) -> str:
+    """A verdict's score in one character: 1, 0, - for none, and ? for what no yes or no is."""
+    return "-" if score is None else {1.0: "1", 0.0: "0"}.get(score, "?") if isinstance(score, float) else "?"
+
+
+class Run:
+    """A training run; `number` tells its requests from another run's."""
+
+    def __init__(self, client: AsyncClient, number: int, rubric: Any, period_s: float, log: TextIO) -> None:
+        self._client = client
+        self._number = number
+        self._rubric = rubric
+        self._period_s = period_s
+        self._log = log
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begin no further request."""
+        self._stopped.set()
+
+    async def score(self, senders: int, first: int) -> None:
+        """Score until it is stopped."""
+        numbers = count(first)
+        async with asyncio.TaskGroup() as tasks:
+            for place in range(senders):
+                tasks.create_task(self._send(numbers, self._period_s * place / senders))
+
+    async def _send(self, numbers: Iterator[int], after_s: float) -> None:
+        await self._rest(after_s)
+        while not self._stopped.is_set():
+            began = time.time()
+            await self._ask(next(numbers), began)
+            await self._rest(began + self._period_s - time.time())
+
+    async def _ask(self, request: int, began: float) -> None:
+        subject = subject_of(self._number, request)
+        group, step = group_of(subject), request // 10
+        try:
+            answer = await self._client.rewards([group], self._rubric, deadline_s=DEADLINE_S, step=step)
+            what: dict[str, Any] = told(answer)
+        except AdjudgeError as error:
+            what = {"error": f"{type(error).__name__}: {error}"}
+        line = {"subject": subject, "began": began, "ended": time.time(), **what}
+        self._log.write(json.dumps(line) + "\n")
+
+    async def _rest(self, seconds: float) -> None:
+        if seconds > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), seconds)
+
+
+async def score(given: argparse.Namespace, log: TextIO) -> None:
+    """Score until SIGTERM."""
+    rubric: Any = {"criteria": RULES} if given.inline else f"{RUBRIC}@1"
+    async with AsyncClient(given.url, run=f"run-{given.number}", retries=30, retry_budget_s=RETRY_BUDGET_S) as client:
+        run = Run(client, given.number, rubric, given.period, log)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, run.stop)
+        await run.score(given.senders, given.first)
+
+
+def main() -> None:
+    """Be a training run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("log")
+    parser.add_argument("--number", type=int, required=True)
+    parser.add_argument("--first", type=int, required=True, help="number of the first request")
+    parser.add_argument("--senders", type=int, required=True)
+    parser.add_argument("--period", type=float, required=True)
+    parser.add_argument("--inline", action="store_true", help="send the rubric with each request")
+    given = parser.parse_args()
+    with open(given.log, "a", encoding="utf-8", buffering=1) as log:
+        asyncio.run(score(given, log))
+
+
+if __name__ == "__main__":
+    main()

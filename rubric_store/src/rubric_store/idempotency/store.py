@@ -1,0 +1,120 @@
+"""Keys and what they stand for, on SQLite or PostgreSQL. Knows digests and answers as bytes, and no request."""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, and_, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rubric_store.connected import Connected
+from rubric_store.idempotency.tables import idempotency_keys as keys
+from trainer_client.wire.idempotency import KEPT, Claim, KeptAnswer
+
+_PURGE_EVERY = timedelta(minutes=10)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SQLIdempotencyKeys(Connected):
+    """Keys in the database at a URL, or of an engine that stays the caller's; `clock` gives the moment (UTC).
+
+    Every method raises `ConnectionError` where the database cannot be reached now.
+    """
+
+    def __init__(self, database: str | AsyncEngine, *, clock: Callable[[], datetime] = _now) -> None:
+        super().__init__(database)
+        self._clock = clock
+        self._purged_at = datetime.min.replace(tzinfo=UTC)
+
+    async def claim(self, project_id: str, key: str, asked: bytes, *, hold_s: float = 0.0) -> Claim:
+        """Show a key, with the digest of what is asked; who is to do it has `hold_s` seconds for that.
+
+        Of several at once one is to do it, and the others are told how long it may still take. One that does not end
+        within its time is taken for dead, and the next is to do it.
+
+        Raises:
+            ValueError: the key stands for another request.
+        """
+        now = self._clock()
+        held_until = now + timedelta(seconds=hold_s)
+        async with self._writing() as connection:
+            while not await _added(connection, project_id, key, asked, now, held_until):
+                locked = select(keys).where(_of(project_id, key)).with_for_update()
+                if (row := (await connection.execute(locked)).one_or_none()) is not None:
+                    return await _claim_again(connection, row, asked, now, held_until)
+        await self._purge(now)
+        return Claim(now)
+
+    async def keep(self, project_id: str, key: str, answer: KeptAnswer) -> None:
+        """Keep what a claimed key was answered with."""
+        body = await asyncio.to_thread(zlib.compress, answer.body)
+        kept = update(keys).where(_of(project_id, key))
+        async with self._writing() as connection:
+            await connection.execute(kept.values(status=answer.status, location=answer.location, body=body))
+
+    async def let_go(self, project_id: str, key: str) -> None:
+        """Forget a claimed key that nothing was made under."""
+        async with self._writing() as connection:
+            await connection.execute(delete(keys).where(_of(project_id, key), keys.c.status.is_(None)))
+
+    async def _purge(self, now: datetime) -> None:
+        """Forget keys that have expired, now and then; what cannot be forgotten now is forgotten later."""
+        if now - self._purged_at < _PURGE_EVERY:
+            return
+        self._purged_at = now
+        with suppress(ConnectionError):
+            async with self._writing() as connection:
+                await connection.execute(delete(keys).where(keys.c.expires_at <= now))
+
+
+async def _added(
+    connection: AsyncConnection, project_id: str, key: str, asked: bytes, now: datetime, held_until: datetime
+) -> bool:
+    """Add a key, or put it in the place of one that has expired; False where there is one that has not."""
+    values: dict[str, Any] = {
+        "asked": asked,
+        "first_at": now,
+        "held_until": held_until,
+        "expires_at": now + KEPT,
+        "status": None,
+        "location": None,
+        "body": None,
+    }
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    added = make(keys).values(project_id=project_id, key_digest=_digest(key), **values)
+    instead = added.on_conflict_do_update(
+        index_elements=list(keys.primary_key), set_=values, where=keys.c.expires_at <= now
+    )
+    return (await connection.execute(instead.returning(keys.c.first_at))).one_or_none() is not None
+
+
+async def _claim_again(
+    connection: AsyncConnection, row: Row[Any], asked: bytes, now: datetime, held_until: datetime
+) -> Claim:
+    """Claim a key that is there, and that is locked."""
+    if row.asked != asked:
+        raise ValueError("this key came with another request before; give every request a key of its own")
+    if row.status is not None:
+        body = await asyncio.to_thread(zlib.decompress, row.body)
+        return Claim(row.first_at, KeptAnswer(row.status, row.location, body))
+    if row.held_until > now:
+        return Claim(row.first_at, wait_s=(row.held_until - now).total_seconds())
+    this = and_(keys.c.project_id == row.project_id, keys.c.key_digest == row.key_digest)
+    await connection.execute(update(keys).where(this).values(held_until=held_until))
+    return Claim(row.first_at)
+
+
+def _of(project_id: str, key: str) -> ColumnElement[bool]:
+    return and_(keys.c.project_id == project_id, keys.c.key_digest == _digest(key))
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,52 @@
+"""The revisions of this package in order, and what each says about the code that works on a database after it.
+
+Knows the files under `versions`. Refuses to know any database.
+"""
+
+from typing import NamedTuple
+
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+
+class Step(NamedTuple):
+    """A revision.
+
+    Attributes:
+        does: what it is for, in a line.
+        works_from: the oldest head whose code works on a database at this revision. A revision that declares none
+            only adds, and works with whatever code worked before it.
+        loses: what the way back from it loses, as the end of a sentence.
+    """
+
+    revision: str
+    does: str
+    works_from: str
+    loses: str
+
+
+def script_config() -> Config:
+    """What Alembic needs to find the revisions."""
+    config = Config()
+    config.set_main_option("script_location", "rubric_store:migrations")
+    return config
+
+
+def steps() -> tuple[Step, ...]:
+    """Every revision, oldest first."""
+    found: list[Step] = []
+    for script in reversed(list(ScriptDirectory.from_config(script_config()).walk_revisions())):
+        before = found[-1].works_from if found else script.revision
+        works_from = getattr(script.module, "works_from", before)
+        does = (script.doc or "").split("\n")[0]
+        found.append(Step(script.revision, does, works_from, script.module.loses))
+    if not found:
+        raise RuntimeError("the migrations are missing from this installation; reinstall adjudge-store")
+    return tuple(found)
+
+
+def place(of: tuple[Step, ...], revision: str | None) -> int | None:
+    """How many of the steps lead to a revision; None where it is none of them."""
+    if revision is None:
+        return 0
+    return next((number for number, step in enumerate(of, start=1) if step.revision == revision), None)

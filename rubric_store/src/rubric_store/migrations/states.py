@@ -1,0 +1,72 @@
+"""Where a database stands, seen by the code of this version. Refuses to know how to change that."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rubric_store.migrations.scripts import Step, place
+
+State = Literal["current", "behind", "ahead", "too new"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A database and this code.
+
+    Attributes:
+        revision: what the database is at; None before its first migration.
+        works_from: the oldest head whose code works on it; None where that is not known.
+        steps: all revisions that this code knows, oldest first.
+    """
+
+    revision: str | None
+    works_from: str | None
+    steps: tuple[Step, ...]
+
+    @property
+    def head(self) -> str:
+        """The revision this code was written for."""
+        return self.steps[-1].revision
+
+    @property
+    def state(self) -> State:
+        """`ahead` is a newer schema that works with this code, `too new` one that does not, or does not say so."""
+        known = place(self.steps, self.revision)
+        if known is not None:
+            return "current" if known == len(self.steps) else "behind"
+        return "ahead" if place(self.steps, self.works_from or "") is not None else "too new"
+
+    @property
+    def usable(self) -> bool:
+        """Whether this code may run on the database as it is."""
+        return self.state in ("current", "ahead")
+
+    @property
+    def pending(self) -> tuple[Step, ...]:
+        """What a migration would do, in order."""
+        known = place(self.steps, self.revision)
+        return () if known is None else self.steps[known:]
+
+    @property
+    def older_goes_on(self) -> bool:
+        """Whether processes whose head is the database's revision keep working when the pending steps are done."""
+        if self.revision is None or not self.pending:
+            return True
+        needed = place(self.steps, self.steps[-1].works_from) or 0
+        return needed <= (place(self.steps, self.revision) or 0)
+
+    def undone(self, to: str) -> tuple[Step, ...]:
+        """The steps that a way back to a revision takes back, newest first.
+
+        Raises:
+            LookupError: the database is not after that revision, or this code does not know one of the two.
+        """
+        target = 0 if to == "base" else place(self.steps, to)
+        known = place(self.steps, self.revision)
+        if known is None:
+            raise LookupError(f"the database is at {self.revision}, which a newer version made; go back with that one")
+        if target is None:
+            there = ", ".join(["base", *(step.revision for step in self.steps)])
+            raise LookupError(f"there is no revision {to!r}; there are {there}")
+        if target >= known:
+            raise LookupError(f"the database is at {self.revision or 'base'}, which is not after {to}")
+        return self.steps[target:known][::-1]

@@ -1,0 +1,221 @@
+"""HTTP on a socket, guarded: heads are bounded in size and time, and who reads nothing is hung up on.
+
+uvicorn bounds neither with its fast parser. Knows connections; a body's size and pace are guarded behind this, by
+`judge_server.web.bodies`, and what a request may be is not known here.
+"""
+
+import asyncio
+import secrets
+from typing import Any, NamedTuple
+
+from httptools import HttpParserError
+from starlette.datastructures import MutableHeaders
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from judge_server.web.headers import add_headers
+from trainer_client.wire import Problem, ProblemType
+
+MOST_HEAD_BYTES = 64 * 1024
+MOST_HEADERS = 100
+MOST_TARGET_BYTES = 8 * 1024
+"""What the path and query of a request may have; a page's cursor and a search's words have some hundred."""
+
+KEEP_ALIVE_S = 75
+"""Seconds that a connection may be idle between requests: longer than proxies (60) and our client (5) keep theirs, so
+that they close it, who know that nothing is on its way."""
+
+
+class Refusal(NamedTuple):
+    """Why a head is not read further."""
+
+    status: int
+    type: ProblemType
+    title: str
+    detail: str
+
+
+_NO_HTTP = Refusal(400, "urn:adjudge:invalid-request", "Invalid request", "this cannot be read as HTTP/1.1")
+_LARGE = Refusal(
+    431,
+    "urn:adjudge:too-large",
+    "Request head too large",
+    f"the head has more than {MOST_HEADERS} headers, or {MOST_HEAD_BYTES} bytes; send fewer headers, or shorter ones",
+)
+_LONG = Refusal(
+    414,
+    "urn:adjudge:too-large",
+    "Request target too long",
+    f"the path and query have more than {MOST_TARGET_BYTES} bytes; ask for less at once",
+)
+_SLOW = Refusal(
+    408,
+    "urn:adjudge:too-slow",
+    "Request too slow",
+    "the head came too slowly; send it at once, or raise ADJUDGE_CLIENT_PATIENCE_S on the server",
+)
+
+
+class GuardedHTTP(HttpToolsProtocol):
+    """uvicorn's protocol. `patience_s` is granted for a head, for what a caller goes on sending, and to a reader.
+
+    A connection that is idle between two requests is closed by uvicorn.
+    """
+
+    patience_s = 30.0
+
+    _incoming: asyncio.TimerHandle | None = None
+    _outgoing: asyncio.TimerHandle | None = None
+    _refusal = _NO_HTTP
+    _in_head = False
+    _whole = True
+    _head_bytes = 0
+    _headers_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect a request."""
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing any more."""
+        self._stop_expecting()
+        self._caught_up()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came; a head that is too large is refused before it is whole."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+            self._refuse(_LARGE)
+        idle = self._whole and (self.cycle is None or self.cycle.response_complete)
+        if idle and self.timeout_keep_alive_task is None and self._incoming is None:
+            self._expect()  # these were line ends, which begin no request
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head, self._whole = True, False
+        self._head_bytes = self._headers_bytes = 0
+        self._expect()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target; one that is too long ends the reading."""
+        super().on_url(url)
+        if len(self.url) > MOST_TARGET_BYTES:
+            self._refusal = _LONG
+            raise HttpParserError(_LONG.title)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; one too many ends the reading."""
+        super().on_header(name, value)
+        self._headers_bytes += len(name) + len(value)
+        if len(self.headers) > MOST_HEADERS or self._headers_bytes > MOST_HEAD_BYTES:
+            self._refusal = _LARGE
+            raise HttpParserError(_LARGE.title)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._in_head = False
+        self._stop_expecting()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._whole = True
+        self._stop_expecting()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """What a caller goes on sending though it was answered is read for a while, so that it reads the answer."""
+        super().on_response_complete()
+        if not self._whole:
+            self._expect()
+
+    def pause_writing(self) -> None:
+        """The caller reads more slowly than we write: it may catch up."""
+        super().pause_writing()
+        if self._outgoing is None:
+            self._outgoing = self.loop.call_later(self.patience_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The caller has caught up."""
+        self._caught_up()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The connection was idle for long enough."""
+        self._hang_up()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be read with a problem, unless an answer has begun, and hang up."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(_problem(self._refusal))
+        self._hang_up()
+
+    def _expect(self) -> None:
+        self._stop_expecting()
+        self._incoming = self.loop.call_later(self.patience_s, self._too_slow)
+
+    def _stop_expecting(self) -> None:
+        if self._incoming is not None:
+            self._incoming.cancel()
+            self._incoming = None
+
+    def _caught_up(self) -> None:
+        if self._outgoing is not None:
+            self._outgoing.cancel()
+            self._outgoing = None
+
+    def _too_slow(self) -> None:
+        self._incoming = None
+        if self._in_head:
+            self._refuse(_SLOW)
+        else:
+            self._hang_up()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if not self.transport.is_closing():
+            self._refusal = refusal
+            self.send_400_response(refusal.title)
+
+    def _hang_up(self) -> None:
+        """Close once all is written, or when nobody has read it for long enough."""
+        self._stop_expecting()
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._outgoing = self._outgoing or self.loop.call_later(self.patience_s, self.transport.abort)
+
+
+def guarded(patience_s: float) -> dict[str, Any]:
+    """uvicorn's options: this protocol with so much patience, no WebSockets, and no word of what serves."""
+    return {
+        "http": type("GuardedHTTP", (GuardedHTTP,), {"patience_s": patience_s}),
+        "ws": "none",
+        "timeout_keep_alive": KEEP_ALIVE_S,
+        "server_header": False,
+    }
+
+
+def _problem(refusal: Refusal) -> bytes:
+    request_id = f"req_{secrets.token_hex(8)}"
+    problem = Problem(
+        type=refusal.type,
+        title=refusal.title,
+        status=refusal.status,
+        detail=refusal.detail,
+        request_id=request_id,
+        retryable=refusal.status == _SLOW.status,
+    )
+    body = problem.model_dump_json(exclude_none=True).encode()
+    headers = MutableHeaders(
+        {
+            "Content-Type": "application/problem+json",
+            "Content-Length": str(len(body)),
+            "X-Request-Id": request_id,
+            "Connection": "close",
+        }
+    )
+    add_headers(headers, "")
+    lines = [name + b": " + value + b"\r\n" for name, value in headers.raw]
+    return b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body])

@@ -1,0 +1,132 @@
+"""A PostgreSQL that is down for half a minute, or hangs, while a run goes on: rewards come, the ledger catches up."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import psycopg
+import pytest
+from sqlalchemy import URL
+
+from rubric_store import migrations
+from tests.fixtures.postgres import scratch_database
+from tests.fixtures.postgres_process import PostgresProcess, running_postgres_process
+from tests.judge_server.faults.stores import PARTS, RUBRIC, Told, running_service, until_written, without_settings
+from tests.services.processes import Service, get
+from trainer_client import AsyncClient
+
+pytestmark = [pytest.mark.postgres, pytest.mark.faults]
+
+OUTAGE_S = 30.0
+HANGS_S = 4.0
+NAMED = "team/parts@1"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresProcess]:
+    """A server of this module's own."""
+    with running_postgres_process() as running:
+        yield running
+
+
+class Run:
+    """A run that scores on and on, with rubrics by version, by digest and inline."""
+
+    def __init__(self, told: Told, client: AsyncClient, service: Service, database: URL) -> None:
+        self.told = told
+        self.client = client
+        self.service = service
+        self._database = database
+        self._rubrics: list[object] = [NAMED, RUBRIC]
+        self._asked = 0
+
+    async def begin(self) -> None:
+        """Publish the rubric, and use it by each of its names once."""
+        published = await self.client.publish_rubric("team/parts", RUBRIC["criteria"])
+        self._rubrics.append(published.digest)
+        for _ in self._rubrics:
+            await self.step()
+
+    async def step(self) -> None:
+        """One request, of a text that was judged before and one that was not; every other one has a key."""
+        rubric = self._rubrics[self._asked % len(self._rubrics)]
+        key = f"step {self._asked}" if self._asked % 2 else None
+        await self.told.score("Before.", f"Response {self._asked}.", rubric=rubric, idempotency_key=key)
+        self._asked += 1
+
+    async def go_on(self, seconds: float) -> None:
+        """Score for so long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until:
+            await self.step()
+            await asyncio.sleep(0.1)
+
+    async def all_written(self) -> None:
+        """Wait until the ledger has every use of this run, each once."""
+        uses = self._asked * 2 * PARTS
+        await until_written(self.service, uses)
+        with psycopg.connect(
+            self._database.set(drivername="postgresql").render_as_string(hide_password=False)
+        ) as connection:
+            assert connection.execute(
+                "SELECT count(*), count(DISTINCT (request, place, slot)) FROM ledger_uses"
+            ).fetchone() == (uses, uses)
+
+
+@pytest.fixture
+async def run(postgres: PostgresProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
+    """A run at a service whose rubrics and ledger are in the PostgreSQL."""
+    without_settings(monkeypatch)
+    with scratch_database(postgres.url) as database, ExitStack() as closing:
+        closing.callback(postgres.go_on)
+        shown = database.render_as_string(hide_password=False)
+        await asyncio.to_thread(migrations.upgrade, shown)
+        with running_service("scripted://hash", tmp_path, database_url=shown) as service:
+            async with AsyncClient(service.url, run="r", retries=0) as client:
+                made = Run(Told(client), client, service, database)
+                await made.begin()
+                yield made
+
+
+async def test_a_database_that_is_down_for_half_a_minute_costs_no_reward_and_no_row(
+    postgres: PostgresProcess, run: Run
+) -> None:
+    await asyncio.to_thread(postgres.stop)
+    await run.go_on(OUTAGE_S)
+    state = get(run.service, "/v1/ledger").json()
+    assert state["waiting"] > 0
+    assert state["spool_bytes"] > 0
+    assert "cannot be written" in state["problem"]
+    await asyncio.to_thread(postgres.start)
+    await run.all_written()
+    assert get(run.service, "/readyz").status_code == 200
+
+
+async def test_a_database_that_hangs_holds_up_no_request_that_needs_nothing_new_and_leaves_none_without_an_answer(
+    postgres: PostgresProcess, run: Run
+) -> None:
+    postgres.send(signal.SIGSTOP)
+    await run.go_on(HANGS_S)
+    asked = {"rubric": "team/parts", "groups": [{"id": "g", "prompt": "?", "responses": ["!"]}]}
+    async with httpx2.AsyncClient(base_url=run.service.url, timeout=60.0) as http:
+        answers = await asyncio.gather(
+            http.post("/v1/rewards", json=asked | {"deadline_s": 1}),
+            http.post("/v1/rewards", json=asked),
+            http.post("/v1/rewards", json=asked | {"rubric": "team/parts@latest"}),
+            http.post("/v1/rewards", json=asked | {"rubric": "team/other@1"}),
+            http.get("/v1/rubrics"),
+            http.get("/v1/rubrics/team/parts"),
+            http.get("/readyz"),
+        )
+    for answer in answers:
+        assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+        assert answer.json()["retryable"]
+        assert answer.headers["retry-after"]
+    assert "within the request's deadline" in answers[0].json()["detail"]
+    await run.step()
+    postgres.send(signal.SIGCONT)
+    await run.all_written()

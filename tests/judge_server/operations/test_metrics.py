@@ -1,0 +1,204 @@
+"""What is shown of operations: what a process did of their chunks, and what the store holds."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from judge_server.metrics import OperationMetrics, metrics_page
+from judge_server.metrics import operations as operation_metrics
+from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
+from judge_server.operations.runner import ChunkRunner
+from judge_server.web.worker import create_worker_app
+from tests.judge_server.operations.benches import PROJECT, Bench, request
+from tests.judge_server.operations.test_runner_and_feeder import REF, Kind, Store
+from trainer_client.wire.operation_rows import OperationCounts
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+COUNTS = OperationCounts(
+    {("score", "running"): 2, ("generate_rubrics", "done"): 5},
+    {("score", "queued"): 7, ("score", "done"): 1},
+    NOW - timedelta(seconds=90),
+)
+
+
+def page(metrics: OperationMetrics) -> list[str]:
+    """The lines of a page, but for comments."""
+    return [line for line in metrics_page({}, [metrics]).decode().splitlines() if not line.startswith("#")]
+
+
+class Raising(Kind):
+    """Raises what it is given."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self._error = error
+
+    async def run(self, work: Any) -> Any:
+        if self._error is not None:
+            raise self._error
+        return await super().run(work)
+
+
+class Held(Store):
+    """Takes a chunk back or up, too."""
+
+    async def give_up(self, *_: Any) -> None:
+        self._next("give_up", None)
+
+
+@pytest.mark.parametrize(
+    ("error", "answers", "outcome"),
+    [
+        (None, {}, "done"),
+        (None, {"complete": [False]}, "lost"),
+        (ChunkFailed("no"), {}, "failed"),
+        (ServiceAway("away"), {}, "away"),
+        (ChunkUndone("not yet"), {}, "undone"),
+        (RuntimeError("a mistake"), {}, "undone"),
+    ],
+)
+async def test_a_chunk_is_counted_once_by_what_became_of_it(
+    error: Exception | None, answers: dict[str, list[Any]], outcome: str
+) -> None:
+    ticks = iter([10.0, 12.5])
+    metrics, kind = OperationMetrics(), Raising(error)
+    kind.let.set()
+    runner = ChunkRunner(Held(**answers), {"score": kind}, metrics=metrics, clock=lambda: next(ticks))  # type: ignore[arg-type,dict-item]
+    await runner.run(REF)
+    shown = page(metrics)
+    assert [line for line in shown if "tries" in line] == [
+        f'adjudge_chunk_tries_total{{kind="score",outcome="{outcome}"}} 1.0'
+    ]
+    assert 'adjudge_chunk_seconds_sum{kind="score"} 2.5' in shown
+    assert "adjudge_chunks_in_work 0.0" in shown
+
+
+async def test_a_chunk_whose_lease_is_lost_and_one_of_a_process_that_stops_are_told_apart() -> None:
+    async def sleep(_: float) -> None:
+        await asyncio.sleep(0)
+
+    metrics = OperationMetrics()
+    lost = ChunkRunner(Store(renew=[False]), {"score": Kind()}, metrics=metrics, sleep=sleep)  # type: ignore[arg-type,dict-item]
+    await lost.run(REF)
+    kind = Kind()
+    running = asyncio.create_task(ChunkRunner(Store(), {"score": kind}, metrics=metrics).run(REF))  # type: ignore[arg-type,dict-item]
+    await kind.begun.wait()
+    assert "adjudge_chunks_in_work 1.0" in page(metrics)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    tries = [line.partition("outcome=")[2] for line in page(metrics) if "tries" in line]
+    assert tries == ['"lost"} 1.0', '"stopped"} 1.0']
+
+
+async def test_what_the_store_holds_is_shown_by_kind_and_state() -> None:
+    async def counts(_: datetime) -> OperationCounts:
+        return COUNTS
+
+    metrics = OperationMetrics(now=lambda: NOW)
+    metrics.watch(counts)
+    await metrics.read()
+    assert set(page(metrics)) >= {
+        'adjudge_operations{kind="score",state="running"} 2.0',
+        'adjudge_operations{kind="generate_rubrics",state="done"} 5.0',
+        'adjudge_operation_chunks{kind="score",state="queued"} 7.0',
+        'adjudge_operation_chunks{kind="score",state="done"} 1.0',
+        "adjudge_operation_chunks_oldest_seconds 90.0",
+    }
+
+
+async def test_the_store_is_asked_once_in_a_while_however_many_look() -> None:
+    asked: list[datetime] = []
+    now = NOW
+
+    async def counts(at: datetime) -> OperationCounts:
+        asked.append(at)
+        await asyncio.sleep(0)
+        return COUNTS
+
+    metrics = OperationMetrics(now=lambda: now)
+    metrics.watch(counts)
+    await asyncio.gather(*(metrics.read() for _ in range(5)))
+    now += timedelta(seconds=operation_metrics.COUNTED_EVERY_S - 0.1)
+    await metrics.read()
+    assert asked == [NOW]
+    now += timedelta(seconds=0.1)
+    await metrics.read()
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_a_store_that_is_away_or_hangs_leaves_its_metrics_out_and_keeps_nobody_waiting(
+    away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_metrics, "COUNTING_S", 0.01)
+    now = NOW
+    works = True
+
+    async def counts(_: datetime) -> OperationCounts:
+        if works:
+            return COUNTS
+        if away:
+            raise ConnectionError("away")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    metrics = OperationMetrics(now=lambda: now)
+    metrics.watch(counts)
+    await metrics.read()
+    works = False
+    now += timedelta(seconds=60)
+    await metrics.read()
+    assert not [line for line in page(metrics) if line.startswith("adjudge_operation")]
+
+
+async def test_a_store_counts_what_it_holds_of_all_projects(bench: Bench) -> None:
+    async def counted() -> OperationCounts:
+        return await bench.operations._store.counts(datetime.now(UTC))
+
+    assert await counted() == OperationCounts({}, {}, None)
+    first = await bench.submitted(3)
+    second = (await bench.operations.submit("another", "score", request(2))).id
+    await bench.begun(0, 1)
+    operations, chunks, oldest = await counted()
+    assert sum(operations.values()) == 2
+    assert sum(chunks.values()) == 5
+    assert chunks["score", "running"] == 2
+    assert oldest is not None
+    assert timedelta(0) <= datetime.now(UTC) - oldest < timedelta(seconds=30)
+    await bench.operations.cancel(PROJECT, first)
+    bench.kind.let(50)
+    async with asyncio.timeout(30):
+        _ = [one async for one in bench.operations.events("another", second)]
+    assert await counted() == OperationCounts({("score", "cancelled"): 1, ("score", "done"): 1}, {}, None)
+
+
+def worker_app(*, store: bool = True, deaf: bool = False) -> FastAPI:
+    """The application of a worker whose store is there or not, and that hears or does not."""
+
+    async def checks() -> dict[str, bool]:
+        return {"store": store, "broker": True}
+
+    metrics = OperationMetrics()
+    metrics.begun()
+    metrics.ended("score", "done", 1.0)
+    return create_worker_app(metrics, checks, lambda: deaf)
+
+
+def test_a_worker_is_alive_while_it_hears_whatever_it_lacks_and_ready_only_with_all_it_needs() -> None:
+    found = {}
+    for name, app in {"well": worker_app(), "no store": worker_app(store=False), "deaf": worker_app(deaf=True)}.items():
+        client = TestClient(app)
+        found[name] = (client.get("/healthz").status_code, client.get("/readyz").status_code)
+    assert found == {"well": (200, 200), "no store": (200, 503), "deaf": (503, 200)}
+    assert TestClient(worker_app(store=False)).get("/readyz").json()["detail"] == "not ready: store"
+
+
+def test_a_worker_shows_what_it_did_and_what_it_takes_of_its_host() -> None:
+    shown = TestClient(worker_app()).get("/metrics").text
+    assert 'adjudge_chunk_tries_total{kind="score",outcome="done"} 1.0' in shown
+    assert "process_resident_memory_bytes" in shown

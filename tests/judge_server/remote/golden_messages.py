@@ -1,0 +1,39 @@
+"""What an api and a judge may say to each other, written down with its protocol: fields, their types and defaults.
+
+`python -m tests.judge_server.remote.golden_messages`, from the root folder, writes it anew.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from judge_server.ports import Batch
+from judge_server.remote.messages import PROTOCOL, Asking, Introduction, Line, Tokens
+
+GOLDEN = Path(__file__).parents[1] / "golden/remote.json"
+COMMAND = "python -m tests.judge_server.remote.golden_messages"
+
+
+def spoken() -> dict[str, Any]:
+    """The protocol, and the schema of each message without its descriptions."""
+    messages = (Introduction, Asking, Line, Tokens, Batch)
+    return {"protocol": PROTOCOL, "messages": {m.__name__: _bare(TypeAdapter(m).json_schema()) for m in messages}}
+
+
+def _bare(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_bare(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _bare(each) for key, each in schema.items() if not (key == "description" and isinstance(each, str))}
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """As it is written down."""
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(as_text(spoken()), encoding="utf-8")

@@ -1,0 +1,45 @@
+"""Whatever way a connection to a judge breaks, it is the judge that is gone, and no request that fails."""
+
+from collections.abc import Awaitable, Callable
+
+import httpx2
+import pytest
+
+from judge_server.judging.work import Caller
+from judge_server.ports import Batch
+from judge_server.remote.link import JudgeGone, JudgeLink
+from judge_server.remote.messages import Asking
+
+BROKEN = (
+    httpx2.ReadError("reset by peer"),
+    OSError("no route"),
+    RuntimeError("unable to perform operation on <TCPTransport closed=True>"),
+    AttributeError("'NoneType' object has no attribute 'getpeername'"),  # anyio, of a connection uvloop has closed
+)
+
+
+async def introduced(link: JudgeLink) -> None:
+    await link.introduction()
+
+
+async def asked(link: JudgeLink) -> None:
+    async for _ in link.ask(Asking.of([], Caller(), "none", 1.0)):
+        pass
+
+
+async def counted(link: JudgeLink) -> None:
+    await link.count_tokens(Batch("", "", ()))
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("talk", [introduced, asked, counted], ids=lambda talk: talk.__name__)
+async def test_a_connection_that_breaks_is_a_judge_that_is_gone(
+    talk: Callable[[JudgeLink], Awaitable[None]], broken: Exception
+) -> None:
+    def breaks(request: httpx2.Request) -> httpx2.Response:
+        raise broken
+
+    link = JudgeLink("http://judge:8001", None, transport=httpx2.MockTransport(breaks))
+    with pytest.raises(JudgeGone, match="no answer from the judge at http://judge:8001"):
+        await talk(link)
+    await link.close()

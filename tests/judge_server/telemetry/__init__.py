@@ -1,0 +1,1 @@
+"""What is logged and traced, and what never is."""

@@ -1,0 +1,72 @@
+"""A body comes at a pace that a caller who means it can keep, or the request is given up."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from starlette.types import Message
+
+from judge_server.errors import TooLarge, TooSlow
+from judge_server.web import bodies
+from judge_server.web.bodies import BoundedBody
+
+
+class Sender:
+    """A caller who sends these pieces, each after some seconds; after the last he waits for his answer."""
+
+    def __init__(self, *pieces: tuple[float, bytes], whole: bool = True) -> None:
+        self.pieces = list(pieces)
+        self.whole = whole
+
+    async def __call__(self) -> Message:
+        if not self.pieces:
+            await asyncio.Event().wait()
+        after, piece = self.pieces.pop(0)
+        await asyncio.sleep(after)
+        more = bool(self.pieces) or not self.whole
+        return {"type": "http.request", "body": piece, "more_body": more}
+
+
+async def body_of(sender: Sender, *, most_bytes: int = 1000, patience_s: float = 0.2) -> bytes:
+    """The whole body."""
+    receive, got = BoundedBody(sender, most_bytes=most_bytes, patience_s=patience_s), b""
+    while True:
+        message = await receive()
+        got += message["body"]
+        if not message["more_body"]:
+            return got
+
+
+@pytest.mark.parametrize("pieces", [[(0, b"ab")], [(0, b"a"), (0, b"b")], [(0.01, b"a"), (0.01, b"b"), (0, b"")]])
+async def test_a_body_that_comes_is_read(pieces: Sequence[tuple[float, bytes]]) -> None:
+    assert await body_of(Sender(*pieces), patience_s=30) == b"ab"
+
+
+async def test_a_caller_who_sends_nothing_is_given_up() -> None:
+    with pytest.raises(TooSlow, match=r"0 bytes so far.*ADJUDGE_CLIENT_PATIENCE_S"):
+        await body_of(Sender(whole=False))
+    with pytest.raises(TooSlow, match="3 bytes so far"):
+        await body_of(Sender((0, b"abc"), whole=False))
+
+
+async def test_a_caller_who_sends_a_byte_now_and_then_is_given_up_too() -> None:
+    with pytest.raises(TooSlow):
+        await body_of(Sender(*[(0.02, b"a")] * 1000))
+
+
+async def test_a_body_that_is_large_has_as_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "SLOWEST", 1)
+    pieces = [(0.02, b"a" * 100)] * 20  # twice as long as the patience, and fast enough
+    assert len(await body_of(Sender(*pieces), most_bytes=10_000)) == 2000
+
+
+async def test_who_has_sent_all_may_wait_for_the_answer_without_end() -> None:
+    receive = BoundedBody(Sender((0, b"a")), most_bytes=10, patience_s=0.01)
+    await receive()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(receive(), 0.2)
+
+
+async def test_a_body_in_pieces_is_counted_together() -> None:
+    with pytest.raises(TooLarge, match="10 bytes allowed"):
+        await body_of(Sender((0, b"123456"), (0, b"123456")), most_bytes=10)

@@ -1,0 +1,29 @@
+"""How much pip has fetched is counted while pip works in the same folder."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from judge_server.models import mirror
+
+
+def test_folders_that_pip_removes_while_they_are_counted_are_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").write_bytes(b"0123456789")
+    unpacked = tmp_path / "pip-unpack-1"
+    (unpacked / "inner").mkdir(parents=True)
+    (unpacked / "inner" / "part").write_bytes(b"01234")
+    (unpacked / "wheel").write_bytes(b"012")
+    size = mirror.file_size
+
+    def removes(path: Path) -> int | None:
+        found = size(path)
+        if path == unpacked / "wheel":
+            shutil.rmtree(unpacked)
+        return found
+
+    monkeypatch.setattr(mirror, "file_size", removes)
+    assert mirror._bytes_under(tmp_path) == 13
+    assert mirror._bytes_under(tmp_path) == 10

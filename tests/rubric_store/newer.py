@@ -1,0 +1,81 @@
+"""A newer release than this one: its migrations stand after ours, in a folder that only it knows."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from alembic.config import Config
+
+from rubric_store import migrations
+from rubric_store.migrations import scripts, versions
+from rubric_store.tables import metadata
+
+_REVISION = '''"""Something of a newer release."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = {revision!r}
+down_revision = {before!r}
+branch_labels = None
+depends_on = None
+loses = "something of a newer release"
+{declared}
+
+def upgrade() -> None:
+    {upgrade}
+
+
+def downgrade() -> None:
+    {downgrade}
+'''
+
+TO_EVERY_TABLE = f"""for name in {sorted(set(metadata.tables) - {"schema_generation"})!r}:
+        op.add_column(name, sa.Column("later_note", sa.Text))
+        op.add_column(name, sa.Column("later_count", sa.Integer, nullable=False, server_default="7"))
+    op.create_table("later", sa.Column("id", sa.Integer, primary_key=True))
+    op.create_index("ix_later_note", "ledger_requests", ["later_note"])"""
+"""What a release does that only adds, to every table there is."""
+
+FROM_EVERY_TABLE = f"""op.drop_index("ix_later_note", "ledger_requests")
+    op.drop_table("later")
+    for name in {sorted(set(metadata.tables) - {"schema_generation"})!r}:
+        op.drop_column(name, "later_count")
+        op.drop_column(name, "later_note")"""
+
+NEXT = "next1"
+
+
+def release(folder: Path, *upgrades: str, downgrade: str = "pass", works_from: str | None = None) -> Path:
+    """The folder with a newer release's migrations, `next1` and so on; the last declares `works_from`."""
+    folder.mkdir(exist_ok=True)
+    before = migrations.head()
+    for number, upgrade in enumerate(upgrades, start=1):
+        declares = works_from is not None and number == len(upgrades)
+        text = _REVISION.format(
+            revision=f"next{number}",
+            before=before,
+            declared=f"works_from = {works_from!r}\n" if declares else "",
+            upgrade=upgrade,
+            downgrade=downgrade,
+        )
+        (folder / f"next{number}.py").write_text(text)
+        before = f"next{number}"
+    return folder
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """In the block, this process is of that newer release."""
+    ours = scripts.script_config
+
+    def theirs() -> Config:
+        config = ours()
+        config.set_main_option("path_separator", "os")
+        config.set_main_option("version_locations", os.pathsep.join([*versions.__path__, str(folder)]))
+        return config
+
+    with patch.object(scripts, "script_config", theirs), patch.object(migrations, "script_config", theirs):
+        yield

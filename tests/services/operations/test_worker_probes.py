@@ -1,0 +1,196 @@
+"""What a worker's probes say while its broker hangs, is killed, or hands it nothing, and while its service is away."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import httpx2
+import pytest
+
+from tests.fixtures.ports import unused_port
+from tests.services.operations.cluster import Cluster, score
+from tests.services.operations.conftest import MakeCluster
+from tests.services.operations.test_killed import end_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults]
+
+QUICK = """
+from judge_server.operations import celery_queue
+celery_queue.ANSWER_S = celery_queue.CONNECT_S = 1.0
+"""
+DEAF = """
+import threading
+from adjudge_services.worker import Worker
+from judge_server.operations.queue_watch import QueueWatch
+QueueWatch.__init__.__kwdefaults__["deaf_after_s"] = 2.0
+Worker.serve = lambda self: threading.Event().wait()
+"""
+
+
+class Probed:
+    """A worker's probes."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text; 0 where nobody answers."""
+        try:
+            answer = httpx2.get(f"{self._url}{path}", timeout=10.0)
+        except httpx2.HTTPError:
+            return 0, ""
+        return answer.status_code, answer.text
+
+    def comes(self, path: str, is_so: Callable[[int, str], bool]) -> None:
+        """Wait until something is so of what a probe says."""
+        said = 0, ""
+        for _ in range(600):
+            said = self.get(path)
+            if is_so(*said):
+                return
+            time.sleep(0.1)
+        raise AssertionError(said)
+
+    def ready(self) -> None:
+        """Wait until it has all that it needs."""
+        self.comes("/readyz", lambda status, _: status == 200)
+
+    def lacks(self, part: str) -> None:
+        """Wait until it says that this is missing, and nothing else."""
+        self.comes("/readyz", lambda status, text: status == 503 and f'not ready: {part}"' in text)
+        assert self.get("/healthz")[0] == 200, "starting it anew would not bring that back"
+
+
+class Wire:
+    """A TCP proxy to a port of loopback that can go dead, as a cable does: what is connected stays so, in silence."""
+
+    def __init__(self, to: int) -> None:
+        self._to = to
+        self._dead = threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._ends: list[socket.socket] = [self._listening]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def go_dead(self) -> None:
+        """Pass nothing on of what is connected now; new connections work."""
+        self._dead.set()
+        self._dead = threading.Event()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._dead.set()
+        for end in self._ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:
+                return
+            self._ends += [near, far]
+            for source, target in ((near, far), (far, near)):
+                self._threads.append(threading.Thread(target=self._pass_on, args=(source, target, self._dead)))
+                self._threads[-1].start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, dead: threading.Event) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if dead.is_set():
+                    return
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def wires() -> Iterator[Callable[[int], Wire]]:
+    """Makes wires."""
+    with ExitStack() as closing:
+
+        def make(to: int) -> Wire:
+            wire = Wire(to)
+            closing.callback(wire.close)
+            return wire
+
+        yield make
+
+
+def probed_worker(cluster: Cluster, first: str = QUICK) -> Probed:
+    """A worker with probes."""
+    port = unused_port()
+    cluster.start_worker(port=port, first=first)
+    return Probed(port)
+
+
+def test_a_broker_that_hangs_or_is_killed_makes_a_worker_unready_until_it_is_back(cluster: MakeCluster) -> None:
+    running = cluster(0.0)
+    client = running.start_api()
+    probes = probed_worker(running)
+    probes.ready()
+    running.broker.hang()
+    probes.lacks("broker")
+    running.broker.go_on()
+    probes.ready()
+    running.broker.kill()
+    probes.lacks("broker")
+    running.broker.start()
+    probes.ready()
+    assert end_of(client, client.submit(score(4)).id).state == "done"
+    assert 'adjudge_chunk_tries_total{kind="score",outcome="done"} 1.0' in probes.get("/metrics")[1]
+
+
+def test_a_worker_whose_connection_died_without_a_word_takes_work_again_by_itself(
+    cluster: MakeCluster, wires: Callable[[int], Wire]
+) -> None:
+    running = cluster(0.0)
+    client = running.start_api()
+    wire = wires(int(running.broker.url.rpartition(":")[2].partition("/")[0]))
+    own = f'import os\nos.environ["ADJUDGE_QUEUE_URL"] = "redis://127.0.0.1:{wire.port}/0"'
+    probes = probed_worker(running, own + QUICK)
+    probes.ready()
+    assert end_of(client, client.submit(score(4)).id).state == "done"
+    wire.go_dead()
+    assert end_of(client, client.submit(score(4)).id).state == "done"
+
+
+def test_submitting_while_the_broker_hangs_is_answered_and_the_work_is_done_when_it_goes_on(
+    cluster: MakeCluster,
+) -> None:
+    running = cluster(0.0)
+    client = running.start_api()
+    assert client.submit(score(1)).state == "queued"
+    running.broker.hang()
+    id_ = client.submit(score(4)).id
+    running.broker.go_on()
+    running.start_worker()
+    assert end_of(client, id_).state == "done"
+
+
+def test_a_service_that_is_away_makes_a_worker_unready_until_it_is_back(cluster: MakeCluster) -> None:
+    running = cluster(0.0)
+    running.start_api()
+    probes = probed_worker(running)
+    probes.ready()
+    running.kill_api()
+    probes.lacks("service")
+    running.start_api()
+    probes.ready()
+
+
+def test_a_worker_that_hears_nothing_of_what_waits_is_not_alive(cluster: MakeCluster) -> None:
+    running = cluster(0.0)
+    client = running.start_api()
+    probes = probed_worker(running, QUICK + DEAF)
+    probes.ready()
+    assert probes.get("/healthz")[0] == 200
+    client.submit(score(4))
+    probes.comes("/healthz", lambda status, text: status == 503 and "restart it" in text)

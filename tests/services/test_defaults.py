@@ -1,0 +1,196 @@
+"""`docs/defaults.md` says what the code does, lists all that the code waits for, and its values fit one another."""
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import rubric_store.database
+from adjudge_services import worker_probes
+from adjudge_services.cli import doctor_deployment
+from adjudge_services.guarded_http import KEEP_ALIVE_S
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import build_app
+from adjudge_services.worker import Worker
+from judge_server.engines import llamacpp_process, openai_http
+from judge_server.judging import judge, recovery
+from judge_server.metrics import operations as operation_metrics
+from judge_server.operations import celery_queue, feeder, passes, queue_watch, runner
+from judge_server.pools import Pool
+from judge_server.recording import recorder
+from judge_server.remote import errand, link, serving
+from judge_server.web import events
+from rubric_store import connected, patience
+from rubric_store.ledger import ledger
+from trainer_client import Client, _requests
+from trainer_client.wire.operations import CHUNK_DEADLINE_S, ScoreOperation
+from trainer_client.wire.rewards import RewardRequest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/defaults.md").read_text(encoding="utf-8")
+ROWS = [(name, value) for name, value in re.findall(r"^\| `([^`]+)` \| ([\d,.]+)", PAGE, re.MULTILINE)]
+VALUES = yaml.safe_load((ROOT / "helm/adjudge/values.yaml").read_text(encoding="utf-8"))
+COMPOSE = yaml.safe_load((ROOT / "docker/compose.yaml").read_text(encoding="utf-8"))["services"]
+RULES = yaml.safe_load((ROOT / "helm/adjudge/files/rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+PACKAGES = ("trainer_client", "judge_server", "rubric_store", "services")
+PRESTOP_S, SCRAPE_S, SCRAPE_TIMEOUT_S, OF_PROXIES_S = 5.0, 15.0, 10.0, 60.0
+POOL = 15
+"""Connections that SQLAlchemy opens at most, five kept and ten more."""
+
+
+def default(of: Any, name: str) -> Any:
+    """A parameter's default, or that of a message's field."""
+    fields = getattr(of, "model_fields", None)
+    return fields[name].default if fields else inspect.signature(of).parameters[name].default
+
+
+def actual(name: str) -> float:
+    """What the code, the chart or the compose file has for a name of the page."""
+    if name.startswith("ADJUDGE_"):
+        return float(Settings.model_fields[name.removeprefix("ADJUDGE_").lower()].default)
+    file, _, path = name.rpartition(": ")
+    if file:
+        found = VALUES if file == "values.yaml" else COMPOSE
+        for part in path.split("."):
+            found = found[part]
+        return float(str(found).removesuffix("s"))
+    path, _, parameter = name.removesuffix(")").partition("(")
+    module, _, last = path.rpartition(".")
+    found = getattr(importlib.import_module(module), last)
+    return float(default(found, parameter) if parameter else found)
+
+
+@pytest.mark.parametrize(("name", "value"), ROWS, ids=[name for name, _ in ROWS])
+def test_a_value_of_the_page_is_that_of_the_code(name: str, value: str) -> None:
+    assert actual(name) == float(value.replace(",", ""))
+
+
+def test_the_page_lists_every_number_of_seconds_that_has_a_name() -> None:
+    listed = {name for name, _ in ROWS}
+    missing = []
+    for source in (path for package in PACKAGES for path in (ROOT / package / "src").rglob("*.py")):
+        if {"trl", "verl"} & set(source.parts):  # of trainers, not of the service
+            continue
+        module = ".".join(source.relative_to(ROOT / source.relative_to(ROOT).parts[0] / "src").with_suffix("").parts)
+        for statement in ast.parse(source.read_text(encoding="utf-8")).body:
+            for target in statement.targets if isinstance(statement, ast.Assign) else []:
+                for one in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(one, ast.Name) and re.fullmatch(r"[A-Z][A-Z_]*_S", one.id):
+                        missing += [] if f"{module}.{one.id}" in listed else [f"{module}.{one.id}"]
+    assert missing == [], "say in docs/defaults.md why they are what they are"
+
+
+DEADLINE_S = default(RewardRequest, "deadline_s")
+LONGEST_DEADLINE_S = next(one.le for one in ScoreOperation.model_fields["deadline_s"].metadata if hasattr(one, "le"))
+KEPT_BETWEEN_S = 2.0
+"""How long links to judges keep an idle connection, in `judge_server.remote.link`."""
+WORKERS_BUDGET_S = 10.0
+"""How long a worker's client tries, in `adjudge_services.operations.clients`."""
+HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "every_s") + default(Pool, "patience_s"))
+HOST_GONE_S = (
+    celery_queue._KEEPALIVE["TCP_KEEPIDLE"]
+    + celery_queue._KEEPALIVE["TCP_KEEPINTVL"] * celery_queue._KEEPALIVE["TCP_KEEPCNT"]
+)
+STUCK_S = float(re.search(r"oldest_seconds\) > (\d+)", next(r["expr"] for r in RULES if "Stuck" in r["alert"]))[1])  # type: ignore[index]
+
+INEQUALITIES = {
+    "a renewal that hangs leaves time for another": (
+        runner.LEASE_S / 3 + patience.ANSWERS_S + runner.STORE_PAUSE_S,
+        Settings.model_fields["chunk_lease_s"].default,
+    ),
+    "a message is hidden for longer than any chunk takes": (
+        LONGEST_DEADLINE_S + _requests.ANSWER_MARGIN_S + WORKERS_BUDGET_S,
+        celery_queue.VISIBILITY_S,
+    ),
+    "a client outwaits what comes after the deadline": (
+        connected.READS_WITHIN_S + errand.GRACE_S + judge.STORE_PATIENCE_S,
+        _requests.ANSWER_MARGIN_S,
+    ),
+    "a judge that hangs is found in time to ask another": (HANG_FOUND_S + errand.PATIENCE_S, DEADLINE_S),
+    "calls are held for less than a deadline": (recovery.LONGEST_HOLD_S, DEADLINE_S),
+    "a judge that is back is asked before patience ends": (
+        default(Pool, "pause_s") + default(Pool, "every_s"),
+        errand.PATIENCE_S,
+    ),
+    "links hang up before the service does": (max(KEPT_BETWEEN_S, openai_http._IDLE_S), KEEP_ALIVE_S),
+    "proxies hang up before the service does": (OF_PROXIES_S, KEEP_ALIVE_S),
+    "a heartbeat comes before a client gives up": (events.HEARTBEAT_S, default(Client, "timeout_s")),
+    "a look at the broker counts until the next one is done": (
+        feeder.FEED_EVERY_S + 2 * celery_queue.CONNECT_S + celery_queue.ANSWER_S,
+        queue_watch.FRESH_S,
+    ),
+    "a worker is deaf only after TCP had its chance": (
+        HOST_GONE_S + celery_queue.CONNECT_S + celery_queue.ANSWER_S,
+        queue_watch.DEAF_AFTER_S,
+    ),
+    "operations are counted before Prometheus gives up": (operation_metrics.COUNTING_S, SCRAPE_TIMEOUT_S),
+    "operations are counted for every look of Prometheus": (operation_metrics.COUNTED_EVERY_S, SCRAPE_S),
+    "the api drains in the chart": (PRESTOP_S + DEADLINE_S + recorder._LAST_WRITES_S, VALUES["api"]["drainSeconds"]),
+    "the api drains in compose": (DEADLINE_S + recorder._LAST_WRITES_S, actual("compose.yaml: api.stop_grace_period")),
+    "a judge drains in the chart": (DEADLINE_S, VALUES["judge"]["drainSeconds"]),
+    "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, passes.VALID_S),
+    "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, serving.MOST_BYTES),
+    "the alert waits for a chunk and a pause": (CHUNK_DEADLINE_S + runner.LONGEST_PAUSE_S, STUCK_S),
+    "a judge may load for as long as llama.cpp does": (
+        llamacpp_process.START_TIMEOUT_S,
+        VALUES["judge"]["startSeconds"],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", INEQUALITIES)
+def test_values_fit_one_another(rule: str) -> None:
+    less, more = INEQUALITIES[rule]
+    assert less < more
+
+
+def test_the_doctor_and_the_alert_doubt_at_the_same_time() -> None:
+    assert doctor_deployment.LONG_S == STUCK_S
+
+
+@pytest.mark.parametrize("component", ["api", "judge", "worker"])
+def test_probes_wait_for_what_they_look_at_and_restart_what_hangs_after_a_minute(component: str) -> None:
+    text = (ROOT / f"helm/adjudge/templates/{component}.yaml").read_text(encoding="utf-8")
+    probes = {
+        name: yaml.safe_load(body) for name, body in re.findall(r"(liveness|readiness)Probe: (\{.*\})$", text, re.M)
+    }
+    assert probes["liveness"]["periodSeconds"] * probes["liveness"]["failureThreshold"] == 60
+    if component == "worker":
+        assert probes["readiness"]["timeoutSeconds"] > worker_probes.LOOK_S
+
+
+def test_the_small_servers_have_connections_for_an_api_and_a_worker_at_their_worst(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pools: list[str] = []
+    for module, name in ((rubric_store.database, "create_async_engine"), (ledger, "create_engine")):
+        make = getattr(module, name)
+
+        def counting(*given: Any, make: Any = make, **options: Any) -> Any:
+            assert not {"pool_size", "max_overflow", "poolclass"} & options.keys()
+            pools.append("one more")
+            return make(*given, **options)
+
+        monkeypatch.setattr(module, name, counting)
+    settings = Settings(
+        database_url="postgresql+psycopg://u:p@127.0.0.1:1/x",
+        data_dir=tmp_path,
+        engine_url="scripted://yes",
+        queue_url="redis://127.0.0.1:1/0",
+    )
+    build_app(settings)
+    api = len(pools) + 1  # operations open theirs when the application starts
+    Worker(settings, None, 1)  # type: ignore[arg-type]  # it does nothing yet
+    worker = len(pools) + 1 - api
+    assert (api * POOL, worker * POOL) == (75, 30), "docs/defaults.md names these numbers"
+    for text in (
+        "\n".join(COMPOSE["postgres"]["command"]),
+        (ROOT / "helm/adjudge/templates/dev-stores.yaml").read_text(),
+    ):
+        (most,) = re.findall(r"max_connections=(\d+)", text)
+        assert (api + worker) * POOL < int(most)

@@ -1,0 +1,122 @@
+"""`adjudge doctor` on a deployment of several processes: queue, operations, keys, and judges elsewhere."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from adjudge_services.cli.output import out
+from adjudge_services.operations import operation_store
+from adjudge_services.settings import Settings
+from judge_server.rubrics import PROJECT_ID
+from tests.fixtures.ports import unused_port
+from tests.services.operations.cluster import Broker
+from tests.services.processes import listening
+from trainer_client import Client
+from trainer_client.wire.operation_rows import NewChunk, NewOperation
+
+RUN = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _installation(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sound one, whose table is not broken over lines."""
+    monkeypatch.setenv("ADJUDGE_ENGINE_URL", "scripted://yes")
+    monkeypatch.setattr(out, "width", 600)
+
+
+def row(check: str, code: int = 0) -> tuple[str, str]:
+    """Result and text of one check; the command ends with `code`."""
+    result = RUN.invoke(app, ["doctor"])
+    assert result.exit_code == code, result.output
+    (found,) = [line for line in result.stdout.splitlines() if line.startswith(f"│ {check} ")]
+    _, _, outcome, seen, _ = [cell.strip() for cell in found.split("│")]
+    return outcome, seen
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """A broker that the settings name, not started."""
+    made = Broker()
+    monkeypatch.setenv("ADJUDGE_QUEUE_URL", made.url)
+    yield made
+    made.kill()
+
+
+def test_without_a_broker_the_service_works_by_itself() -> None:
+    assert row("queue") == ("ok", "memory://, so the service works on operations itself")
+
+
+@pytest.mark.redis
+def test_a_broker_is_wrong_where_it_is_away_and_doubtful_where_it_throws_things_away(broker: Broker) -> None:
+    outcome, seen = row("queue", 1)
+    assert (outcome, "Check ADJUDGE_QUEUE_URL" in seen) == ("wrong", True)
+    broker.start()
+    with redis.Redis.from_url(broker.url, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)) as server:
+        server.ping()
+        outcome, seen = row("queue")
+        assert (outcome, "0 announcements wait" in seen) == ("ok", True)
+        server.config_set("maxmemory-policy", "allkeys-lru")
+        outcome, seen = row("queue")
+    assert (outcome, "maxmemory-policy noeviction" in seen) == ("doubtful", True)
+
+
+async def _submitted(at: datetime) -> None:
+    store = operation_store(Settings())
+    await store.create(NewOperation("op-1", PROJECT_ID, "score", {}, [NewChunk(1, {})], at))
+    await store.close()
+
+
+def test_operations_are_doubtful_where_they_wait_for_long() -> None:
+    assert row("operations")[1] == "0 chunks wait; no model writes rubrics (ADJUDGE_WRITER_URL is not set)"
+    asyncio.run(_submitted(datetime.now(UTC) - timedelta(hours=2)))
+    outcome, seen = row("operations")
+    assert (outcome, "1 chunks wait, one for 120 minutes; start more workers" in seen) == ("doubtful", True)
+
+
+def test_a_writer_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_WRITER_URL", f"openai+http://127.0.0.1:{unused_port()}/v1")
+    outcome, seen = row("operations", 1)
+    assert (outcome, seen.startswith("the model that writes rubrics: "), "ADJUDGE_WRITER_URL" in seen) == (
+        "wrong",
+        True,
+        True,
+    )
+
+
+def test_off_loopback_a_key_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row("keys") == ("ok", "none is needed on 127.0.0.1")
+    monkeypatch.setenv("ADJUDGE_HOST", "0.0.0.0")
+    outcome, seen = row("keys", 1)
+    assert (outcome, "adjudge keys create --scope score" in seen) == ("wrong", True)
+    assert RUN.invoke(app, ["keys", "create", "--scope", "score"]).exit_code == 0
+    assert row("keys") == ("ok", "needed on 0.0.0.0, and there is one")
+
+
+def test_what_needs_a_store_is_not_checked_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", "mysql://db/x")
+    assert row("operations", 1) == row("keys", 1) == ("not checked", "needs the rubric store")
+
+
+@pytest.mark.processes
+def test_judges_elsewhere_are_asked_and_must_be_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = f"http://127.0.0.1:{unused_port()}"
+    start = ("judge", "--port", "0", "--engine")
+    with listening(*start, "scripted://yes") as one, listening(*start, "scripted://yes?context=500") as other:
+        for service in (one, other):
+            service.wait_until_ready(Client(service.url))
+        monkeypatch.setenv("ADJUDGE_JUDGES", one.url)
+        assert row("judges") == ("ok", f"default at {one.url}: scripted")
+        monkeypatch.setenv("ADJUDGE_JUDGES", json.dumps({"default": f"{one.url} {other.url}", "small": gone}))
+        outcome, seen = row("judges", 1)
+        assert outcome == "wrong"
+        assert "the judges of 'default' are not alike" in seen
+        assert f"no answer from the judge at {gone}" in seen
+        monkeypatch.setenv("ADJUDGE_JUDGES", json.dumps({"default": one.url, "other": other.url}))
+        assert row("judges")[0] == "ok"

@@ -1,0 +1,229 @@
+"""Callers who send slowly, too much, or nothing, and callers who read nothing: they cost little and are hung up on.
+
+Raw sockets against a real `adjudge serve`, which is given little patience.
+"""
+
+import contextlib
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES
+from tests.services.processes import Service, listening
+
+PATIENCE_S = 1.0
+HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service that waits for a caller no longer than a second."""
+    folder: Path = tmp_path_factory.mktemp("data")
+    with listening(
+        "serve",
+        "--port",
+        "0",
+        "--engine",
+        "scripted://hash",
+        ADJUDGE_DATA_DIR=str(folder),
+        ADJUDGE_CLIENT_PATIENCE_S=str(PATIENCE_S),
+    ) as running:
+        yield running
+
+
+def connected(service: Service, **options: int) -> socket.socket:
+    """A connection to it."""
+    host, port = service.url.removeprefix("http://").split(":")
+    made = socket.socket()
+    for name, value in options.items():
+        made.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+    made.settimeout(30)
+    made.connect((host, int(port)))
+    return made
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """All that comes until the service hangs up."""
+    read = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            read += piece
+    return read
+
+
+def healthy(connection: socket.socket) -> bytes:
+    """The answer to a request on a connection that is kept."""
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    read = b""
+    while not read.endswith(b"}"):
+        piece = connection.recv(65536)
+        assert piece, "the connection was closed"
+        read += piece
+    assert read.startswith(b"HTTP/1.1 200 ")
+    return read
+
+
+def problem_of(answer: bytes, status: int) -> dict[str, Any]:
+    """The problem of a raw answer, which must have this status, be whole, and end the connection."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
+    headers = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
+    assert headers["content-type"] == "application/problem+json"
+    assert headers["connection"] == "close"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert int(headers["content-length"]) == len(body)
+    problem: dict[str, Any] = json.loads(body)
+    assert problem["status"] == status
+    assert problem["request_id"] == headers["x-request-id"]
+    assert problem["detail"]
+    return problem
+
+
+def test_a_head_that_never_ends_is_given_up_with_a_problem(impatient: Service) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        problem = problem_of(answer_of(connection), 408)
+    assert problem["type"] == "urn:adjudge:too-slow"
+    assert problem["retryable"] is True
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"\r\n\r\n"])
+def test_a_connection_on_which_no_request_begins_is_closed(impatient: Service, sent: bytes) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(sent)
+        assert answer_of(connection) == b""
+
+
+def drip(connection: socket.socket, piece: bytes) -> bytes:
+    """Send a piece ten times a second until the service hangs up; what it said."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        for _ in range(200):
+            connection.sendall(piece)
+            time.sleep(PATIENCE_S / 10)
+            connection.settimeout(0.01)
+            with contextlib.suppress(TimeoutError, BlockingIOError):
+                if said := connection.recv(65536):
+                    connection.settimeout(30)
+                    return said + answer_of(connection)
+                return b""
+            connection.settimeout(30)
+    return b""
+
+
+def test_a_head_that_comes_byte_by_byte_is_given_up_all_the_same(impatient: Service) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        problem_of(drip(connection, b"a"), 408)
+
+
+def test_line_ends_do_not_keep_a_connection_open(impatient: Service) -> None:
+    with connected(impatient) as connection:
+        healthy(connection)
+        assert drip(connection, b"\r\n") == b""
+        assert answer_of(connection) == b""
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n"])
+@pytest.mark.parametrize("piece", [b"", b" "])
+def test_a_body_that_comes_too_slowly_is_given_up_with_a_problem(
+    impatient: Service, framing: bytes, piece: bytes
+) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(HEAD + framing + b"{")
+        problem = problem_of(drip(connection, piece) if piece else answer_of(connection), 408)
+    assert problem["type"] == "urn:adjudge:too-slow"
+
+
+def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on(impatient: Service) -> None:
+    with contextlib.ExitStack() as closing:
+        slow = [closing.enter_context(connected(impatient)) for _ in range(50)]
+        for connection in slow:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        with httpx2.Client() as client:
+            for _ in range(5):
+                assert client.get(impatient.url + "/healthz", timeout=30).status_code == 200
+        for connection in slow:
+            problem_of(answer_of(connection), 408)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /%s HTTP/1.1\r\nHost: a\r\n\r\n" % (b"a" * MOST_TARGET_BYTES), 414),
+        (b"GET /?%s" % (b"a" * MOST_TARGET_BYTES * 2), 414),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MOST_HEADERS + 1) + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nA: %s\r\n\r\n" % (b"a" * MOST_HEAD_BYTES), 431),
+        (b"GET / HTTP/1.1\r\nA: %s" % (b"a" * MOST_HEAD_BYTES * 20), 431),
+        (b"GET / HTTP/1.1\r\n%s" % (b"a" * MOST_HEAD_BYTES * 20), 431),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nA B: c\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+    ],
+    ids=["path", "query", "headers", "header", "endless header", "endless name", "nonsense", "space", "both", "two"],
+)
+def test_a_head_that_is_too_large_or_no_http_is_refused_with_a_problem(
+    impatient: Service, head: bytes, status: int
+) -> None:
+    with connected(impatient) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(head)
+        said = answer_of(connection)
+    if len(head) < 2 * MOST_HEAD_BYTES or said:  # what was still on its way may cost the answer
+        problem_of(said, status)
+
+
+def test_a_head_and_a_query_within_the_limits_are_served(impatient: Service) -> None:
+    with httpx2.Client() as client:
+        headers = {f"X-{number}": "a" * 500 for number in range(MOST_HEADERS - 10)}
+        answer = client.get(impatient.url + "/healthz?" + "a" * (MOST_TARGET_BYTES - 100), headers=headers)
+    assert answer.status_code == 200
+
+
+def test_a_caller_who_does_not_read_is_hung_up_on(impatient: Service) -> None:
+    request = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n"
+    with connected(impatient, SO_RCVBUF=4096) as connection:
+        connection.sendall(request * 20)
+        time.sleep(PATIENCE_S * 3)
+        read = answer_of(connection)
+    whole = len(httpx2.get(impatient.url + "/static-offline-docs/swagger-ui-bundle.js").content)
+    assert 0 < len(read) < 20 * whole
+
+
+def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(impatient: Service) -> None:
+    with connected(impatient) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
+        said = drip(connection, b"a")
+        assert said.startswith(b"HTTP/1.1 404 ")
+        assert answer_of(connection) == b""
+
+
+def test_a_later_head_on_a_connection_that_is_kept_is_given_up_like_the_first(impatient: Service) -> None:
+    with connected(impatient) as connection:
+        healthy(connection)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        problem_of(answer_of(connection), 408)
+
+
+def test_a_connection_is_kept_between_requests_and_nothing_says_what_serves(impatient: Service) -> None:
+    with connected(impatient) as connection:
+        for _ in range(3):
+            read = healthy(connection)
+            assert not re.search(rb"(?im)^server:", read)
+            time.sleep(PATIENCE_S * 1.5)
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+def test_a_connection_is_upgraded_to_nothing(impatient: Service, upgrade: bytes) -> None:
+    head = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: %s\r\n\r\n" % upgrade
+    with connected(impatient) as connection:
+        connection.sendall(head)
+        assert not answer_of(connection).startswith(b"HTTP/1.1 101 ")
+    assert httpx2.get(impatient.url + "/healthz").status_code == 200

@@ -1,0 +1,141 @@
+"""What processes write to standard error: in the format asked for, under ids that go from one to the next."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+from adjudge_services.settings import Settings
+from tests.fixtures.ports import unused_port
+from tests.services.processes import Service, get, listening
+from trainer_client import Client
+from trainer_client.errors import ServerError
+
+SECRET = "s3cret-that-nobody-logs"
+RUBRIC = {"criteria": [{"id": "a", "description": f"{SECRET} criterion"}]}
+JSON = {"ADJUDGE_LOG_FORMAT": "json"}
+ENGINE = ("--engine", "scripted://hash")
+
+
+def ask(service: Service, request_id: str, run: str) -> None:
+    """Have something judged under this id."""
+    with Client(service.url, run=run, headers={"X-Request-Id": request_id}) as client:
+        service.wait_until_ready(client)
+        group = {"id": "g", "prompt": f"{SECRET} prompt", "responses": [f"{SECRET} response"]}
+        client.rewards(groups=[group], rubric=RUBRIC)
+
+
+def lines_of(service: Service) -> list[dict[str, Any]]:
+    """What a process said that has ended, a JSON object each."""
+    service.stop()
+    return [json.loads(line) for line in service.said]
+
+
+@pytest.mark.processes
+def test_every_line_is_json_from_the_first_to_the_last() -> None:
+    with listening("serve", "--port", "0", *ENGINE, ADJUDGE_ENGINE_API_KEY=SECRET, **JSON) as service:
+        ask(service, "mine", "r-1")
+        get(service, "/healthz")
+        lines = lines_of(service)
+    assert {"adjudge", "adjudge.access", "uvicorn.error"} <= {line["logger"] for line in lines}
+    (access,) = [line for line in lines if line["logger"] == "adjudge.access"]
+    assert (access["request_id"], access["run"], access["route"], access["status"]) == (
+        "mine",
+        "r-1",
+        "/v1/rewards",
+        200,
+    )
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+    assert SECRET not in "".join(service.said)
+
+
+@pytest.mark.processes
+def test_lines_for_people_are_as_readable_as_ever() -> None:
+    with listening("serve", "--port", "0", *ENGINE) as service:
+        ask(service, "mine", "r-1")
+        service.stop()
+    access = [line for line in service.said if line.startswith("INFO adjudge.access: POST /v1/rewards: 200 in ")]
+    assert len(access) == 1
+    assert access[0].endswith(" bytes [request_id=mine project=default run=r-1]\n")
+    assert any(line.startswith("INFO uvicorn.error: ") for line in service.said)
+    assert SECRET not in "".join(service.said)
+
+
+@pytest.mark.processes
+def test_an_api_and_its_judge_log_a_request_under_one_id() -> None:
+    with ExitStack() as stack:
+        token = {"ADJUDGE_JUDGE_TOKEN": SECRET}
+        judge = stack.enter_context(listening("judge", "--port", "0", *ENGINE, **JSON, **token))
+        api = stack.enter_context(listening("api", "--port", "0", "--judge", judge.url, **JSON, **token))
+        ask(api, "mine", "r-1")
+        asked, judged = lines_of(api), lines_of(judge)
+    of = [[line for line in lines if line["logger"] == "adjudge.access"] for lines in (asked, judged)]
+    assert [line["route"] for line in of[0]] == ["/v1/rewards"]
+    assert {line["route"] for line in of[1]} == {"/internal/v1/outcomes"}
+    for line in of[0] + of[1]:
+        assert (line["request_id"], line["run"], line["project"]) == ("mine", "r-1", "default")
+    assert SECRET not in "".join(api.said + judge.said)
+
+
+@pytest.mark.processes
+def test_an_error_that_nobody_foresaw_is_shown_by_no_logger_with_its_message() -> None:
+    broken = f"def broken(*_, **__): raise RuntimeError({SECRET!r} + ' in a message')"
+    first = f"import judge_server.scoring as s\n{broken}\ns._about = broken"
+    with listening("serve", "--port", "0", *ENGINE, first=first, **JSON) as service:
+        with pytest.raises(ServerError, match="the server's log"):
+            ask(service, "mine", "r-1")
+        lines = lines_of(service)
+    errors = [line for line in lines if line["level"] == "error"]
+    assert {line["logger"] for line in errors} == {"adjudge", "uvicorn.error"}
+    assert all(line["exception"].splitlines()[-1] == "RuntimeError" for line in errors)
+    assert SECRET not in "".join(service.said)
+
+
+@pytest.mark.processes
+def test_a_worker_without_a_broker_says_so_in_json_and_keeps_the_password() -> None:
+    broker = {"ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0"}
+    command = [sys.executable, "-m", "adjudge_services.cli", "worker"]
+    with subprocess.Popen(command, env=os.environ | JSON | broker, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        said = []
+        for line in worker.stderr:
+            said.append(json.loads(line))
+            if len({one["logger"] for one in said if one["level"] in ("warning", "error")}) == 2:
+                break
+        worker.kill()
+    assert {"adjudge", "celery.worker.consumer.consumer"} <= {line["logger"] for line in said}
+    assert SECRET not in json.dumps(said)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("command", [("serve", "--port", "0", *ENGINE), ("worker",), ("migrate",)])
+def test_a_database_that_is_away_is_said_without_its_password(command: tuple[str, ...]) -> None:
+    settings = {
+        "ADJUDGE_DATABASE_URL": f"postgresql+psycopg://user:{SECRET}@127.0.0.1:{unused_port()}/db?connect_timeout=2",
+        "ADJUDGE_QUEUE_URL": f"redis://:{SECRET}@127.0.0.1:{unused_port()}/0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "adjudge_services.cli", *command],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.strip()
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_setting_that_cannot_be_read_is_said_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_PORT", SECRET)
+    with pytest.raises(ValueError, match="port") as caught:
+        Settings()
+    assert SECRET not in str(caught.value)
+    assert SECRET not in CliRunner().invoke(app, ["serve"]).output

@@ -1,0 +1,179 @@
+"""`adjudge migrate`, its `check` and its `down`, and processes that start on a schema that is not their own."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adjudge_services.cli.main import app
+from rubric_store import migrations
+from tests.rubric_store.newer import NEXT, TO_EVERY_TABLE, release, running
+from tests.services.processes import serving
+from trainer_client import Client
+
+RUN = CliRunner()
+
+
+def run(*arguments: str) -> Result:
+    return RUN.invoke(app, list(arguments))
+
+
+def checked(*options: str) -> tuple[int, dict[str, object]]:
+    """The status of a check, and what it says."""
+    result = run("migrate", "check", "--json", *options)
+    return result.exit_code, json.loads(result.stdout)
+
+
+@pytest.fixture
+def url(data_dir: Path) -> str:
+    """Of the SQLite file that every command uses here; there is none yet."""
+    data_dir.mkdir()
+    return f"sqlite+aiosqlite:///{data_dir / 'adjudge.db'}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def either(request: pytest.FixtureRequest, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty database of each kind, which every command uses."""
+    if request.param == "sqlite":
+        return url
+    server: str = request.getfixturevalue("postgres_url")
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", server)
+    return server
+
+
+def test_a_check_says_what_is_pending_and_then_that_nothing_is(either: str) -> None:
+    head = migrations.head()
+    status, said = checked()
+    assert (status, said["state"], said["database"]) == (1, "behind", None)
+    assert len(said["pending"]) == len(migrations.steps())  # type: ignore[arg-type]
+    assert run("migrate").exit_code == 0
+    status, said = checked("--contents")
+    assert (status, said["state"], said["database"], said["this_version"]) == (0, "current", head, head)
+    assert said["pending"] == []
+    assert said["contents"] == {"versions": 0, "requests": 0, "wrong": 0, "said": []}
+    assert head in run("migrate", "check").stdout
+
+
+def test_a_check_of_an_older_database_says_what_becomes_of_older_processes_and_what_the_way_back_loses(
+    url: str,
+) -> None:
+    migrations.upgrade(url, "0006")
+    status, said = checked()
+    assert (status, said["older_processes_go_on"]) == (1, False)
+    assert {"from": "0007", "loses": migrations.steps()[6].loses} in said["back"]  # type: ignore[operator]
+    shown = run("migrate", "check").stdout
+    assert "must be stopped before" in shown
+    assert "figures of runs" in shown
+
+
+def test_a_newer_release_that_only_adds_finds_that_older_processes_go_on(either: str, tmp_path: Path) -> None:
+    migrations.upgrade(either)
+    with running(release(tmp_path / "next", TO_EVERY_TABLE)):
+        status, said = checked()
+        assert (status, said["older_processes_go_on"], said["database"]) == (1, True, migrations.steps()[-2].revision)
+        assert "go on, and may start again" in " ".join(run("migrate", "check").stdout.split())
+
+
+@pytest.fixture
+def newer(either: str, tmp_path: Path) -> Path:
+    """A newer release has migrated the database, and only added to it."""
+    migrations.upgrade(either)
+    folder = release(tmp_path / "next", TO_EVERY_TABLE)
+    with running(folder):
+        migrations.upgrade(either)
+    return folder
+
+
+@pytest.mark.processes
+def test_an_older_process_runs_on_a_newer_schema_that_only_adds_and_its_migration_does_nothing(
+    newer: Path, tmp_path: Path
+) -> None:
+    status, said = checked()
+    assert (status, said["state"], said["database"]) == (0, "ahead", NEXT)
+    migrated = run("migrate")
+    assert (migrated.exit_code, NEXT in migrated.stdout) == (0, True)
+    with serving("scripted://hash") as service, Client(service.url, run="r") as client:
+        service.wait_until_ready(client)
+        client.publish_rubric("team/a", [{"id": "a", "description": "Is right."}])
+        group = {"id": "g", "prompt": "p", "responses": ["x", "y"]}
+        answer = client.rewards([group], "team/a")
+        assert None not in [response.reward for response in answer.groups[0].responses]
+        service.stop()
+        assert f"revision {NEXT}, which a newer version made" in "".join(service.said)
+    assert run("recompute", "r", "--out", str(tmp_path / "again.jsonl")).exit_code == 0
+    assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_process_does_not_start_on_a_newer_schema_that_does_not_say_so_and_names_the_ways_out(
+    either: str, tmp_path: Path
+) -> None:
+    migrations.upgrade(either)
+    with running(release(tmp_path / "next", 'op.drop_table("rubric_words")', works_from=NEXT)):
+        migrations.upgrade(either)
+    status, said = checked()
+    assert (status, said["state"]) == (2, "too new")
+    for command in (["rubrics", "list"], ["serve", "--port", "0", "--engine", "scripted://yes"]):
+        refused = run(*command)
+        assert refused.exit_code == 1
+        words = " ".join(refused.stderr.split())
+        assert f"revision {NEXT}, which a newer version made" in words
+        assert f"adjudge migrate down {migrations.head()}" in words
+    assert run("migrate").exit_code == 1
+
+
+def test_the_way_back_is_taken_only_by_those_who_have_read_what_it_loses(either: str) -> None:
+    migrations.upgrade(either)
+    refused = run("migrate", "down", "0005")
+    assert refused.exit_code == 1
+    assert "the way back from 0006 loses every operation and its results" in refused.stderr
+    assert "add --yes" in refused.stderr
+    assert migrations.standing(either).state == "current"
+    assert run("migrate", "down", "0005", "--yes").exit_code == 0
+    assert migrations.current(either) == "0005"
+    for where in ("0005", "0007", "nowhere"):
+        assert "could not be taken back" in run("migrate", "down", where, "--yes").stderr
+
+
+NOT_WHOLE = {
+    "UPDATE rubric_versions SET criteria = replace(criteria, 'right', 'wrong')": "team/a@1 of project default",
+    "UPDATE rubric_versions SET criteria = '[{}]'": "is not what its digest says",
+    "DELETE FROM ledger_uses WHERE place = 1": "has 2 of 4 uses",
+    "DELETE FROM ledger_verdicts": "has 3 uses without their verdict",
+}
+ONE_FAILED = "UPDATE ledger_uses SET failed = 1, failure = 'engine', digest = x'00' WHERE slot = 1 AND place = 1"
+
+
+@pytest.mark.processes
+def test_a_check_of_the_contents_finds_what_is_not_whole(
+    url: str, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving("scripted://hash") as service, Client(service.url, run="r") as client:
+        service.wait_until_ready(client)
+        client.publish_rubric("team/a", [{"id": name, "description": f"Is {name}."} for name in ("right", "kind")])
+        client.rewards([{"id": "g", "prompt": "p", "responses": ["x", "y"]}], "team/a")
+        service.stop()
+    with closing(sqlite3.connect(data_dir / "adjudge.db")) as database, database:
+        database.execute(ONE_FAILED)
+    status, said = checked("--contents")
+    assert (status, said["contents"]) == (0, {"versions": 1, "requests": 1, "wrong": 0, "said": []})
+    for number, (statement, says) in enumerate(NOT_WHOLE.items()):
+        copy = tmp_path / str(number)
+        shutil.copytree(data_dir, copy)
+        with closing(sqlite3.connect(copy / "adjudge.db")) as database, database:
+            database.execute(statement)
+        monkeypatch.setenv("ADJUDGE_DATA_DIR", str(copy))
+        status, said = checked("--contents")
+        assert (status, said["contents"]["wrong"]) == (2, 1)  # type: ignore[index]
+        assert says in said["contents"]["said"][0]  # type: ignore[index]
+
+
+def test_a_check_of_a_database_that_is_not_there_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", "postgresql+psycopg://u:hunter2@127.0.0.1:9/x?connect_timeout=2")
+    result = run("migrate", "check")
+    assert result.exit_code == 2
+    assert "ADJUDGE_DATABASE_URL" in result.stderr
+    assert "hunter2" not in result.output

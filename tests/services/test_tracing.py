@@ -1,0 +1,140 @@
+"""Spans leave a process for the collector that OTEL_… variables name, down to the last one; or nothing leaves it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from opentelemetry import trace
+
+from adjudge_services.tracing import start_tracing
+from tests.services.collector import Collector, collecting
+from tests.services.processes import listening
+from trainer_client import Client
+
+SECRET = "s3cret-that-nobody-sends"
+RUBRIC = {"criteria": [{"id": "a", "description": f"{SECRET} criterion"}]}
+GROUPS = [{"id": f"q{n}", "prompt": f"{SECRET} {n}", "responses": [f"{SECRET} response"]} for n in range(3)]
+ENGINE = ("--engine", "scripted://hash")
+
+
+@contextmanager
+def worker(**settings: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """A worker, killed at the end if it still runs."""
+    process = subprocess.Popen([sys.executable, "-m", "adjudge_services.cli", "worker"], env=os.environ | settings)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """A collector."""
+    with collecting() as running:
+        yield running
+
+
+@pytest.mark.processes
+def test_a_request_is_one_trace_over_api_and_judge_and_all_of_it_is_sent_before_they_end(collector: Collector) -> None:
+    settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    with (
+        listening("judge", "--port", "0", *ENGINE, **settings) as judge,
+        listening("api", "--port", "0", "--judge", judge.url, **settings, OTEL_SERVICE_NAME="front") as api,
+        Client(api.url, run="r-1") as client,
+    ):
+        api.wait_until_ready(client)
+        client.rewards(groups=GROUPS, rubric=RUBRIC)
+        assert collector.spans == []
+        api.stop()
+        judge.stop()
+    (rewards,) = collector.named("POST /v1/rewards")
+    assert rewards.attributes["adjudge.run"] == "r-1"
+    assert {span.trace_id for span in collector.named("engine")} == {rewards.trace_id}
+    assert collector.path(collector.named("engine")[0]) == [
+        ("front", "POST /v1/rewards"),
+        ("front", "judging"),
+        ("front", "errand"),
+        ("adjudge-judge", "POST /internal/v1/outcomes"),
+        ("adjudge-judge", "judging"),
+        ("adjudge-judge", "engine"),
+    ]
+    assert len(collector.named("engine")) == len(GROUPS)
+    assert SECRET.encode() not in collector.received
+
+
+@pytest.mark.processes
+@pytest.mark.redis
+def test_a_chunk_is_a_trace_from_its_worker_to_the_engine_linked_to_who_announced_it(
+    collector: Collector, redis_url: str
+) -> None:
+    settings = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+        "ADJUDGE_QUEUE_URL": redis_url,
+    }
+    with (
+        listening("serve", "--port", "0", *ENGINE, **settings) as service,
+        Client(service.url) as client,
+        worker(ADJUDGE_URL=service.url, **settings) as process,
+    ):
+        service.wait_until_ready(client)
+        operation = client.submit({"kind": "score", "run": "bulk", "rubric": RUBRIC, "groups": GROUPS})
+        *_, ended = client.follow(operation.id)
+        assert ended.state == "done"
+        process.terminate()
+        process.wait(30)
+        service.stop()
+    (chunk,) = collector.named("chunk")
+    assert chunk.attributes.items() >= {"adjudge.operation_id": operation.id, "adjudge.ended": "done"}.items()
+    assert chunk.links == tuple(span.span_id for span in collector.named("announce"))
+    (rewards,) = collector.named("POST /v1/rewards")
+    assert rewards.attributes["adjudge.operation_id"] == operation.id
+    assert collector.path(collector.named("engine")[0])[:3] == [
+        ("adjudge-worker", "chunk"),
+        ("adjudge-worker", "POST"),
+        ("adjudge", "POST /v1/rewards"),
+    ]
+    assert SECRET.encode() not in collector.received
+
+
+def test_without_variables_nothing_is_exported() -> None:
+    before = trace.get_tracer_provider()
+    assert start_tracing("adjudge", {})() is None  # type: ignore[func-returns-value]
+    off = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    start_tracing("adjudge", off | {"OTEL_SDK_DISABLED": "true"})()
+    start_tracing("adjudge", off | {"OTEL_TRACES_EXPORTER": "none"})()
+    assert trace.get_tracer_provider() is before
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "otlp, or nowhere"),
+        ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http/protobuf only"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(variables: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        start_tracing("adjudge", variables)
+
+
+@pytest.mark.processes
+def test_without_the_extra_a_process_that_is_to_export_does_not_start() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None\n"
+        "from adjudge_services.cli.main import app; app()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve", "--port", "0", *ENGINE],
+        env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "install adjudge[otel]" in done.stderr

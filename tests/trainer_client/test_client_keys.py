@@ -1,0 +1,86 @@
+"""`Idempotency-Key`: the client sends one of its own where a repeated request would make something twice."""
+
+from typing import Any
+
+import pytest
+
+from tests.trainer_client.fake_service import CRITERION, REWARDS, VERDICTS, VERSION, Reply, problem
+from trainer_client import InProgress, InvalidRequest
+
+KEY = "Idempotency-Key"
+GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
+OPERATION = {
+    "id": "op-1",
+    "project_id": "default",
+    "kind": "score",
+    "request": {},
+    "state": "queued",
+    "revision": 1,
+    "progress": {},
+    "usage": {},
+    "tries": 1,
+    "created_at": "2025-01-01T00:00:00Z",
+}
+MAKING = {
+    "publish": (lambda client: client.publish_rubric("math/quadratics", [CRITERION]), VERSION),
+    "submit": (
+        lambda client: client.submit(
+            {"kind": "score", "groups": [GROUP], "rubric": {"criteria": [{"id": "a", "description": "b"}]}}
+        ),
+        OPERATION,
+    ),
+    "retry": (lambda client: client.retry_operation("op-1"), OPERATION),
+}
+JUDGING = {
+    "rewards": (lambda client, **given: client.rewards([GROUP], "r", **given), REWARDS),
+    "verdicts": (lambda client, **given: client.verdicts([GROUP], "r", **given), VERDICTS),
+    "stream_rewards": (lambda client, **given: list(client.stream_rewards([GROUP], "r", **given)), REWARDS),
+}
+
+
+def keys(service: Any) -> list[str | None]:
+    """The keys that came, in order."""
+    return [{name.lower(): value for name, value in asked.headers.items()}.get(KEY.lower()) for asked in service.asked]
+
+
+@pytest.mark.parametrize("name", MAKING)
+def test_what_makes_something_is_sent_again_under_the_same_key_and_anew_under_another(service, connect, name):
+    call, answer = MAKING[name]
+    service.script(Reply(drop=True), problem("in-progress", 409, retryable=True), Reply(body=answer))
+    client = connect(service.url)
+    call(client)
+    call(client)
+    first, again, third, other = keys(service)
+    assert first == again == third != other
+    assert len(first) == len(other) == 32
+
+
+@pytest.mark.parametrize("name", JUDGING)
+def test_what_is_judged_has_a_key_where_the_caller_gives_one(service, connect, name):
+    call, answer = JUDGING[name]
+    service.script(Reply(drop=True), Reply(body=answer))
+    call(connect(service.url), idempotency_key="step-120-q17")
+    assert keys(service) == ["step-120-q17"] * 2
+    call(connect(service.url))
+    assert keys(service)[2] is None
+
+
+def test_reading_and_cancelling_have_no_key(service, connect):
+    service.script(Reply(body=OPERATION))
+    client = connect(service.url)
+    client.operation("op-1")
+    client.cancel_operation("op-1")
+    assert keys(service) == [None, None]
+
+
+def test_a_request_that_stays_in_progress_is_said_to_be(service, connect):
+    service.script(problem("in-progress", 409, retryable=True, headers={"Retry-After": "3"}))
+    with pytest.raises(InProgress, match="req-7"):
+        connect(service.url, retries=1).publish_rubric("math/quadratics", [CRITERION])
+
+
+def test_a_key_that_came_with_another_request_is_the_callers_mistake(service, connect):
+    service.script(problem("invalid-request", 422, errors=[{"field": KEY, "message": "another request before"}]))
+    with pytest.raises(InvalidRequest) as refused:
+        connect(service.url).rewards([GROUP], "r", idempotency_key="k")
+    assert refused.value.errors[0].field == KEY
