@@ -48,7 +48,7 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 		--table --engine llamacpp://$(MODEL)
 
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
-	@$(BIN)/pytest -n 2 --dist worksteal -m "not model and not vllm"
+	@$(BIN)/pytest -n 3 --dist worksteal -m "not model and not vllm"
 	@$(BIN)/pytest -m model
 
 lint: $(STAMP) ## format, lint, types, import floors, bandit, secrets
@@ -69,7 +69,7 @@ lint-secrets:
 		|| { cat .cache/secrets.found; exit 1; }
 
 check: lint ## lint, and the quick tests; TRL, processes, faults and benchmarks are left to make test
-	@$(BIN)/pytest -n 2 --dist worksteal --hypothesis-profile quick -m "$(QUICK)" --ignore tests/trainer_client/trl \
+	@$(BIN)/pytest -n 4 --dist worksteal --hypothesis-profile quick -m "$(QUICK)" --ignore tests/trainer_client/trl \
 		--ignore tests/benchmarks --ignore tests/deploy --ignore tests/vllm
 
 schemathesis: $(STAMP) ## everything the API may be asked, with and without a key (some minutes)

@@ -18,6 +18,8 @@ import pytest
 from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES
 from tests.services.processes import Service, listening
 
+pytestmark = pytest.mark.processes
+
 PATIENCE_S = 1.0
 HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 

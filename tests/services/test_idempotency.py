@@ -18,6 +18,8 @@ from tests.judge_server.test_http_bad_input import checked_problem, fields
 from trainer_client import AsyncClient, InProgress
 from trainer_client.wire.idempotency import Claim
 
+pytestmark = pytest.mark.processes
+
 CRITERIA = [{"id": "a", "description": "Says so."}]
 KEY = {"Idempotency-Key": "k1"}
 PUBLISH = "/v1/rubrics/team/a/versions"
