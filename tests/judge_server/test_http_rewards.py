@@ -77,7 +77,13 @@ async def test_a_program_that_is_told_its_step_judges_that_step_exactly_satisfie
     http: httpx2.AsyncClient,
 ) -> None:
     def criterion(id_: str, kind: str, **verification: Any) -> dict[str, Any]:
-        return {"id": id_, "kind": kind, "description": id_, "weight": int(kind != "pitfall"), "verification": verification}
+        return {
+            "id": id_,
+            "kind": kind,
+            "description": id_,
+            "weight": int(kind != "pitfall"),
+            "verification": verification,
+        }
 
     criteria = [
         criterion("product", "suggest", method="regex", pattern=r"3\*4\s*=\s*12", step=1),
