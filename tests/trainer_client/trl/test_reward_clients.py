@@ -5,12 +5,13 @@ import inspect
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import httpx2
 import pytest
 
 from tests.trainer_client.trl.judges import CRITERIA, Judge, client, rewarding
-from trainer_client import AsyncClient, Client, InvalidRequest
+from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest
 from trainer_client.trl._loop_client import LoopClient
 from trainer_client.trl.reward import RubricReward
 
@@ -53,6 +54,14 @@ async def test_the_settings_are_what_requests_are_made_with():
     assert seen[0].headers["Authorization"] == "Bearer k"
     assert seen[0].headers["Accept"] == "application/x-ndjson"
     assert seen[0].extensions["timeout"]["read"] == 100
+
+
+async def test_with_an_address_a_service_that_is_started_again_is_waited_for_within_the_retry_budget():
+    settings = LoopClient(URL).here().settings
+    waits, tries = [], replace(settings.retry_policy, random=lambda: 0.5).start()
+    while (wait := tries.wait_after(ConnectionFailed("refused", retryable=True))) is not None:
+        waits.append(wait)
+    assert 30 < sum(waits) < settings.retry_budget_s
 
 
 def test_each_event_loop_has_a_client_of_its_own():

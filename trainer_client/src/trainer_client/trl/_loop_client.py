@@ -8,6 +8,10 @@ from typing import Any
 
 from trainer_client import AsyncClient, Client
 
+PATIENT_RETRIES = 30
+"""Tries after the first where only an address is given: as many as the retry budget and a step's deadline have room
+for, so that a service that is started again costs a training step seconds and not its rewards."""
+
 
 class LoopClient:
     """Makes clients where they are needed. Pickled, it takes the settings along and no connection.
@@ -22,7 +26,7 @@ class LoopClient:
 
     def __init__(self, like: str | Client | AsyncClient) -> None:
         if isinstance(like, str):
-            like = AsyncClient(like)
+            like = AsyncClient(like, retries=PATIENT_RETRIES)
         if not isinstance(like, Client | AsyncClient):
             raise TypeError(f"client is of type {type(like).__name__}; give an address, a Client or an AsyncClient")
         options = vars(like.settings)
