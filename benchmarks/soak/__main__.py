@@ -15,10 +15,11 @@ from rich.console import Console
 
 from benchmarks.report import publish
 from benchmarks.soak import books
-from benchmarks.soak.faults import FAULTS
+from benchmarks.soak.faults import FAULTS, judges_gone
 from benchmarks.soak.figures import TIMES_CALM, asked, between, by_kind, p99
 from benchmarks.soak.knowing import compared, right_answers
 from benchmarks.soak.soaking import Plan, Soaked, soak
+from benchmarks.soak.subjects import AT_A_JUDGE
 from benchmarks.soak.watching import flatness
 
 
@@ -31,7 +32,9 @@ def checked(soaked: Soaked, say: Console) -> tuple[list[str], list[str]]:
     known = right_answers(subjects)
     about = compared(told, known)
     ledger = books.ledger(soaked.database, told, soaked.kills)
-    operations = books.operations(soaked.database, soaked.operations, known)
+    operations = books.operations(
+        soaked.database, soaked.operations, known, lost_calls=AT_A_JUDGE * judges_gone(soaked.faults)
+    )
     wrong = about.wrong + ledger.wrong + operations.wrong + soaked.unwritten
     wrong += [f"group {line['subject']}: {line['error']}" for line in soaked.lines if "error" in line]
     if operations.figures["operations"] == 0:

@@ -55,10 +55,13 @@ def ledger(database: str, lines: Sequence[Mapping[str, Any]], kills: Sequence[fl
     return Books(figures | {"tokens": tokens, "tokens counted for budgets": budgeted}, wrong)
 
 
-def operations(database: str, ended: Sequence[Ended], known: Mapping[int, Right]) -> Books:
-    """Compare operations with what is right, and what they were billed with what they did."""
+def operations(database: str, ended: Sequence[Ended], known: Mapping[int, Right], *, lost_calls: int = 0) -> Books:
+    """Compare operations with what is right, and what they were billed with what they did.
+
+    `lost_calls` is how many calls at most were at judges when these went away: they are made again, and were made.
+    """
     wrong: list[str] = []
-    again = results = 0
+    again = results = made_again = 0
     lines: list[dict[str, Any]] = []
     with psycopg.connect(database) as connection:
         attempts = {
@@ -83,15 +86,19 @@ def operations(database: str, ended: Sequence[Ended], known: Mapping[int, Right]
         billed = usage.judge_calls + usage.cached + usage.joined
         due = VERDICTS * len(subjects)
         again += int(tried - inputs)
-        if not due - usage.failed <= billed <= VERDICTS * tried:
-            wrong.append(f"{name} was billed {billed} verdicts; {due} are due, and {VERDICTS * tried} were tried")
+        made_again += max(0, billed - VERDICTS * int(tried))
+        if billed < due - usage.failed:
+            wrong.append(f"{name} was billed {billed} verdicts, and {due} are due")
         results += len(found)
+    if made_again > lost_calls:
+        wrong.append(f"{made_again} verdicts were billed beyond those tried; judges that went away had {lost_calls}")
     about: Compared = compared(lines, known)
     figures = {
         "operations": len(ended),
         "results": results,
         "results with a failure": sum(bool(line["failures"]) for line in lines),
         "groups tried again": again,
+        "calls billed that a judge took along": made_again,
         "operations not done": unfinished,
     }
     return Books(figures, wrong + about.wrong)

@@ -127,6 +127,11 @@ FAULTS: dict[str, Begin] = {
 }
 
 
+def judges_gone(faults: Sequence[Fault]) -> int:
+    """How often a judge went away, for all or for an api."""
+    return sum("judge" in fault.kind or fault.victim == "all" for fault in faults)
+
+
 def order(seed: int, kinds: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Faults without end, each with which of two it hits: every kind once, in an order by chance, and so on."""
     draw = random.Random(seed)

@@ -17,7 +17,7 @@ import httpx2
 from benchmarks.soak.bulk import Bulk, Ended
 from benchmarks.soak.cluster import Cluster, running_cluster
 from benchmarks.soak.faults import FAULTS, Fault, order, strike
-from benchmarks.soak.subjects import RUBRIC, RULES, VERDICTS
+from benchmarks.soak.subjects import AT_A_JUDGE, CRITERIA, RUBRIC, RULES, VERDICTS
 from benchmarks.soak.watching import Look, Watch
 from trainer_client import Client
 
@@ -47,7 +47,7 @@ class Plan:
     bulk_share: float = 0.1
     bulk_every_s: float = 15.0
     senders: int = 12
-    engine: str = "scripted://hash?delay_s=0.02&concurrency=6"
+    engine: str = f"scripted://hash?delay_s=0.02&concurrency={AT_A_JUDGE // CRITERIA}"
     settings: dict[str, str] = field(default_factory=dict)
 
 

@@ -13,6 +13,9 @@ RULES: list[dict[str, Any]] = [
 ]
 """Weights of which every sum is another one: a reward says which verdicts it was made of."""
 
+AT_A_JUDGE = 6 * CRITERIA
+"""Calls that a judge has at its engine at a time: the six responses that it is given at once."""
+
 _WORDS = ("both", "sides", "sum", "divide", "by", "so", "three", "holds", "then", "therefore", "answer", "is", "even")
 _BULK = 10_000_000
 
