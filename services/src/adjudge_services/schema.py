@@ -8,10 +8,8 @@ def said(found: Standing) -> str:
     if found.state == "current":
         return f"the database is at revision {found.revision}, which is this version's"
     if found.state == "behind":
-        return (
-            f"the database schema is not the one this version needs: it is at revision {found.revision or 'none'}, and "
-            f"should be at {found.head}; run: adjudge migrate"
-        )
+        where = f"it is at revision {found.revision}, and should be at" if found.revision else "it is empty, and needs"
+        return f"the database schema is not the one this version needs: {where} {found.head}; run: adjudge migrate"
     if found.state == "ahead":
         return (
             f"the database is at revision {found.revision}, which a newer version made; this version, of revision "
