@@ -22,6 +22,9 @@ from trainer_client import __version__
 from trainer_client.wire import Problem
 
 CONNECT_TIMEOUT_S = 5.0
+HEARTBEATS_MISSED = 3
+"""How many heartbeats a judge may leave out until the connection counts as lost."""
+
 ROOT = "/internal/v1"
 BATCH = TypeAdapter(Batch)
 
@@ -59,11 +62,11 @@ class JudgeLink:
         self._client = httpx2.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            # How long it may be silent is the deadline's to say, and the health watch's.
-            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S),  # the health watch has its own
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0),
             transport=transport,
         )
+        self._silence_s: float | None = None
 
     async def introduction(self) -> Introduction:
         """Who it is.
@@ -87,22 +90,28 @@ class JudgeLink:
             protocol = answer.json().get("protocol")
             if protocol != PROTOCOL:
                 raise OtherProtocol(self.url, protocol)
-            return Introduction.model_validate_json(answer.content)
+            found = Introduction.model_validate_json(answer.content)
         except (ValidationError, ValueError, AttributeError) as error:
             raise JudgeGone(f"what answers at {self.url} is no judge: {answer.text[:80]!r}") from error
+        self._silence_s = HEARTBEATS_MISSED * found.heartbeat_s or None
+        return found
 
     async def ask(self, asking: Asking) -> AsyncGenerator[Line, None]:
         """Have calls answered: outcomes, line by line. Closing the generator drops what is not answered yet.
 
         Raises:
-            JudgeGone: it went away, or is not the judge that was asked for any more.
+            JudgeGone: it went away, is silent though it promised heartbeats, or is not the judge that was asked for.
             Overloaded: its queue has no room.
         """
         rest = b""
         headers = {"Content-Type": "application/json", **carried()}
         try:
             async with self._client.stream(
-                "POST", f"{ROOT}/outcomes", content=asking.model_dump_json(), headers=headers
+                "POST",
+                f"{ROOT}/outcomes",
+                content=asking.model_dump_json(),
+                headers=headers,
+                timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S, read=self._silence_s),
             ) as answer:
                 if answer.status_code != HTTPStatus.OK:
                     await answer.aread()
@@ -111,7 +120,9 @@ class JudgeLink:
                     async for chunk in chunks:
                         *lines, rest = (rest + chunk).split(b"\n")
                         for line in lines:
-                            yield Line.model_validate_json(line)
+                            told = Line.model_validate_json(line)
+                            if told.outcomes:
+                                yield told
         except ValidationError as error:
             raise JudgeGone(f"the judge at {self.url} sent a line that is no outcome") from error
         except _BROKEN as error:

@@ -30,12 +30,16 @@ class Message(BaseModel):
 
 
 class Introduction(Message):
-    """Who a judge is, and whether it can judge now; without an identity it has not started yet."""
+    """Who a judge is, and whether it can judge now; without an identity it has not started yet.
+
+    `heartbeat_s`: while it is asked something it sends a line at least so often; 0 where it promises nothing.
+    """
 
     protocol: int
     version: str
     identity: EngineIdentity | None
     ready: bool
+    heartbeat_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,10 @@ class Account(Message):
 
 
 class Line(Message):
-    """One line of the answer: outcomes by digest, what they cost, and which were known (`cached`) or shared."""
+    """One line of the answer: outcomes by digest, what they cost, and which were known (`cached`) or shared.
+
+    One without outcomes says that the judge is at work.
+    """
 
     outcomes: dict[str, Finding | CallFailed] = Field(default={})
     account: Account = Account()

@@ -41,6 +41,9 @@ NDJSON = "application/x-ndjson"
 TELL_S = 0.2
 """How long an api waits for what is known of responses that are not done. It is what a judge's death can cost it."""
 
+HEARTBEAT_S = 5.0
+"""How long an api may hear nothing of what it asked. A connection that was lost without a word is found by that."""
+
 
 @dataclass(slots=True)
 class JudgeProcess:
@@ -103,6 +106,7 @@ def create_judge_app(
             version=__version__,
             identity=judge.identity if judge else None,
             ready=judge is not None and await judge.desk.ready(),
+            heartbeat_s=HEARTBEAT_S,
         )
         return Response(said.model_dump_json(), media_type="application/json")
 
@@ -138,7 +142,7 @@ def create_judge_app(
 async def _answered(
     judge: Judge, plans: Sequence[ResponsePlan], caller: Caller, deadline_s: float
 ) -> AsyncGenerator[Line, None]:
-    """Lines of outcomes, as responses are done, and last those that the deadline left.
+    """Lines of outcomes, as responses are done, and last those that the deadline left; heartbeats where none come.
 
     Raises:
         Overloaded: the judge's queue has no room; then there is no line.
@@ -146,7 +150,8 @@ async def _answered(
     result, charged = Outcomes(), Account()
     done: asyncio.Queue[int | None] = asyncio.Queue()
     untold = {digest for plan in plans for digest in plan.digests}
-    deadline = asyncio.get_running_loop().time() + deadline_s
+    now = asyncio.get_running_loop().time
+    deadline, told_at = now() + deadline_s, now()
     judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=result, done=done.put_nowait))
     judging.add_done_callback(lambda _: done.put_nowait(None))
     try:
@@ -159,11 +164,14 @@ async def _answered(
             whole = {d for place in ready if place is not None for d in plans[place].digests}
             known = [d for d in (whole if ready and not ended else list(untold)) if d in untold and d in result.of]
             if not known and not ended:
+                if now() - told_at >= HEARTBEAT_S:
+                    told_at = now()
+                    yield Line()
                 continue
             untold.difference_update(known)
             spent = Account.of(result)
             yield Line.of(known, result, spent.since(charged))
-            charged = spent
+            charged, told_at = spent, now()
     finally:
         judging.cancel()
         await asyncio.gather(judging, return_exceptions=True)

@@ -1,0 +1,76 @@
+"""A judge says that it is at work; an api that hears nothing takes the connection for lost, and asks somebody else."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.judging.work import Caller
+from judge_server.remote import JudgeLink, serving
+from judge_server.remote.link import HEARTBEATS_MISSED, JudgeGone
+from judge_server.remote.messages import PROTOCOL, Asking, Introduction, Line
+from tests.judge_server.remote.judges import api_of, judges
+from tests.judge_server.support import criteria, plans, soon
+
+BEAT_S = 0.05
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@asynccontextmanager
+async def introducing_itself(heartbeat_s: float, *lines: Line) -> AsyncIterator[str]:
+    """What says that it is a judge and is silent once it is asked, but for these lines; its address."""
+    said = Introduction(protocol=PROTOCOL, version="9", identity=None, ready=True, heartbeat_s=heartbeat_s)
+    body = said.model_dump_json().encode()
+    leave = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            if head.startswith(b"GET"):
+                writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                continue
+            writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+            for line in lines:
+                text = line.model_dump_json(exclude_defaults=True).encode() + b"\n"
+                writer.write(b"%x\r\n%s\r\n" % (len(text), text))
+            await leave.wait()
+            return
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        leave.set()
+
+
+async def asked(link: JudgeLink) -> list[Line]:
+    async with asyncio.timeout(HEARTBEATS_MISSED * BEAT_S * 20):
+        return [line async for line in link.ask(Asking.of([], Caller(), "none", 60.0))]
+
+
+@pytest.mark.parametrize("lines", [(), (Line(),)], ids=["at once", "after a heartbeat"])
+async def test_a_judge_that_promised_heartbeats_and_is_silent_is_gone(lines: tuple[Line, ...]) -> None:
+    async with introducing_itself(BEAT_S, *lines) as url:
+        link = JudgeLink(url, None)
+        await link.introduction()
+        with pytest.raises(JudgeGone, match="no answer from the judge"):
+            await asked(link)
+        await link.close()
+
+
+async def test_one_that_promised_none_is_waited_for() -> None:
+    async with introducing_itself(0.0) as url:
+        link = JudgeLink(url, None)
+        await link.introduction()
+        with pytest.raises(TimeoutError):
+            await asked(link)
+        await link.close()
+
+
+async def test_a_judge_that_takes_long_is_heard_of_meanwhile_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEARTBEAT_S", BEAT_S)
+    monkeypatch.setattr(serving, "TELL_S", BEAT_S / 5)
+    slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * BEAT_S * 4)
+    async with judges(slow) as served, api_of(*served) as api:
+        found = await api.outcomes(plans(api, "Yes.", of=criteria("Alpha.")), await soon(30.0))
+        assert [type(one).__name__ for one in found.of.values()] == ["Finding"]
+        assert found.calls == 1
