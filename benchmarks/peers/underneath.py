@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ class Counts:
     answered: set[str] = field(default_factory=set)
 
 
-class Underneath:
+class Underneath(ABC):
     """A running server; `root` is its address without `/v1`."""
 
     def __init__(self, root: str, process: psutil.Process, http: httpx2.AsyncClient) -> None:
@@ -59,8 +60,9 @@ class Underneath:
             now.answered,
         )
 
+    @abstractmethod
     async def _totals(self) -> Counts:
-        raise NotImplementedError
+        """Since the server began."""
 
     async def _get(self, path: str) -> httpx2.Response:
         return (await self._http.get(f"{self.root}{path}")).raise_for_status()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 import warnings
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from benchmarks.soak.links import port_to_keep
 _START_S = 60.0
 
 
-class Store:
+class Store(ABC):
     """A server's process; `start` and `kill` by turns."""
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -60,12 +61,13 @@ class Store:
         """Whether it was started and not killed."""
         return self._process is not None
 
+    @abstractmethod
     def _command(self) -> tuple[list[str], str | None]:
         """The command, and as whom it is to run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _answers(self) -> bool:
-        raise NotImplementedError
+        """Whether it does."""
 
 
 class PostgreSQL(Store):

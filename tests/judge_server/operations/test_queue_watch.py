@@ -1,32 +1,14 @@
 """A queue that is watched: a broker that is away is told from a worker that hears nothing."""
 
-from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 
 from judge_server.operations.queue_watch import FRESH_S, QueueWatch
+from tests.judge_server.operations.queues import Queue
 from trainer_client.wire.operation_rows import ChunkRef
 
 REF = ChunkRef("p", "op-1", 0)
-
-
-class Queue:
-    """Says how many wait, or raises it, in turn; keeps what is put."""
-
-    def __init__(self, *waiting: int | Exception) -> None:
-        self._waiting = deque(waiting)
-        self.got: list[ChunkRef] = []
-
-    async def waiting(self) -> int:
-        answer = self._waiting.popleft()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def put(self, refs: Sequence[ChunkRef]) -> None:
-        self.got += refs
 
 
 class Clock:

@@ -10,6 +10,7 @@ import pytest
 
 from judge_server.operations.feeder import WINDOW, Feeder
 from judge_server.operations.runner import STORE_PAUSE_S, ChunkRunner
+from tests.judge_server.operations.queues import Queue
 from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -53,23 +54,6 @@ class Store:
 
     async def purge(self, _: datetime) -> int:
         return int(self._next("purge", 0))
-
-
-class Queue:
-    """Says how many wait, or raises it, in turn; keeps what is put."""
-
-    def __init__(self, *waiting: int | Exception) -> None:
-        self._waiting = deque(waiting)
-        self.got: list[ChunkRef] = []
-
-    async def waiting(self) -> int:
-        answer = self._waiting.popleft()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def put(self, refs: Sequence[ChunkRef]) -> None:
-        self.got += refs
 
 
 class Kind:

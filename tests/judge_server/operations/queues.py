@@ -1,0 +1,23 @@
+"""A queue of chunks that does as it is told."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from trainer_client.wire.operation_rows import ChunkRef
+
+
+class Queue:
+    """Says how many wait, or raises it, in turn; keeps what is put."""
+
+    def __init__(self, *waiting: int | Exception) -> None:
+        self._waiting = deque(waiting)
+        self.got: list[ChunkRef] = []
+
+    async def waiting(self) -> int:
+        answer = self._waiting.popleft()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def put(self, refs: Sequence[ChunkRef]) -> None:
+        self.got += refs
