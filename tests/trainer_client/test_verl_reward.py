@@ -217,10 +217,10 @@ def test_a_batch_leaves_no_connection_open(url, monkeypatch):
         await close(client)
 
     monkeypatch.setattr(AsyncClient, "aclose", aclose)
-    kept = len(reward._clients)
+    kept = set(reward._clients)  # of event loops that other tests left, and that may go at any time
     compute_score_batch(["m"], ["42"], [None], [ROW], url=url)
     assert closed == [url]
-    assert len(reward._clients) == kept
+    assert set(reward._clients) <= kept
 
 
 def test_no_more_of_a_batch_is_asked_for_at_a_time_than_is_allowed(monkeypatch):
