@@ -7,10 +7,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 from alembic.config import Config
+from sqlalchemy import create_engine, text
 
 from rubric_store import migrations
 from rubric_store.migrations import scripts, versions
 from rubric_store.tables import metadata
+from tests.rubric_store.schema_dump import sync_url
 
 _REVISION = '''"""Something of a newer release."""
 
@@ -79,3 +81,11 @@ def running(folder: Path) -> Iterator[None]:
 
     with patch.object(scripts, "script_config", theirs), patch.object(migrations, "script_config", theirs):
         yield
+
+
+def set_revision(url: str, revision: str) -> None:
+    """Have a database say that it is at a revision, and leave it else as it is."""
+    engine = create_engine(sync_url(url))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    engine.dispose()

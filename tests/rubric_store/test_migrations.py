@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import create_engine, inspect
 
 from rubric_store import migrations
 from rubric_store.tables import metadata
+from tests.rubric_store.newer import set_revision
 from tests.rubric_store.schema_dump import sync_url
 
 
@@ -99,14 +100,7 @@ def test_an_upgrade_that_fails_leaves_the_database_as_it_was(
 
 def test_a_database_from_a_newer_version_is_refused(database_url: str) -> None:
     migrations.upgrade(database_url)
-    engine = create_engine(sync_url(database_url))
-    with engine.begin() as connection:
-        set_revision(connection, "9999")
-    engine.dispose()
+    set_revision(database_url, "9999")
     with pytest.raises(migrations.UnknownRevisionError, match=r"revision 9999.*Install that version"):
         migrations.upgrade(database_url)
     assert migrations.standing(database_url).state != "current"
-
-
-def set_revision(connection: Connection, revision: str) -> None:
-    connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 from alembic.util import CommandError
-from sqlalchemy import create_engine, text
 
 from rubric_store import migrations
 from tests.rubric_store.migration_effects import undeclared
-from tests.rubric_store.newer import FROM_EVERY_TABLE, NEXT, TO_EVERY_TABLE, release, running
-from tests.rubric_store.schema_dump import dump_schema, sync_url
+from tests.rubric_store.newer import FROM_EVERY_TABLE, NEXT, TO_EVERY_TABLE, release, running, set_revision
+from tests.rubric_store.schema_dump import dump_schema
 
 FIRST_THAT_SAYS = "0008"
 
@@ -125,10 +124,7 @@ def test_a_migration_that_only_declares_who_works_on_it_is_believed(database_url
 
 def test_what_a_database_says_of_another_revision_than_its_own_is_not_believed(database_url: str) -> None:
     migrations.upgrade(database_url)
-    engine = create_engine(sync_url(database_url))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = 'next9'"))
-    engine.dispose()
+    set_revision(database_url, "next9")
     assert migrations.standing(database_url).state == "too new"
 
 
