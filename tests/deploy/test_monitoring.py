@@ -57,7 +57,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     import asyncio
 
     asyncio.run(prepare_store(settings))
-    with TestClient(build_app(settings, wait_for_judge=True)) as client:
+    with TestClient(build_app(settings, wait_for_judge=True), "http://localhost") as client:
         assert client.post("/v1/rewards", json=REQUEST).status_code == 200
         submitted = client.post("/v1/operations", json={"kind": "score", **REQUEST})
         with client.stream("GET", f"{submitted.headers['Location']}/events") as events:

@@ -49,7 +49,7 @@ async def transport(url: str, data_dir: Path) -> AsyncIterator[httpx2.ASGITransp
 
 @pytest.fixture
 async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as client:
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 
@@ -239,7 +239,7 @@ async def test_the_client_sends_a_publication_again_under_its_key_when_the_answe
     transport: httpx2.ASGITransport, http: httpx2.AsyncClient
 ) -> None:
     losing = LosesAnswers(transport, 2)
-    async with AsyncClient("http://adjudge.test", transport=losing, sleep=at_once) as client:
+    async with AsyncClient("http://localhost", transport=losing, sleep=at_once) as client:
         published = await client.publish_rubric("team/a", CRITERIA, tags=["math"])
         assert published.version == 1
         assert [answer.status_code for answer in losing.seen] == [201, 201, 201]
@@ -253,7 +253,7 @@ async def test_the_clients_key_has_what_it_judges_recorded_once(
 ) -> None:
     group = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes."]}
     losing = LosesAnswers(transport, 1)
-    async with AsyncClient("http://adjudge.test", run="r", transport=losing, sleep=at_once) as client:
+    async with AsyncClient("http://localhost", run="r", transport=losing, sleep=at_once) as client:
         answer = await client.rewards([group], {"criteria": CRITERIA}, idempotency_key="r/3/g")
         streamed = [one async for one in client.stream_rewards([group], {"criteria": CRITERIA}, idempotency_key="s")]
     assert len(losing.seen) == 3
@@ -277,7 +277,7 @@ async def test_the_client_comes_back_while_its_own_request_is_being_done(
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    async with AsyncClient("http://adjudge.test", transport=transport, sleep=sleep, random=lambda: 0.0) as client:
+    async with AsyncClient("http://localhost", transport=transport, sleep=sleep, random=lambda: 0.0) as client:
         assert (await client.publish_rubric("team/a", CRITERIA)).version == 1
         assert waits == [3.0, 1.0]
         busy.extend([1.0] * 9)

@@ -36,6 +36,14 @@ async def keyed(new_sqlite: NewSQLite, tmp_path: Path) -> AsyncIterator[KeyedSer
     await service.close()
 
 
+@pytest.fixture
+async def keyless(new_sqlite: NewSQLite, tmp_path: Path) -> AsyncIterator[KeyedService]:
+    new_sqlite(tmp_path / "rubrics.db")
+    service = await KeyedService.start(tmp_path, required=False)
+    yield service
+    await service.close()
+
+
 def concrete(path: str) -> str:
     for template, value in CONCRETE.items():
         path = path.replace(template, value)
@@ -113,6 +121,43 @@ async def test_metrics_are_open_where_the_service_says_so(keyed: KeyedService, t
         assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/v1")).status_code == 401
     await opened.close()
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.8.9.1", "[::1]:8000", "adjudge.localhost", "localhost."],
+)
+async def test_without_a_key_this_machines_own_names_are_served(keyless: KeyedService, host: str) -> None:
+    async with keyless.client() as client:
+        for path in ("/v1/rubrics", "/metrics"):
+            assert (await client.get(path, headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "10.0.0.7",
+        "[::2]",
+        "a:b:c",
+        "",
+    ],
+)
+async def test_a_page_that_gave_its_own_name_our_address_is_served_nothing(keyless: KeyedService, host: str) -> None:
+    async with keyless.client() as client:
+        for method, path in KEYED:
+            answer = await ask(client, method, path, headers={"Host": host, "Authorization": "Bearer made-up"})
+            assert answer.status_code == 403, (method, path)
+            assert answer.json()["type"] == "urn:adjudge:forbidden"
+            assert "localhost" in answer.json()["detail"]
+
+
+async def test_a_key_opens_a_service_by_whatever_name_it_is_reached(keyless: KeyedService) -> None:
+    async with keyless.client(await keyless.key("read")) as client:
+        assert (await client.get("/v1/rubrics", headers={"Host": "judge.internal"})).status_code == 200
 
 
 async def test_a_budget_that_is_spent_refuses_what_asks_the_judge_and_nothing_else(keyed: KeyedService) -> None:

@@ -21,7 +21,7 @@ async def started(closing: AsyncExitStack, engine: str = "scripted://hash", **gi
     service = build_app(settings, wait_for_judge=True)
     transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
     await closing.enter_async_context(service.router.lifespan_context(service))
-    return await closing.enter_async_context(AsyncClient("http://adjudge.test", transport=transport))
+    return await closing.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
 
 async def end_of(client: AsyncClient, id_: str) -> Operation:

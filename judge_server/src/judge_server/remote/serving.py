@@ -27,6 +27,7 @@ from judge_server.web import problems
 from judge_server.web.boundary import Boundary
 from judge_server.web.disconnect import while_connected
 from judge_server.web.health import Only
+from judge_server.web.hosts import insist_on_loopback
 from judge_server.web.metrics import judges_page
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
@@ -74,8 +75,11 @@ def create_judge_app(
     )
 
     async def known(request: Request) -> None:
+        if process.token is None:
+            insist_on_loopback(request.headers)
+            return
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if process.token is not None and not hmac.compare_digest(shown.encode(), process.token.encode()):
+        if not hmac.compare_digest(shown.encode(), process.token.encode()):
             raise HTTPException(HTTPStatus.UNAUTHORIZED, "show the deployment's ADJUDGE_JUDGE_TOKEN")
 
     inside = [Depends(known)]

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from adjudge_services.access import is_loopback
 from adjudge_services.cli.listening import listen
 from adjudge_services.cli.output import give_up
 from adjudge_services.judge_process import build_judge_app
 from adjudge_services.settings import Settings
+from judge_server.web.hosts import is_loopback
 
 PORT = 8001
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import uvicorn
 from fastapi import FastAPI
 
-from adjudge_services.access import has_usable_key, is_loopback, keys_required
+from adjudge_services.access import has_usable_key, keys_required
 from adjudge_services.cli.output import give_up
 from adjudge_services.guarded_http import guarded
 from adjudge_services.judges import Fencing
@@ -17,6 +17,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.tracing import start_tracing
 from adjudge_services.wiring import StartError, build_app, prepare_store
 from judge_server.judging.judge import Judge
+from judge_server.web.hosts import is_loopback
 
 Failed = Callable[[str], None]
 

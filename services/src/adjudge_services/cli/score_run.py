@@ -36,7 +36,7 @@ async def open_client(url: str | None, settings: Settings) -> AsyncIterator[Asyn
     await prepare_store(settings)
     inside = settings.model_copy(update={"host": "127.0.0.1", "keys": "loopback"})  # nobody else can reach it
     app = build_app(inside, wait_for_judge=True)
-    inner = AsyncClient("http://adjudge.local", api_key="", transport=httpx2.ASGITransport(app))
+    inner = AsyncClient("http://localhost", api_key="", transport=httpx2.ASGITransport(app))
     async with app.router.lifespan_context(app), inner as client:
         yield client
 
