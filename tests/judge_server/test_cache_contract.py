@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
 from judge_server.cache import MemoryCache, RedisCache, cache_from_url
+from judge_server.cache.redis import CONNECTIONS
 from judge_server.ports import Finding, VerdictCache
 
 FINDINGS = [
@@ -219,3 +220,13 @@ def test_connections_that_redis_has_reset_cost_nothing_on_the_event_loop_of_the_
         await asyncio.sleep(0.01)
 
     uvloop.run(reset_between_uses())
+
+
+@pytest.mark.redis
+async def test_many_readers_at_a_time_share_a_few_connections_and_all_are_answered(redis_url: str) -> None:
+    cache, many = RedisCache(redis_url), digests(300)
+    await cache.put_many(dict.fromkeys(many, FINDINGS[0]))
+    found = await asyncio.gather(*(cache.get_many([digest]) for digest in many))
+    assert [dict(one) for one in found] == [{digest: FINDINGS[0]} for digest in many]
+    assert 1 < len(cache._redis.connection_pool._available_connections) <= CONNECTIONS
+    await cache.close()

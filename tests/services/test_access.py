@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from adjudge_services.access import keys_required
+from adjudge_services.access import keys_required, rates_of
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import fence_of
 from judge_server.access import Identity, acting_for
+from judge_server.access.buckets import LocalRates
+from judge_server.access.redis_rates import RedisRates
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,13 @@ def test_projects_have_one_fence_only_where_they_share_verdicts(data_dir: Path, 
     of_default = fence("7 is prime.")
     with acting_for(Identity("b", "key k", frozenset())):
         assert (fence("7 is prime.") == of_default) is shared
+
+
+@pytest.mark.parametrize(
+    ("cache_url", "kind"),
+    [("memory://", LocalRates), ("redis://127.0.0.1:6379/0?ttl_s=60", RedisRates), ("rediss://cache:6379", RedisRates)],
+)
+async def test_rates_are_counted_where_the_processes_share_their_verdicts(cache_url: str, kind: type) -> None:
+    rates = rates_of(Settings(cache_url=cache_url))
+    assert type(rates) is kind
+    await rates.close()

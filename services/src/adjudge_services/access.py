@@ -5,12 +5,17 @@ same host everybody comes from loopback.
 """
 
 import getpass
-import ipaddress
+import time
 from datetime import UTC, datetime
 
 from adjudge_services.settings import Settings
 from judge_server.access import Gate
+from judge_server.access.buckets import LocalRates
+from judge_server.access.redis_rates import RedisRates
+from judge_server.cache import redis_behind
 from judge_server.operations.passes import Passes, PassIdentities
+from judge_server.ports import Rates
+from judge_server.web.hosts import is_loopback
 from rubric_store import TenantStore
 
 
@@ -19,10 +24,17 @@ def keys_required(settings: Settings) -> bool:
     return settings.keys == "required" or not is_loopback(settings.host)
 
 
-def gate_of(settings: Settings, tenants: TenantStore) -> Gate:
+def rates_of(settings: Settings) -> Rates:
+    """What counts the requests of projects: for all processes where they share a Redis, else for this one."""
+    redis = redis_behind(settings.cache_url)
+    return LocalRates(time.monotonic) if redis is None else RedisRates(redis)
+
+
+def gate_of(settings: Settings, tenants: TenantStore, rates: Rates) -> Gate:
     """The gate in front of the API."""
     passes = PassIdentities(Passes(settings.fencing_secret()), tenants)
-    return Gate(tenants, required=keys_required(settings), open_metrics=settings.metrics == "open", passes=passes)
+    open_metrics = settings.metrics == "open"
+    return Gate(tenants, required=keys_required(settings), open_metrics=open_metrics, rates=rates, passes=passes)
 
 
 async def has_usable_key(settings: Settings) -> bool:
@@ -41,13 +53,3 @@ def command_line_user() -> str:
         return f"command line, {getpass.getuser()}"
     except (KeyError, OSError):  # a user id without a name
         return "command line"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this host can reach what listens there."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

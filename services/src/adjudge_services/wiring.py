@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
-from adjudge_services.access import gate_of
+from adjudge_services.access import gate_of, rates_of
 from adjudge_services.judges import Fencing, own_judges
 from adjudge_services.operations import check_queue, serving_operations
 from adjudge_services.schema import said
@@ -46,7 +46,8 @@ def build_app(
     check_queue(settings)
     store = RubricStore(settings.store_url, actor=lambda: acting().actor)
     tenants = TenantStore(settings.store_url)
-    gate = gate_of(settings, tenants)
+    rates = rates_of(settings)
+    gate = gate_of(settings, tenants, rates)
     ledger = SQLLedger(settings.store_url)
     keys = SQLIdempotencyKeys(settings.store_url)
     service = Service(rubrics=store, ledger=ledger, gate=gate, audit=tenants, keys=keys)
@@ -85,6 +86,7 @@ def build_app(
             await asyncio.gather(*(judge.close() for judge in judges.values()))
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
+            await rates.close()
             await tenants.close()
             await keys.close()
             if service.recorder is not None:

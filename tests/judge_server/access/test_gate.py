@@ -167,16 +167,16 @@ async def test_a_project_may_send_a_minutes_worth_of_requests_at_once_and_then_a
     keys = [ring.add("score", project_id="b", limits=Limits(requests_per_minute=3)) for _ in range(2)]
     identities = [await gate.identify(bearer(key.text)) for key in keys]
     for identity in (identities[0], identities[1], identities[0]):
-        gate.admit(identity)
+        await gate.admit(identity)
     for identity in identities:
         with pytest.raises(RateLimited, match="3 requests a minute") as refused:
-            gate.admit(identity)
+            await gate.admit(identity)
         assert refused.value.retry_after_s == 20
-    gate.admit(KEYLESS)
+    await gate.admit(KEYLESS)
     ring.seconds += 20
-    gate.admit(identities[0])
+    await gate.admit(identities[0])
     with pytest.raises(RateLimited):
-        gate.admit(identities[1])
+        await gate.admit(identities[1])
 
 
 async def test_when_a_key_was_used_is_kept_by_the_minute() -> None:

@@ -1,6 +1,5 @@
-"""Token buckets: so many at once, and then so many a second."""
+"""Token buckets in this process: so many at once, and then so many a second."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -25,22 +24,23 @@ class Bucket:
         return (1.0 - self._level) / self.per_second
 
 
-class Rates:
-    """Requests by project, each in a bucket as large as a minute's worth."""
+class LocalRates:
+    """Requests by project, as this process alone has seen them, each in a bucket as large as a minute's worth."""
 
     def __init__(self, clock: Callable[[], float], most: int = 10_000) -> None:
         self._clock = clock
         self._most = most
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
-    def wait_for(self, project_id: str, per_minute: int | None) -> int:
-        """Count a request; the whole seconds to come back after where it is one too many, else 0."""
-        if per_minute is None:
-            return 0
+    async def wait_for(self, project_id: str, per_minute: int) -> float:
+        """Count a request, or say in how many seconds there is room for it."""
         bucket = self._buckets.get(project_id)
         if bucket is None or bucket.size != per_minute:
             bucket = self._buckets[project_id] = Bucket(per_minute, per_minute / 60.0, self._clock)
         self._buckets.move_to_end(project_id)
         while len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
-        return math.ceil(bucket.take())
+        return bucket.take()
+
+    async def close(self) -> None:
+        """Nothing to release."""

@@ -9,15 +9,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from math import ceil
 
-from judge_server.access.buckets import Rates
+from judge_server.access.buckets import LocalRates
 from judge_server.access.identity import KEYLESS, Identity
 from judge_server.access.keys import NO_DIGEST, fits, id_of
 from judge_server.access.known import KnownKeys
 from judge_server.access.metrics import AccessMetrics
 from judge_server.access.usage import Usage
 from judge_server.errors import Forbidden, RateLimited, Unauthorized
-from judge_server.ports import KeyRing
+from judge_server.ports import KeyRing, Rates
 from judge_server.telemetry.redaction import reason
 
 log = logging.getLogger("adjudge")
@@ -38,9 +39,10 @@ class Gate:
     Args:
         ring: the keys.
         required: every request needs a key; else those without one are for the project `default` and may do anything.
-        open_metrics: metrics need no key even so.
+        open_metrics: metrics need no key anyway.
         clock: gives seconds.
         now: gives the moment (UTC).
+        rates: what counts requests; by this process alone unless given. The gate does not close it.
         passes: whom something other than a key is for, where it is one of our workers' passes.
     """
 
@@ -52,16 +54,17 @@ class Gate:
         open_metrics: bool = False,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = _utc_now,
+        rates: Rates | None = None,
         passes: Callable[[str], Awaitable[Identity | None]] | None = None,
     ) -> None:
         self._ring = ring
         self._passes = passes
         self.required = required
-        self.open_metrics = open_metrics or not required
+        self.open_metrics = open_metrics
         self.metrics = AccessMetrics()
         self.usage = Usage(ring, clock, now, self.metrics)
         self._keys = KnownKeys(ring, clock)
-        self._rates = Rates(clock)
+        self._rates = rates or LocalRates(clock)
         self._now = now
 
     async def identify(self, authorization: str | None) -> Identity:
@@ -95,14 +98,14 @@ class Gate:
         self.usage.key_used(known.key.id)
         return Identity.of(known.key, known.limits)
 
-    def admit(self, identity: Identity) -> None:
+    async def admit(self, identity: Identity) -> None:
         """Count a request; raises `RateLimited` where its project has had too many."""
-        wait = self._rates.wait_for(identity.project_id, identity.limits.requests_per_minute)
+        per_minute = identity.limits.requests_per_minute
+        wait = 0 if per_minute is None else ceil(await self._rates.wait_for(identity.project_id, per_minute))
         if wait:
             self.metrics.refused(identity.project_id, "rate")
             raise RateLimited(
-                f"project {identity.project_id} may send {identity.limits.requests_per_minute} requests a minute; "
-                f"come back in {wait} s",
+                f"project {identity.project_id} may send {per_minute} requests a minute; come back in {wait} s",
                 retry_after_s=wait,
             )
 

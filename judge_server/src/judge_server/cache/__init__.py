@@ -23,10 +23,19 @@ def cache_from_url(url: str) -> VerdictCache:
         entries, size = options.integer("entries", 100_000), options.integer("bytes", 64 * 2**20)
         options.refuse_others()
         return MemoryCache(entries, max_bytes=size, ttl_s=ttl_s)
-    if parts.scheme in ("redis", "rediss", "unix"):
-        theirs = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ttl_s"])
-        return RedisCache(parts._replace(query=theirs).geturl(), ttl_s=ttl_s)
+    redis = redis_behind(url)
+    if redis is not None:
+        return RedisCache(redis, ttl_s=ttl_s)
     raise ValueError(f"cache {url!r} is unknown; use memory:// or redis://HOST:PORT/DB")
 
 
-__all__ = ["MemoryCache", "RedisCache", "cache_from_url"]
+def redis_behind(url: str) -> str | None:
+    """The URL of the Redis that a cache's URL names, without options of the cache; None where it names none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        return None
+    theirs = urlencode([(name, value) for name, value in parse_qsl(parts.query) if name != "ttl_s"])
+    return parts._replace(query=theirs).geturl()
+
+
+__all__ = ["MemoryCache", "RedisCache", "cache_from_url", "redis_behind"]

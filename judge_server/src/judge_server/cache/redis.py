@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisAway
@@ -23,6 +23,9 @@ from judge_server.telemetry.redaction import reason
 
 log = logging.getLogger("adjudge")
 
+CONNECTIONS = 16
+"""Of a process at most. Without a bound, one pause of Redis opens as many as there are requests, and they stay."""
+
 _PREFIX = b"adjudge:verdict:1:"
 _TIMEOUT_S = 1.0
 _LEFT_ALONE_S = 1.0
@@ -33,6 +36,20 @@ _COMPRESSED = b"z"
 """The first byte of a compressed value; JSON begins with a bracket."""
 
 
+def redis_client(url: str, timeout_s: float, connections: int) -> Redis:
+    """A client of so many connections at most, which answers or raises within a few times `timeout_s`."""
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=connections,
+        timeout=timeout_s,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 1),  # a connection that a restarted server has dropped
+        retry_on_error=[RuntimeError],
+    )
+    return Redis.from_pool(pool)
+
+
 class RedisCache:
     """Findings as small JSON arrays under `adjudge:verdict:1:<digest>`, shared by every process on that Redis.
 
@@ -40,14 +57,7 @@ class RedisCache:
     """
 
     def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600, clock: Callable[[], float] = time.monotonic) -> None:
-        once_more = Retry(NoBackoff(), 1)  # a connection that a restarted server has dropped
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=_TIMEOUT_S,
-            socket_connect_timeout=_TIMEOUT_S,
-            retry=once_more,
-            retry_on_error=[RuntimeError],
-        )
+        self._redis = redis_client(url, _TIMEOUT_S, CONNECTIONS)
         self._ttl_s = ttl_s
         self._clock = clock
         self._alone_until = float("-inf")

@@ -34,6 +34,7 @@ from judge_server.ports.operations import (
     ResultPage,
     UnknownOperation,
 )
+from judge_server.ports.rates import Rates
 from judge_server.ports.rubrics import RubricSource
 from judge_server.ports.tenants import AuditTrail, KeyRing
 from judge_server.ports.validations import RubricValidations
@@ -64,6 +65,7 @@ __all__ = [
     "Operations",
     "Option",
     "Prose",
+    "Rates",
     "Reasoning",
     "Reply",
     "ResultPage",

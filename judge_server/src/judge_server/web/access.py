@@ -16,6 +16,7 @@ from judge_server.access import KEYLESS, Gate, Identity, acting_for
 from judge_server.access.gate import insist
 from judge_server.errors import ServiceError
 from judge_server.telemetry.about import tell
+from judge_server.web.hosts import insist_on_loopback
 from judge_server.web.problems import problem_response
 from judge_server.web.service import service_of
 from trainer_client.wire.tenants import Scope as KeyScope
@@ -58,11 +59,14 @@ class Access:
         gate = self._gate
         if gate is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return KEYLESS
-        authorization = Headers(scope=scope).get("authorization")
+        headers = Headers(scope=scope)
+        authorization = headers.get("authorization")
         if path == "/metrics" and gate.open_metrics and authorization is None:
             return KEYLESS
         identity = await gate.identify(authorization)
-        gate.admit(identity)
+        if identity is KEYLESS:
+            insist_on_loopback(headers)
+        await gate.admit(identity)
         return identity
 
 

@@ -25,7 +25,7 @@ class Limits(Answer):
 
     Attributes:
         weight: its share of the judge beside that of others, all of whom have 1 unless it is set.
-        requests_per_minute: of each process that serves the API; as many may come at once.
+        requests_per_minute: of any kind; as many may come at once.
         tokens_per_day: prompt tokens that the judge may compute for it on a day (UTC).
         tokens_total: the same, since the project is there.
     """

@@ -1,0 +1,64 @@
+"""Rates in Redis: one count for all processes, by one short script, by the clock of Redis.
+
+Where Redis does not answer at once, this process counts by itself, as if it were alone, and leaves Redis alone for a
+second: a limit that is kept by each process for itself is better than requests that wait, or than none.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from redis.exceptions import RedisError
+
+from judge_server.access.buckets import LocalRates
+from judge_server.cache.redis import CONNECTIONS, redis_client
+from judge_server.telemetry.redaction import reason
+
+log = logging.getLogger("adjudge")
+
+ANSWERS_S = 0.2
+"""Seconds that a request waits for Redis to count it."""
+
+_LEFT_ALONE_S = 1.0
+_PREFIX = "adjudge:rate:1:"
+_MINUTE_US = 60_000_000
+_AWAY = (RedisError, OSError, RuntimeError)  # uvloop has a RuntimeError for a connection that Redis has just dropped
+
+_COUNT = """
+local seconds, micros = unpack(redis.call('TIME'))
+local now, each, most = seconds * 1000000 + micros, tonumber(ARGV[1]), tonumber(ARGV[2])
+local full = tonumber(redis.call('GET', KEYS[1]) or now)
+local ahead = math.max(full, now) + each - now
+if ahead > most then return math.ceil(ahead - most) end
+redis.call('SET', KEYS[1], string.format('%.0f', now + ahead), 'PX', math.ceil(ahead / 1000))
+return 0
+"""
+"""Keeps when a project's bucket is full again, in microseconds. Each request moves that on by its share of a
+minute, and one that moves it beyond a minute from now is one too many."""
+
+
+class RedisRates:
+    """Requests by project, as all processes on this Redis have seen them."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._redis = redis_client(url, ANSWERS_S, CONNECTIONS)
+        self._count = self._redis.register_script(_COUNT)
+        self._own = LocalRates(clock)
+        self._clock = clock
+        self._alone_until = float("-inf")
+
+    async def wait_for(self, project_id: str, per_minute: int) -> float:
+        """Count a request, or say in how many seconds there is room for it."""
+        if self._clock() >= self._alone_until:
+            try:
+                each = _MINUTE_US / per_minute
+                waits = await self._count(keys=[_PREFIX + project_id], args=[f"{each:.3f}", _MINUTE_US])
+                return float(waits) / 1e6
+            except _AWAY as error:
+                self._alone_until = self._clock() + _LEFT_ALONE_S
+                log.warning("rates are counted by this process alone: %s", reason(error))
+        return await self._own.wait_for(project_id, per_minute)
+
+    async def close(self) -> None:
+        """Release the connections; the counts stay for a minute."""
+        await self._redis.aclose()
