@@ -9,13 +9,13 @@ from trainer_client.wire.operation_rows import ChunkRef
 class Queue:
     """Says how many wait, or raises it, in turn; keeps what is put."""
 
-    def __init__(self, *waiting: int | Exception) -> None:
+    def __init__(self, *waiting: int | BaseException) -> None:
         self._waiting = deque(waiting)
         self.got: list[ChunkRef] = []
 
     async def waiting(self) -> int:
         answer = self._waiting.popleft()
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 

@@ -162,8 +162,8 @@ async def test_a_store_counts_what_it_holds_of_all_projects(bench: Bench) -> Non
 
     assert await counted() == OperationCounts({}, {}, None)
     first = await bench.submitted(3)
-    second = (await bench.operations.submit("another", "score", request(2))).id
     await bench.begun(0, 1)
+    second = (await bench.operations.submit("another", "score", request(2))).id
     operations, chunks, oldest = await counted()
     assert sum(operations.values()) == 2
     assert sum(chunks.values()) == 5

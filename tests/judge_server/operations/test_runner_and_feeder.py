@@ -140,17 +140,8 @@ async def test_a_kind_that_an_older_worker_does_not_know_is_left_to_a_newer_one(
     assert said == [("this worker cannot run score; the chunk waits for one of a newer version", 7.0, False)]
 
 
-def feeder(store: Store, queue: Queue, *, rounds: int = 1) -> Feeder:
-    """A feeder that is cancelled after some rounds."""
-    left = rounds
-
-    async def sleep(_: float) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise asyncio.CancelledError
-
-    return Feeder(store, queue, now=lambda: NOW, sleep=sleep)  # type: ignore[arg-type]
+def feeder(store: Store, queue: Queue) -> Feeder:
+    return Feeder(store, queue, now=lambda: NOW)  # type: ignore[arg-type]
 
 
 async def test_a_queue_is_filled_up_to_its_window_and_no_further() -> None:
@@ -173,7 +164,33 @@ async def test_chunks_are_announced_again_only_where_the_queue_is_empty() -> Non
 
 async def test_nothing_that_goes_wrong_ends_the_feeding() -> None:
     store = Store(due=[RuntimeError("a mistake"), ConnectionError("away"), [REF]], purge=[ConnectionError("away")])
-    queue = Queue(ConnectionError("no broker"), 0, 0, 0)
+    queue = Queue(ConnectionError("no broker"), 0, 0, 0, asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
-        await feeder(store, queue, rounds=4).run()
+        await feeder(store, queue).run(0.0)
+    assert queue.got == [REF]
+
+
+async def test_what_is_woken_looks_at_once_and_not_an_hour_later() -> None:
+    looked, announced = asyncio.Event(), asyncio.Event()
+
+    class Watched(Queue):
+        async def waiting(self) -> int:
+            looked.set()
+            return await super().waiting()
+
+        async def put(self, refs: Sequence[ChunkRef]) -> None:
+            await super().put(refs)
+            if refs:
+                announced.set()
+
+    store, queue = Store(due=[[], [REF]]), Watched(0, 0)
+    feeding = feeder(store, queue)
+    running = asyncio.create_task(feeding.run(3600.0))
+    await looked.wait()
+    assert queue.got == []
+    feeding.wake()
+    async with asyncio.timeout(30):
+        await announced.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     assert queue.got == [REF]

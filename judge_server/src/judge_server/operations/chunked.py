@@ -78,7 +78,7 @@ class ChunkedOperations:
             finishes=runs.finishes,
         )
         operation = await self._store.create(new)
-        await self._feeder.feed()
+        self._feeder.wake()
         return operation
 
     async def get(self, project_id: str, operation_id: str) -> Operation:
@@ -113,7 +113,7 @@ class ChunkedOperations:
     async def retry(self, project_id: str, operation_id: str) -> Operation:
         """Go on with what failed or was cancelled."""
         operation = _known(await self._store.retry(project_id, operation_id), operation_id)
-        await self._feeder.feed()
+        self._feeder.wake()
         return operation
 
 

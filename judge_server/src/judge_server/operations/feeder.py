@@ -6,7 +6,8 @@ what a broker lost with its memory is announced again as soon as its queue is se
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from judge_server.ports.operations import ChunkQueue, OperationStore
@@ -37,14 +38,17 @@ class Feeder:
         *,
         repeat_after_s: float = REPEAT_AFTER_S,
         now: Callable[[], datetime] = _now,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._queue = queue
         self._repeat_after = timedelta(seconds=repeat_after_s)
         self._now = now
-        self._sleep = sleep
+        self._due = asyncio.Event()
         self._purged: datetime | None = None
+
+    def wake(self) -> None:
+        """There is something to announce: have what runs look at once. Nobody waits for the queue by this."""
+        self._due.set()
 
     async def feed(self) -> int:
         """Announce what there is room for; how many chunks. What cannot be reached now is left for the next time."""
@@ -62,14 +66,20 @@ class Feeder:
         return len(refs)
 
     async def run(self, every_s: float = FEED_EVERY_S) -> None:
-        """Feed until cancelled, and now and then have the store forget what has expired. Nothing else ends it."""
+        """Feed when woken and every so often, until cancelled; now and then have the store forget what has expired.
+
+        Nothing else ends it.
+        """
         while True:
+            self._due.clear()
             try:
                 await self.feed()
                 await self._purge()
             except Exception:
                 log.exception("operations could not be announced; looking again")
-            await self._sleep(every_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await self._due.wait()
 
     async def _purge(self) -> None:
         now = self._now()
