@@ -27,7 +27,7 @@ from judge_server.remote import errand, link, serving
 from judge_server.web import events
 from rubric_store import connected, patience
 from rubric_store.ledger import ledger
-from trainer_client import Client, _requests
+from trainer_client import Client, _requests, sockets
 from trainer_client.wire.operations import CHUNK_DEADLINE_S, ScoreOperation
 from trainer_client.wire.rewards import RewardRequest
 
@@ -112,6 +112,7 @@ INEQUALITIES = {
         _requests.ANSWER_MARGIN_S,
     ),
     "a judge that hangs is found in time to ask another": (HANG_FOUND_S + errand.PATIENCE_S, DEADLINE_S),
+    "a host that is gone is found before a deadline": (sockets.GONE_S, DEADLINE_S),
     "calls are held for less than a deadline": (recovery.LONGEST_HOLD_S, DEADLINE_S),
     "a judge that is back is asked before patience ends": (
         default(Pool, "pause_s") + default(Pool, "every_s"),

@@ -28,6 +28,7 @@ from judge_server.ports import ChunkQueue, OperationKind, Operations
 from judge_server.telemetry.carrying import Carrying
 from rubric_store import RubricStore, SQLOperations
 from trainer_client import AsyncClient
+from trainer_client.sockets import keepalive
 
 _REDIS = ("redis://", "rediss://")
 _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
@@ -100,7 +101,7 @@ def clients(
 
     def client_for(project_id: str) -> AsyncClient:
         headers = {"Authorization": f"Bearer {passes.sign(project_id)}"}
-        through = Carrying(transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS))
+        through = Carrying(transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS, socket_options=keepalive()))
         return AsyncClient(url, api_key="", headers=headers, retries=retries, retry_budget_s=10.0, transport=through)
 
     return client_for

@@ -14,10 +14,11 @@ from typing import Any, Generic, Self, TypeVar
 import httpx2
 
 from trainer_client._answers import AnswerT, is_ready, read_answer, typed_errors
-from trainer_client._requests import Call, client_options, send_options
+from trainer_client._requests import Call, client_options, is_direct, send_options
 from trainer_client._retry import RetryPolicy
 from trainer_client._streams import RewardLines
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
+from trainer_client.sockets import keepalive
 from trainer_client.wire import GroupRewards, RewardAnswer
 
 TransportT = TypeVar("TransportT", httpx2.BaseTransport, httpx2.AsyncBaseTransport)
@@ -45,11 +46,13 @@ class Settings(Generic[TransportT, SleepT]):
         """When a request is sent again."""
         return RetryPolicy(self.retries, self.retry_budget_s, self.clock, self.random)
 
-    @property
-    def http_options(self) -> dict[str, Any]:
-        """The keyword arguments of the HTTP client."""
+    def http_options(self, direct: Callable[..., TransportT]) -> dict[str, Any]:
+        """The keyword arguments of the HTTP client; `direct` makes what reaches a service without a proxy."""
         options = client_options(self.base_url, self.timeout_s, self.headers, self.api_key)
-        return {"transport": self.transport, **options}
+        transport = self.transport
+        if transport is None and is_direct(options["base_url"]):
+            transport = direct(limits=options["limits"], socket_options=keepalive())
+        return {"transport": transport, **options}
 
 
 class Connection:
@@ -76,7 +79,7 @@ class Connection:
             base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
-        self._http = httpx2.Client(**self.settings.http_options)
+        self._http = httpx2.Client(**self.settings.http_options(httpx2.HTTPTransport))
 
     def ready(self) -> bool:
         """Whether the service can judge now; False too where it cannot be reached. Asks once.
@@ -177,7 +180,7 @@ class AsyncConnection:
             base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
-        self._http = httpx2.AsyncClient(**self.settings.http_options)
+        self._http = httpx2.AsyncClient(**self.settings.http_options(httpx2.AsyncHTTPTransport))
 
     async def ready(self) -> bool:
         """Whether the service can judge now; see `Client.ready`."""

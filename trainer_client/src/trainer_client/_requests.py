@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Generic
+from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 from pydantic import BaseModel, ValidationError
@@ -95,6 +96,12 @@ def client_options(
         agent["Authorization"] = f"Bearer {key}"
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     return {"base_url": url, "headers": agent | given, "limits": limits}
+
+
+def is_direct(url: httpx2.URL) -> bool:
+    """Whether no proxy that the environment names stands before an address."""
+    proxies = getproxies()
+    return not (url.scheme in proxies or "all" in proxies) or bool(proxy_bypass(url.netloc.decode()))
 
 
 def fresh_key() -> dict[str, str]:

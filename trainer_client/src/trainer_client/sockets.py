@@ -1,0 +1,32 @@
+"""How a connection learns that the other host is gone when nobody tells it: the system asks, and gives up in the end.
+
+A host that loses its power, or a firewall that forgets a connection, says nothing. Whoever waits for an answer that
+takes minutes would then wait for all of them.
+"""
+
+import socket
+
+IDLE_S = 15
+"""Seconds of silence after which the system asks the other host whether it is there."""
+
+EVERY_S = 5
+TIMES = 3
+
+GONE_S = IDLE_S + TIMES * EVERY_S
+"""Seconds after which a host that says nothing, or takes nothing, is gone."""
+
+SocketOption = tuple[int, int, int]
+
+
+def keepalive() -> list[SocketOption]:
+    """The options of a socket that breaks `GONE_S` after the other host went; those that this system has."""
+    wanted = [
+        ("TCP_KEEPIDLE", IDLE_S),
+        ("TCP_KEEPALIVE", IDLE_S),  # what macOS calls it
+        ("TCP_KEEPINTVL", EVERY_S),
+        ("TCP_KEEPCNT", TIMES),
+        ("TCP_USER_TIMEOUT", GONE_S * 1000),  # for what was sent and not taken, which nobody asks about
+    ]
+    there = [(getattr(socket, name, None), value) for name, value in wanted]
+    known = [(socket.IPPROTO_TCP, option, value) for option, value in there if option is not None]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *known]
