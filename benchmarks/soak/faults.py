@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -95,7 +95,11 @@ def _host(what: Callable[[Host], AbstractContextManager[None]], role: str) -> Be
 _CUT, _FROZEN = partial(_link, "cut"), partial(_link, "frozen")
 _LOST = partial(_link, "frozen", forget=True)
 
+NOTHING = "nothing"
+"""What is no fault, and counted as one: what the same figures are where nothing was done."""
+
 FAULTS: dict[str, Begin] = {
+    NOTHING: lambda _, __: ("nobody", nullcontext()),
     "a judge killed": _host(killed, "judges"),
     "an api killed": _host(killed, "apis"),
     "a worker killed": _host(killed, "workers"),

@@ -14,7 +14,7 @@ CLEAR_S = 2.0
 """Requests that begin so shortly before a fault are counted with it and not with the one before."""
 
 TIMES_CALM = 2.0
-"""Requests are as before when the 99th percentile of a window is below so many times that of the calm time."""
+"""Requests are as before when their 99th percentile is below so many times that of the calm time."""
 
 Asked = Sequence[tuple[float, float]]
 """When each request began, in seconds since 1970, and how many seconds it took, in order."""
@@ -36,7 +36,10 @@ def between(requests: Asked, begin: float, end: float) -> list[float]:
 
 
 def recovered_s(requests: Asked, fault: Fault, until: float, calm: float) -> float:
-    """Seconds from the end of a fault to the first of the windows that are as before up to `until`; inf without one."""
+    """Seconds from the end of a fault to the first of the windows that are as before up to `until`; inf without one.
+
+    The 99th percentile of so short a window is its slowest request: a single slow one later on begins it anew.
+    """
     after = math.inf
     start = fault.ended
     while start + WINDOW_S <= until:
@@ -45,6 +48,12 @@ def recovered_s(requests: Asked, fault: Fault, until: float, calm: float) -> flo
         after = math.inf if slow else min(after, start - fault.ended)
         start += STRIDE_S
     return after
+
+
+def settled(requests: Asked, fault: Fault, until: float, calm: float) -> bool:
+    """Whether the 99th percentile from `WITHIN_S` after a fault up to `until` is as before."""
+    after = between(requests, fault.ended + WITHIN_S, until)
+    return bool(after) and p99(after) <= TIMES_CALM * calm
 
 
 def by_kind(requests: Asked, faults: Sequence[Fault], end: float, calm: float) -> list[dict[str, Any]]:
@@ -69,7 +78,8 @@ def _row(kind: str, requests: Asked, some: Sequence[tuple[Fault, float]], calm: 
         "p99 s under it": p99(under),
         "longest s": max(under, default=math.nan),
         "p99 s from 10 s after": p99(after),
+        "p99 as before then": sum(settled(requests, fault, until, calm) for fault, until in some),
         "recovered s, mean": statistics.mean(recovered),
         "recovered s, most": max(recovered),
-        "as before in 10 s": sum(seconds <= WITHIN_S for seconds in recovered),
+        "none slow after 10 s": sum(seconds <= WITHIN_S for seconds in recovered),
     }

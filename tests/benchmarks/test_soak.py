@@ -133,6 +133,16 @@ def test_requests_are_as_before_from_the_first_window_after_which_none_is_slow()
     assert recovered_s([], fault, 50.0, 0.5) == math.inf
     (row,) = by_kind(requests, [fault], 50.0, 0.5)
     assert (row["p99 s under it"], row["p99 s from 10 s after"], row["recovered s, most"]) == (3.0, 0.5, 4.0)
+    assert (row["p99 as before then"], row["none slow after 10 s"]) == (1, 1)
+
+
+def test_one_slow_request_of_many_is_told_and_does_not_move_the_99th_percentile() -> None:
+    fault = Fault("nothing", "nobody", 10.0, 20.0)
+    requests = [(began / 10, 3.0 if began == 400 else 0.5) for began in range(600)]
+    (row,) = by_kind(requests, [fault], 50.0, 0.5)
+    assert (row["p99 as before then"], row["none slow after 10 s"]) == (1, 0)
+    (slow,) = by_kind([(began, 3.0) for began, _ in requests], [fault], 50.0, 0.5)
+    assert (slow["p99 as before then"], slow["none slow after 10 s"]) == (0, 0)
 
 
 def test_the_99th_percentile_is_the_value_that_one_in_a_hundred_exceeds() -> None:
