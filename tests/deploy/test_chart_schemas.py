@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from tests.deploy.chart import FOLDER, VALUE_SETS, objects, template, text
-from tests.deploy.tools import CHECKOV, HELM, VENV, needs_tools, run
+from tests.deploy.tools import CHECKOV, HELM, OPERATORS, VENV, needs_tools, run
 
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in Path(__file__).parent.glob("schemas/*.json")}
 VALUES_SCHEMA = json.loads((FOLDER / "values.schema.json").read_text(encoding="utf-8"))
@@ -51,6 +52,18 @@ def inner_objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from inner_objects(part)
 
 
+def of_operators(values: str) -> list[dict[str, Any]]:
+    """The objects that a set of values renders and that Prometheus' operator or KEDA reads."""
+    return [found for found in objects(values) if found["kind"] in SCHEMAS]
+
+
+def refused_by_operators(found: list[dict[str, Any]]) -> list[str | None]:
+    """For each object what its operator's own definition refuses in it, or None."""
+    validated = run(VENV / "bin/node", OPERATORS / "validate.js", stdin=json.dumps(found))
+    assert validated.returncode == 0, validated.stderr
+    return [json.loads(line) for line in validated.stdout.splitlines()]
+
+
 @needs_tools
 @pytest.mark.parametrize("values", VALUE_SETS)
 def test_helm_lints_the_chart(values: str) -> None:
@@ -74,10 +87,43 @@ def test_kubernetes_takes_every_object_of_its_own(tmp_path: Path) -> None:
 @needs_tools
 @pytest.mark.parametrize("values", ["gpu-pool", "production"])
 def test_the_operators_take_every_object_of_theirs(values: str) -> None:
-    theirs = [found for found in objects(values) if found["kind"] in SCHEMAS]
+    theirs = of_operators(values)
     assert {found["kind"] for found in theirs} == SCHEMAS.keys()
-    for found in theirs:
+    assert refused_by_operators(theirs) == [None] * len(theirs)
+
+
+@needs_tools
+@pytest.mark.parametrize("values", ["gpu-pool", "production"])
+def test_no_object_of_theirs_has_a_field_that_they_would_drop_without_a_word(values: str) -> None:
+    for found in of_operators(values):
         jsonschema.validate(found, SCHEMAS[found["kind"]])
+
+
+@needs_tools
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("ServiceMonitor", ["spec", "endpoints", 0, "interval"], 15),
+        ("ServiceMonitor", ["spec", "selector"], None),
+        ("PrometheusRule", ["spec", "groups", 0, "rules", 0, "for"], "soon"),
+        ("PrometheusRule", ["spec", "groups", 0, "name"], ""),
+        ("ScaledObject", ["spec", "scaleTargetRef"], {}),
+        ("ScaledObject", ["spec", "triggers", 0, "metadata"], {"threshold": 5}),
+        ("TriggerAuthentication", ["spec", "secretTargetRef", 0], {"parameter": "password"}),
+    ],
+    ids=lambda part: "" if isinstance(part, list) else str(part),
+)
+def test_what_an_operator_would_refuse_is_found(kind: str, path: list[str | int], value: Any) -> None:
+    found = deepcopy(next(found for found in of_operators("production") if found["kind"] == kind))
+    inside = found
+    for part in path[:-1]:
+        inside = inside[part]
+    inside[path[-1]] = value
+    (refused,) = refused_by_operators([found])
+    assert refused is not None
+    assert str(path[-1]) in refused or str(path[-2]) in refused
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, SCHEMAS[kind])
 
 
 @needs_tools

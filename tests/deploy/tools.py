@@ -11,6 +11,7 @@ TOOLS = ROOT / ".cache/deploy-tools"
 VENV = TOOLS / "venv"
 CHECKOV = TOOLS / "checkov"
 HELM = TOOLS / "helm"
+OPERATORS = TOOLS / "operators"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 needs_tools = pytest.mark.skipif(
