@@ -4,6 +4,7 @@ Where Redis does not answer at once, this process counts by itself, as if it wer
 second: a limit that is kept by each process for itself is better than requests that wait, or than none.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -41,22 +42,24 @@ class RedisRates:
     """Requests by project, as all processes on this Redis have seen them."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._redis = redis_client(url, ANSWERS_S, CONNECTIONS)
+        self._redis = redis_client(url, ANSWERS_S)
         self._count = self._redis.register_script(_COUNT)
+        self._turns = asyncio.Semaphore(CONNECTIONS)
         self._own = LocalRates(clock)
         self._clock = clock
         self._alone_until = float("-inf")
 
     async def wait_for(self, project_id: str, per_minute: int) -> float:
         """Count a request, or say in how many seconds there is room for it."""
-        if self._clock() >= self._alone_until:
-            try:
-                each = _MINUTE_US / per_minute
-                waits = await self._count(keys=[_PREFIX + project_id], args=[f"{each:.3f}", _MINUTE_US])
-                return float(waits) / 1e6
-            except _AWAY as error:
-                self._alone_until = self._clock() + _LEFT_ALONE_S
-                log.warning("rates are counted by this process alone: %s", reason(error))
+        async with self._turns:
+            if self._clock() >= self._alone_until:
+                try:
+                    each = _MINUTE_US / per_minute
+                    waits = await self._count(keys=[_PREFIX + project_id], args=[f"{each:.3f}", _MINUTE_US])
+                    return float(waits) / 1e6
+                except _AWAY as error:
+                    self._alone_until = self._clock() + _LEFT_ALONE_S
+                    log.warning("rates are counted by this process alone: %s", reason(error))
         return await self._own.wait_for(project_id, per_minute)
 
     async def close(self) -> None:

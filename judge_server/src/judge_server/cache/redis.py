@@ -4,6 +4,7 @@ Where Redis does not answer within a second, nothing is known and nothing is kep
 judge calls then, but no request fails. It is left alone for a second after that, so that not every request waits.
 """
 
+import asyncio
 import json
 import logging
 import time
@@ -11,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisAway
@@ -24,7 +25,8 @@ from judge_server.telemetry.redaction import reason
 log = logging.getLogger("adjudge")
 
 CONNECTIONS = 16
-"""Of a process at most. Without a bound, one pause of Redis opens as many as there are requests, and they stay."""
+"""Of a process at most; who finds none free waits for its turn. Without a bound, one pause of Redis opens as many as
+there are requests, which stay, and above a hundred the library's own pool fails."""
 
 _PREFIX = b"adjudge:verdict:1:"
 _TIMEOUT_S = 1.0
@@ -36,18 +38,15 @@ _COMPRESSED = b"z"
 """The first byte of a compressed value; JSON begins with a bracket."""
 
 
-def redis_client(url: str, timeout_s: float, connections: int) -> Redis:
-    """A client of so many connections at most, which answers or raises within a few times `timeout_s`."""
-    pool = BlockingConnectionPool.from_url(
+def redis_client(url: str, timeout_s: float) -> Redis:
+    """A client that answers or raises within twice `timeout_s`."""
+    return Redis.from_url(
         url,
-        max_connections=connections,
-        timeout=timeout_s,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 1),  # a connection that a restarted server has dropped
         retry_on_error=[RuntimeError],
     )
-    return Redis.from_pool(pool)
 
 
 class RedisCache:
@@ -57,35 +56,42 @@ class RedisCache:
     """
 
     def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600, clock: Callable[[], float] = time.monotonic) -> None:
-        self._redis = redis_client(url, _TIMEOUT_S, CONNECTIONS)
+        self._redis = redis_client(url, _TIMEOUT_S)
+        self._turns = asyncio.Semaphore(CONNECTIONS)
         self._ttl_s = ttl_s
         self._clock = clock
         self._alone_until = float("-inf")
 
     async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
         """The findings known for these digests, by one MGET."""
-        if not digests or self._clock() < self._alone_until:
+        if not digests:
             return {}
-        try:
-            values = await self._redis.mget([_PREFIX + digest for digest in digests])
-        except _AWAY as error:
-            self._leave_alone()
-            log.warning("the verdict cache cannot be read: %s", _why(error))
-            return {}
+        async with self._turns:
+            if self._is_left_alone():
+                return {}
+            try:
+                values = await self._redis.mget([_PREFIX + digest for digest in digests])
+            except _AWAY as error:
+                self._leave_alone()
+                log.warning("the verdict cache cannot be read: %s", _why(error))
+                return {}
         return {d: _decoded(v) for d, v in zip(digests, values, strict=True) if isinstance(v, bytes)}
 
     async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
         """Store findings by one pipeline; SET NX leaves one that is there."""
-        if not findings or self._clock() < self._alone_until:
+        if not findings:
             return
-        try:
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for digest, finding in findings.items():
-                    pipeline.set(_PREFIX + digest, _encoded(finding), nx=True, ex=self._ttl_s)
-                await pipeline.execute()
-        except _AWAY as error:
-            self._leave_alone()
-            log.warning("%d verdicts were not cached: %s", len(findings), _why(error))
+        async with self._turns:
+            if self._is_left_alone():
+                return
+            try:
+                async with self._redis.pipeline(transaction=False) as pipeline:
+                    for digest, finding in findings.items():
+                        pipeline.set(_PREFIX + digest, _encoded(finding), nx=True, ex=self._ttl_s)
+                    await pipeline.execute()
+            except _AWAY as error:
+                self._leave_alone()
+                log.warning("%d verdicts were not cached: %s", len(findings), _why(error))
 
     async def ready(self) -> bool:
         """Whether Redis answers a ping."""
@@ -97,6 +103,9 @@ class RedisCache:
     async def close(self) -> None:
         """Release the connections; the entries stay."""
         await self._redis.aclose()
+
+    def _is_left_alone(self) -> bool:
+        return self._clock() < self._alone_until
 
     def _leave_alone(self) -> None:
         self._alone_until = self._clock() + _LEFT_ALONE_S
