@@ -1,13 +1,20 @@
 """What every test may use: a real PostgreSQL and a real Redis. No test depends on how fast the machine is."""
 
+import gc
 import os
+from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
+import httpcore2
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they wait, and tests share the cores
 os.environ["COLUMNS"] = "140"  # of tables; pytest-xdist says 80, which breaks names in them
+
+# To make a client is to read the certificates of all authorities, 20 ms of work: once is enough for this process.
+httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
 
 pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.redis", "tests.fixtures.migrated"]
 
@@ -22,3 +29,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not trl" not in config.option.markexpr or collection_path.suffix != ".py":
         return None
     return "\npytestmark = pytest.mark.trl\n" in collection_path.read_text(encoding="utf-8") or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: the collector of garbage need not look through them, neither now nor later.
+
+    It looks through what tests make less often, too, which saves a tenth of their time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
+        gc.enable()

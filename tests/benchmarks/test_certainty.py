@@ -13,10 +13,12 @@ from benchmarks.papers.simulation import Setup, correlations, draw, measure, sha
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples_tried import examples
+
 SETUP = Setup()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 200), st.integers(0, 2**32 - 1), st.floats(0, 1))
 def test_a_group_has_a_certainty_for_each_rollout_and_token(length: int, seed: int, correlation: float) -> None:
     setup = replace(SETUP, reflective_correlation=correlation, noise_correlation=1 - correlation)

@@ -103,6 +103,7 @@ def test_the_commands_send_files_that_are_there() -> None:
     assert all((ROOT / path).is_file() for path in sent)
 
 
+@pytest.mark.processes
 def test_the_snippets_run_one_after_another_against_a_service(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     for number, code in enumerate(SNIPPETS):
@@ -113,6 +114,7 @@ def test_the_snippets_run_one_after_another_against_a_service(address: str, caps
     client.close()
 
 
+@pytest.mark.processes
 def test_what_a_service_says_it_can_do_is_what_the_page_speaks_of(address: str) -> None:
     said = httpx2.get(f"{address}/v1").json()
     assert said["protocols_for"] == {mode: list(protocols) for mode, protocols in PROTOCOLS_FOR.items()}

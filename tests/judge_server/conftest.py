@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 from pebble import ProcessPool
 
 from judge_server.checks import Checker
@@ -45,8 +47,26 @@ async def store(tmp_path: Path, new_sqlite: NewSQLite) -> AsyncIterator[RubricSt
     await opened.close()
 
 
+@pytest.fixture(scope="session")
+def with_one_document() -> Callable[[FastAPI], None]:
+    """Has applications share the OpenAPI document, which the first that is asked makes: it takes half a second."""
+    made: list[dict[str, Any]] = []
+
+    def share(app: FastAPI) -> None:
+        make = app.openapi
+
+        def openapi() -> dict[str, Any]:
+            if not made:
+                made.append(make())
+            return made[0]
+
+        app.openapi = openapi  # type: ignore[method-assign]
+
+    return share
+
+
 @pytest.fixture
-async def serve(store: RubricStore) -> AsyncIterator[Serve]:
+async def serve(store: RubricStore, with_one_document: Callable[[FastAPI], None]) -> AsyncIterator[Serve]:
     """Makes a client of a service with this engine; `loaded=False` is one whose judge is still loading."""
     clients: list[httpx2.AsyncClient] = []
 
@@ -61,6 +81,7 @@ async def serve(store: RubricStore) -> AsyncIterator[Serve]:
         if loaded:
             service.judges["default"] = await support.judge(engine, queue_calls=queue_calls)
         app = create_app(service, max_body_bytes=max_body_bytes)
+        with_one_document(app)
         transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
         clients.append(httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test"))
         return clients[-1]

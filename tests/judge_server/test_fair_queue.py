@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.judging.fair_queue import Entry, FairQueue
+from tests.examples_tried import examples
 from trainer_client.wire import Priority
 
 COSTS = st.lists(st.integers(1, 50), min_size=1, max_size=30)
@@ -32,7 +33,7 @@ def drain(queue: FairQueue[int]) -> list[Entry[int]]:
 
 
 @given(RUNS, st.dictionaries(st.sampled_from("abcde"), st.sampled_from([0.5, 1.0, 3.0])))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_piece_of_each_at_most(
     runs: dict[str, list[int]], weights: dict[str, float]
 ) -> None:
@@ -58,7 +59,7 @@ def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_pie
 
 
 @given(RUNS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_everything_is_served_once_and_each_run_in_its_own_order(runs: dict[str, list[int]]) -> None:
     queue = queue_of(runs)
     assert len(queue) == sum(map(len, runs.values()))
@@ -70,7 +71,7 @@ def test_everything_is_served_once_and_each_run_in_its_own_order(runs: dict[str,
 
 
 @given(st.integers(1, 50), st.integers(1, 2000), st.integers(1, 50))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_light_run_waits_for_one_piece_however_much_another_has_queued(cost: int, flood: int, light: int) -> None:
     queue = queue_of({"flood": [cost] * flood})
     queue.pop()
@@ -80,7 +81,7 @@ def test_a_light_run_waits_for_one_piece_however_much_another_has_queued(cost: i
 
 
 @given(COSTS, COSTS, st.sampled_from([0.05, 0.1, 0.3]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_bulk_gets_its_share_while_online_waits_and_no_more(online: list[int], bulk: list[int], share: float) -> None:
     queue = queue_of({"a": online * 5}, bulk_share=share)
     for number, cost in enumerate(bulk * 5):
@@ -120,7 +121,7 @@ def test_a_run_that_did_not_wait_is_owed_nothing() -> None:
 
 
 @given(RUNS, st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_what_is_taken_out_costs_its_run_nothing(runs: dict[str, list[int]], data: st.DataObject) -> None:
     kept = {
         run: data.draw(st.lists(st.booleans(), min_size=len(costs), max_size=len(costs))) for run, costs in runs.items()

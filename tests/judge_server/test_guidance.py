@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.prompts.sources import check_template
+from tests.examples_tried import examples
 from tests.judge_server.support import group, plan, setup
 from trainer_client.wire import Criterion, Protocol, content_digest
 from trainer_client.wire.criteria import GUIDANCE
@@ -75,7 +76,7 @@ def test_templates_of_ones_own_may_show_it() -> None:
     check_template("question.j2", text, where="x")
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sampled_from(GUIDANCE), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20))
 def test_a_digest_holds_it_where_it_is_set_and_only_there(field: str, text: str) -> None:
     value = (text,) if isinstance(getattr(PLAIN, field), tuple) else text

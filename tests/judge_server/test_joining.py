@@ -16,6 +16,7 @@ from judge_server.judging.engine_desk import EngineDesk
 from judge_server.judging.judge import Judge
 from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import Batch, CallFailed, Finding, Reply
+from tests.examples_tried import examples
 from tests.judge_server.support import Gated, Recording, criteria, judge, pass_time, plans, soon
 
 AB = criteria("Alpha.", "Beta.")
@@ -217,7 +218,7 @@ async def turns(draw: random.Random, most: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 0.6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_whoever_comes_and_goes_every_verdict_is_made_once_and_everybody_who_stays_has_it(
     seed: int, leave: float
 ) -> None:

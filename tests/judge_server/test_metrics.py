@@ -17,6 +17,7 @@ from judge_server.judging.work import Caller
 from judge_server.metrics import metrics_page
 from judge_server.metrics.runs import NONE, OTHER, RunTable
 from judge_server.ports import CallFailed, Reply
+from tests.examples_tried import examples
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import Gated, criteria, judge, plans, request, soon
 
@@ -45,7 +46,7 @@ def page(of: Judge) -> dict[tuple[str, ...], float]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 1000), st.floats(0, 100)), max_size=80))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_labels_are_bounded_series_only_grow_and_nothing_is_counted_twice(events: list[tuple[int, int, float]]) -> None:
     clock = Clock()
     table = RunTable(3, clock)
@@ -104,7 +105,7 @@ def test_requests_without_a_run_and_a_run_that_is_called_other_have_labels_too()
 
 
 @given(st.floats(0.01, 1000), st.floats(0.5, 60))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_steady_rate_is_read_as_what_it_is(per_second: float, half_life: float) -> None:
     clock = Clock()
     count = FadingCount(half_life, clock)

@@ -14,6 +14,7 @@ from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused
 from judge_server.recomputing import UnknownRun, recompute
 from judge_server.recording.rows import rows_of
 from rubric_store import SQLLedger, migrations
+from tests.examples_tried import examples
 from tests.judge_server.recording.judged import PROJECT, AtOnce, score, scorer, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from trainer_client.wire import PROTOCOLS_FOR
@@ -73,7 +74,7 @@ RULES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     judged_as=st.sampled_from(MODES),
     rules=RULES,

@@ -3,6 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 
 from rubric_store import RubricStore
+from tests.examples_tried import examples
 from tests.rubric_store.examples import contents
 from trainer_client.wire import RubricContent
 
@@ -18,7 +19,7 @@ def test_digests_are_equal_exactly_where_contents_are(one: RubricContent, other:
     assert (one.digest == other.digest) == same
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=contents)
 async def test_any_content_comes_back_from_the_database_with_its_digest(
     store: RubricStore, content: RubricContent

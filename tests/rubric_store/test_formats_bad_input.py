@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rubric_store import FormatError
 from rubric_store.formats import RubricFormat, read_document
+from tests.examples_tried import examples
 
 FORMATS = get_args(RubricFormat)
 
@@ -121,7 +122,7 @@ def test_no_format_trips_over_nesting_or_emptiness(text: str, format: str | None
 
 
 @pytest.mark.parametrize("format", [None, *FORMATS])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.text(st.sampled_from("{}[]\",:-&*!|>?#<>\n \t'%@`ab1.\\"), max_size=60) | st.binary(max_size=40).map(str))
 def test_nothing_but_a_format_error_is_raised(format: str | None, text: str) -> None:
     with contextlib.suppress(FormatError):

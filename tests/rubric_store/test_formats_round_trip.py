@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from rubric_store import FormatError
 from rubric_store.formats import Problem, RubricDocument, RubricFormat, read_document, write_rubric
+from tests.examples_tried import examples
 from tests.rubric_store.format_examples import SAYABLE, any_document
 from trainer_client.wire import Criterion, RubricContent
 
 FORMATS = get_args(RubricFormat)
 LOSES_NOTHING = ("native", "yaml")
-QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("format", FORMATS)

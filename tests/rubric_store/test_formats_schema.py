@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from rubric_store import FormatError
 from rubric_store.formats import RubricDocument, json_schema, read_document, write_rubric
 from rubric_store.formats.schema import make_schema
+from tests.examples_tried import examples
 from tests.rubric_store.format_examples import any_document
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads(json_schema()))
@@ -22,7 +23,7 @@ def test_the_file_is_what_the_models_say() -> None:
     jsonschema.Draft202012Validator.check_schema(make_schema())
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(any_document)
 def test_whatever_is_written_keeps_to_the_schema(document: RubricDocument) -> None:
     SCHEMA.validate(json.loads(write_rubric(document, "native").text))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from rubric_store.lint import System, lint, similarity
+from tests.examples_tried import examples
 from tests.rubric_store.examples import contents
 from trainer_client.wire import Criterion, RubricContent
 
@@ -193,7 +194,7 @@ def test_the_threshold_of_similarity_is_a_share() -> None:
             lint(criteria(*TEXTS), similar_from=wrong)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(contents)
 def test_any_rubric_is_looked_through_and_each_finding_says_what_to_do(content: RubricContent) -> None:
     ids = {None, *(one.id for one in content.criteria)}
@@ -204,7 +205,7 @@ def test_any_rubric_is_looked_through_and_each_finding_says_what_to_do(content: 
         assert order == sorted(order)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(contents)
 def test_similarity_is_symmetric_and_one_for_the_same_words(content: RubricContent) -> None:
     texts = [one.description for one in content.criteria]

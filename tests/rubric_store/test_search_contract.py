@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from judge_server.ports import RubricSource
 from rubric_store import RubricStore
 from rubric_store.search import MAX_WORD_LENGTH, MAX_WORDS_BYTES, words_of
+from tests.examples_tried import examples
 from tests.rubric_store.examples import rubric
 
 PROJECT = "p1"
@@ -120,7 +121,7 @@ async def test_the_longest_rubric_there_may_be_is_published_and_found_by_its_fir
     assert await names(source, "w499x1899") == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.text(max_size=50), max_size=5))
 def test_words_are_distinct_bounded_and_find_themselves(texts: list[str]) -> None:
     words = words_of(texts)

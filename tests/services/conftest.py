@@ -2,12 +2,18 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.testing
+from typer.main import get_command
 
 from tests.fixtures.migrated import NewSQLite
 from tests.services.processes import Service, serving
+
+# A process makes its commands once, and so does this one, whatever number of commands it runs.
+typer.testing._get_command = cache(get_command)
 
 
 @pytest.fixture(autouse=True)

@@ -77,6 +77,7 @@ def test_without_a_key_every_answer_is_one_that_is_documented(keyed: Service, tm
     assert "Traceback" not in "".join(keyed.said)
 
 
+@pytest.mark.processes
 def test_without_a_key_nothing_is_readable_but_what_is_open(keyed: Service, key: str) -> None:
     with httpx2.Client(base_url=keyed.url) as http:
         document: dict[str, Any] = http.get("/openapi.json").json()

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from adjudge_services.cli.main import app
 from adjudge_services.cli.top_figures import Figures
 from adjudge_services.cli.top_view import view
+from tests.examples_tried import examples
 from tests.fixtures.ports import unused_port
 from tests.services.processes import Service
 from trainer_client import Client
@@ -30,7 +31,7 @@ def figures(*seconds: float, counted: int = 0) -> Figures:
 
 
 @given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_quantile_lies_in_the_bucket_that_the_true_one_lies_in(seconds: list[float], share: float) -> None:
     read = figures(*seconds).quantile("wait_seconds", share)
     true = sorted(seconds)[max(0, -int(-share * len(seconds) // 1) - 1)]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples_tried import examples
 from trainer_client.dro import gate
 
 OPTIONS = st.fixed_dictionaries(
@@ -55,7 +56,7 @@ def test_with_every_verdict_known_the_gates_are_as_the_paper_has_them(case, opti
 
 
 @given(judged(), OPTIONS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_gate_is_decided_exactly_if_every_filling_in_of_missing_verdicts_agrees(case, options):
     satisfied, rewards = case
     outcomes = [gate(filled, rewards, **options) for filled in fillings(satisfied)]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples_tried import examples
 from tests.rubric_store.examples import contents
 from trainer_client.rubric_diff import apply_diff, diff_versions
 from trainer_client.wire import Criterion, RubricContent, RubricDiff, RubricVersion
@@ -46,7 +47,7 @@ def edited(draw: st.DrawFn) -> tuple[RubricContent, RubricContent]:
     return before, RubricContent(criteria=tuple(after))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(edited())
 def test_a_diff_applied_to_its_first_version_gives_its_second(pair: tuple[RubricContent, RubricContent]) -> None:
     before, after = pair
@@ -55,7 +56,7 @@ def test_a_diff_applied_to_its_first_version_gives_its_second(pair: tuple[Rubric
     assert apply_diff(before.criteria, sent) == after.criteria
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(edited())
 def test_every_criterion_of_the_second_version_is_under_a_heading_or_unchanged(
     pair: tuple[RubricContent, RubricContent],

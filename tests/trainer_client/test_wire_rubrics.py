@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from tests.examples_tried import examples
 from tests.trainer_client.fake_service import CRITERION, VERSION, summary
 from trainer_client.wire import (
     AliasName,
@@ -104,7 +105,7 @@ def test_the_addresses_of_http_are_no_part_of_a_new_name_after_a_slash(part: str
         assert new.validate_python(name) == name
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}(/[a-z0-9][a-z0-9._-]{0,20}){0,3}", fullmatch=True),
     st.from_regex(r"[a-z][a-z0-9._-]{0,20}", fullmatch=True).filter(lambda alias: alias != "latest"),

@@ -10,10 +10,10 @@ import pytest
 from judge_server.web.access import OPEN_PATHS
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.access.keyed import KeyedService
-from tests.judge_server.golden_files import openapi
+from tests.judge_server.golden_files import written_api
 from trainer_client.wire.tenants import Limits
 
-ROUTES = [(method.upper(), path) for path, methods in openapi()["paths"].items() for method in methods]
+ROUTES = [(method.upper(), path) for path, methods in written_api()["paths"].items() for method in methods]
 KEYED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 GROUP = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No."]}

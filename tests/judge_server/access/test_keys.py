@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.access.keys import NO_DIGEST, digest_of, fits, id_of, make_key
+from tests.examples_tried import examples
 
 
 def test_a_new_key_has_its_id_in_it_and_fits_what_is_kept_of_it() -> None:
@@ -18,7 +19,7 @@ def test_a_new_key_has_its_id_in_it_and_fits_what_is_kept_of_it() -> None:
 
 
 @given(st.text(max_size=80) | st.from_regex(r"adj_[a-z2-7]{10,20}_[A-Za-z0-9_-]{30,50}\n?", fullmatch=True))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_only_what_has_the_form_of_a_key_has_an_id(text: str) -> None:
     body = text.removeprefix("adj_")
     letters = string.ascii_letters + string.digits + "_-"
@@ -33,7 +34,7 @@ def test_only_what_has_the_form_of_a_key_has_an_id(text: str) -> None:
 
 
 @given(st.integers(0, 59), st.sampled_from(string.ascii_letters + string.digits))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_key_with_another_letter_anywhere_does_not_fit(place: int, letter: str) -> None:
     key = make_key()
     changed = key.text[: 4 + place] + letter + key.text[5 + place :]

@@ -11,6 +11,7 @@ from judge_server.judging.fair_queue import Entry, FairQueue
 from judge_server.judging.work import Caller, label_of_run
 from judge_server.metrics.runs import RunTable
 from judge_server.prompts.fencing import Fence
+from tests.examples_tried import examples
 from tests.judge_server.access.keyed import SECRET
 from trainer_client.wire import VerdictRequest
 from trainer_client.wire.tenants import Limits
@@ -53,7 +54,7 @@ def test_metrics_name_runs_of_other_projects_by_both_names() -> None:
     weights=st.fixed_dictionaries({name: st.sampled_from([0.5, 1.0, 4.0]) for name in ("default", "b", "c")}),
     costs=st.lists(st.integers(1, 20), min_size=5, max_size=5),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_while_projects_wait_what_each_gets_over_its_weight_differs_by_a_piece_of_each(
     runs: dict[str, int], weights: dict[str, float], costs: list[int]
 ) -> None:

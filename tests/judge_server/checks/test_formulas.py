@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from judge_server.checks.deciding import decide
 from judge_server.checks.formulas import equal
+from tests.examples_tried import examples
 from tests.judge_server.checks.checks import answered, check
 
 ANSWERS = json.loads((Path(__file__).parent / "math500_answers.json").read_text())
@@ -129,14 +130,14 @@ def test_a_whole_response_is_searched_for_its_answer_when_asked():
     assert decide(check("math", "So the answer is $x = 8$.", expected="7", of="response")).score == 0.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
 def test_whole_numbers_are_equal_if_they_are(a, b):
     assert equal(str(a), f"${a}.0$")
     assert equal(str(a), str(b)) == (a == b)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.text(max_size=40) | st.text(r"\frac{}()[]^_$0123456789xyz+-=,. ", max_size=15))
 def test_no_answer_makes_the_comparison_raise(answer):
     equal("1/2", answer)

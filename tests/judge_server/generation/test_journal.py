@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.generation.journal import Journal, read_journal
+from tests.examples_tried import examples
 
 RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=12), max_size=3), min_size=1, max_size=5)
 
 
 @given(RECORDS, st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_what_was_appended_before_a_kill_is_read_and_what_was_cut_is_as_if_it_had_not_been(
     records: list[dict[str, str]], data: st.DataObject
 ) -> None:

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from judge_server.generation.generator import source_digest
 from judge_server.generation.splits import SHARES, split_of
+from tests.examples_tried import examples
 from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyRow
 
 TEXTS = st.text(max_size=60)
 
 
 @given(TEXTS, st.lists(TEXTS.filter(str.strip), min_size=2, max_size=5))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_whatever_is_made_of_a_document_is_in_its_split(document: str, questions: list[str]) -> None:
     generator = ToyGenerator(ToyParameters())
     made = [ToyRow(question=question, document=f"A document. {document}") for question in questions]
@@ -22,7 +23,7 @@ def test_whatever_is_made_of_a_document_is_in_its_split(document: str, questions
 
 
 @given(TEXTS)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_white_space_around_lines_makes_no_other_document(text: str) -> None:
     spaced = "\n \n" + "\n".join(f"{line}  \t" for line in text.splitlines()) + "\n\n"
     assert source_digest(spaced) == source_digest(text)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from judge_server.generation.plots import PlotsMissing, plot_statistics
 from judge_server.generation.statistics import MOST_TAGS, CorpusStatistics, Distribution, corpus_statistics
+from tests.examples_tried import examples
 
 
 def record(*criteria: tuple[float, str, str], split: str = "train", flags: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def test_only_the_commonest_tags_are_counted_by_name() -> None:
 
 
 @given(st.lists(st.integers(-50, 50), min_size=1, max_size=40))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_distribution_is_that_of_its_values(values: list[int]) -> None:
     found = Distribution.of(Counter(map(float, values)))
     assert found.count == len(values)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.pools import Breaker
+from tests.examples_tried import examples
 
 
 class Clock:
@@ -100,7 +101,7 @@ def test_what_was_under_way_when_it_opened_does_not_lengthen_the_pause() -> None
 
 
 @given(st.lists(st.sampled_from(["allows", "succeeded", "failed", "wait"]), max_size=60))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_however_it_is_used_it_lets_something_through_again_in_time(steps: list[str]) -> None:
     clock = Clock()
     breaker = Breaker(clock, failures=2, pause_s=1.0, longest_pause_s=8.0)

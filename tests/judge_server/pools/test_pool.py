@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.pools import Member, MemberGone, Pool, ranked
+from tests.examples_tried import examples
 from tests.judge_server.pools.faulty import said
 from tests.judge_server.pools.test_breaker import Clock
 
@@ -67,7 +68,7 @@ def test_a_key_goes_to_the_first_in_rendezvous_order_and_to_the_next_without_it(
 
 
 @given(loads=st.lists(st.integers(1, 40), min_size=1, max_size=60), spill=st.sampled_from([1.0, 1.25, 2.0]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_member_comes_to_more_than_the_bound_unless_all_would(loads: list[int], spill: float) -> None:
     made, work = pool(spill=spill), ExitStack()
     for n, load in enumerate(loads):

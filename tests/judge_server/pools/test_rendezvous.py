@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.pools import key_of, ranked
+from tests.examples_tried import examples
 
 NAMES = st.lists(st.text(min_size=1, max_size=12), min_size=2, max_size=8, unique=True)
 KEYS = [n.to_bytes(4, "big") for n in range(60)]
 
 
 @given(key=st.binary(max_size=64), names=NAMES, seed=st.randoms(use_true_random=False))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_every_name_is_ranked_once_whatever_order_they_are_given_in(key: bytes, names: list[str], seed: object) -> None:
     order = ranked(key, names)
     assert sorted(order) == sorted(names)
@@ -20,7 +21,7 @@ def test_every_name_is_ranked_once_whatever_order_they_are_given_in(key: bytes, 
 
 
 @given(names=NAMES, new=st.text(min_size=13, max_size=14))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_name_that_comes_takes_keys_only_for_itself_and_leaves_the_order_of_the_others(
     names: list[str], new: str
 ) -> None:

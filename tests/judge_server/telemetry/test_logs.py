@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from judge_server.telemetry.about import plain, tell, telling, told
 from judge_server.telemetry.logs import FIELDS, JsonFormat, TextFormat
 from judge_server.telemetry.redaction import first_words, outline, reason
+from tests.examples_tried import examples
 from tests.judge_server.telemetry.seen import Lines
 
 CANARY = "the-policy-wrote-this"
@@ -97,7 +98,7 @@ def test_an_id_that_could_be_anything_else_is_none(given: str | None) -> None:
 
 
 @given(st.text(min_size=4).map(lambda words: f"<{words}>"))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_no_exception_is_shown_with_its_message_however_it_came_about(words: str) -> None:
     whole = raised(KeyError(words), raised(ValueError(words)))
     group = raised(ExceptionGroup(words, [whole, RuntimeError(words)]))
