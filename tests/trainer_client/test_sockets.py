@@ -1,6 +1,7 @@
 """Connections to a service break when its host is gone; to a proxy they are the proxy's business."""
 
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import pytest
 from tests.trainer_client.fake_service import Reply
 from trainer_client import AsyncClient, Client
 from trainer_client._requests import is_direct
-from trainer_client.sockets import GONE_S, keepalive
+from trainer_client.sockets import GONE_S, keepalive, transport_options
 
 PROXY = "http://127.0.0.1:9"
 
@@ -53,6 +54,13 @@ async def test_both_clients_have_the_system_ask_whether_their_service_is_there(s
         assert is_watched(answer)
     async with AsyncClient(service.url) as client, client._http.stream("GET", "/") as answer:
         assert is_watched(answer)
+
+
+def test_certificates_are_checked_where_there_is_tls_and_none_are_read_elsewhere():
+    assert transport_options(httpx2.URL("https://judge"))["verify"] is True
+    plain = transport_options(httpx2.URL("http://judge:8000"))["verify"]
+    assert plain.get_ca_certs() == []
+    assert plain.verify_mode is ssl.CERT_REQUIRED  # whatever is encrypted by mistake is refused
 
 
 @pytest.mark.parametrize(

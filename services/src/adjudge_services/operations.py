@@ -28,7 +28,7 @@ from judge_server.ports import ChunkQueue, OperationKind, Operations
 from judge_server.telemetry.carrying import Carrying
 from rubric_store import RubricStore, SQLOperations
 from trainer_client import AsyncClient
-from trainer_client.sockets import keepalive
+from trainer_client.sockets import transport_options
 
 _REDIS = ("redis://", "rediss://")
 _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
@@ -97,11 +97,11 @@ def clients(
     url: str, settings: Settings, *, transport: httpx2.AsyncBaseTransport | None = None, retries: int = 0
 ) -> ClientFor:
     """Clients of the service at an address, which ask on behalf of the project that their work is for."""
-    passes = Passes(settings.fencing_secret())
+    passes, directly = Passes(settings.fencing_secret()), transport_options(httpx2.URL(url))
 
     def client_for(project_id: str) -> AsyncClient:
         headers = {"Authorization": f"Bearer {passes.sign(project_id)}"}
-        through = Carrying(transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS, socket_options=keepalive()))
+        through = Carrying(transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS, **directly))
         return AsyncClient(url, api_key="", headers=headers, retries=retries, retry_budget_s=10.0, transport=through)
 
     return client_for

@@ -18,7 +18,7 @@ from trainer_client._requests import Call, client_options, is_direct, send_optio
 from trainer_client._retry import RetryPolicy
 from trainer_client._streams import RewardLines
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
-from trainer_client.sockets import keepalive
+from trainer_client.sockets import transport_options
 from trainer_client.wire import GroupRewards, RewardAnswer
 
 TransportT = TypeVar("TransportT", httpx2.BaseTransport, httpx2.AsyncBaseTransport)
@@ -51,7 +51,7 @@ class Settings(Generic[TransportT, SleepT]):
         options = client_options(self.base_url, self.timeout_s, self.headers, self.api_key)
         transport = self.transport
         if transport is None and is_direct(options["base_url"]):
-            transport = direct(limits=options["limits"], socket_options=keepalive())
+            transport = direct(limits=options["limits"], **transport_options(options["base_url"]))
         return {"transport": transport, **options}
 
 
