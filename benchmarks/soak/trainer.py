@@ -1,7 +1,7 @@
 """A training run of a soak, in a process of its own: scores group after group, and writes down what it was told.
 
-Every sender asks for a group, waits for the answer, and begins the next `period_s` after it began the last, or at once
-where the answer took longer. SIGTERM ends it when what is on its way has been answered.
+Every sender asks for a group every `period_s`, and leaves out the times at which it still waits for an answer. SIGTERM
+ends it when what is on its way has been answered.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from math import ceil
 from typing import Any, TextIO
 
 from benchmarks.soak.subjects import RUBRIC, RULES, group_of, subject_of
@@ -42,6 +43,11 @@ def sign(score: object) -> str:
     return "-" if score is None else {1.0: "1", 0.0: "0"}.get(score, "?") if isinstance(score, float) else "?"
 
 
+def next_beat(beat: float, period: float, now: float) -> float:
+    """The first of the beats after one that is not over; now, where there is no period. All in seconds."""
+    return beat + period * max(1, ceil((now - beat) / period)) if period else now
+
+
 class Run:
     """A training run; `number` tells its requests from another run's."""
 
@@ -65,11 +71,14 @@ class Run:
                 tasks.create_task(self._send(numbers, self._period_s * place / senders))
 
     async def _send(self, numbers: Iterator[int], after_s: float) -> None:
+        """Send on a beat of its own. One that is late waits for its next beat: else all that a fault holds up would be
+        let go together, and keep step with each other from then on."""
+        beat = time.time() + after_s
         await self._rest(after_s)
         while not self._stopped.is_set():
-            began = time.time()
-            await self._ask(next(numbers), began)
-            await self._rest(began + self._period_s - time.time())
+            await self._ask(next(numbers), time.time())
+            beat = next_beat(beat, self._period_s, time.time())
+            await self._rest(beat - time.time())
 
     async def _ask(self, request: int, began: float) -> None:
         subject = subject_of(self._number, request)

@@ -16,6 +16,7 @@ from benchmarks.soak.figures import by_kind, p99, recovered_s
 from benchmarks.soak.knowing import Right, compared
 from benchmarks.soak.links import Network, port_to_keep
 from benchmarks.soak.subjects import CRITERIA, RESPONSES, bulk_subjects, group_of, subject_of
+from benchmarks.soak.trainer import next_beat
 
 PATIENCE_S = 20.0
 
@@ -202,3 +203,16 @@ def test_right_answers_and_named_failures_are_not_held_against_anybody() -> None
 )
 def test_whatever_is_made_up_is_seen(made_up: dict[str, Any]) -> None:
     assert compared([made_up], KNOWN).wrong
+
+
+@pytest.mark.parametrize(
+    ("now", "beat"),
+    [(10.5, 12.0), (12.0, 12.0), (12.1, 14.0), (19.9, 20.0)],
+    ids=["early", "in time", "late", "very late"],
+)
+def test_who_is_late_waits_for_the_next_beat_of_its_own(now: float, beat: float) -> None:
+    assert next_beat(10.0, 2.0, now) == beat
+
+
+def test_without_a_period_the_next_request_begins_at_once() -> None:
+    assert next_beat(10.0, 0.0, 17.0) == 17.0
