@@ -203,3 +203,19 @@ async def test_work_of_either_class_is_timed_as_such_and_there_is_no_third(serve
     seen = samples((await http.get("/metrics")).text)
     assert seen["adjudge_queue_seconds_count", "bulk"] > 0
     assert ("adjudge_queue_seconds_count", "online") not in seen
+
+
+@pytest.mark.parametrize("names", [("default", "small"), ("small", "default")], ids=["default first", "default last"])
+async def test_judges_by_name_are_on_the_page_whichever_was_ready_first(names: tuple[str, str]) -> None:
+    judges = {name: await judge(ScriptedEngine()) for name in names}
+    for name, count in (("default", 1), ("small", 2)):
+        texts = [f"{name} {n}" for n in range(count)]
+        await judges[name].outcomes(plans(judges[name], *texts, of=AB), await soon())
+    text = metrics_page({name: one.metrics for name, one in judges.items()}).decode()
+    counted = [line for line in text.splitlines() if line.startswith("adjudge_judgements_total{")]
+    of_small = [line for line in counted if 'judge="small"' in line]
+    assert sum(float(line.split()[-1]) for line in of_small) == 4
+    assert sum(float(line.split()[-1]) for line in counted) == 6
+    assert text.count("# HELP adjudge_judgements_total") == text.count("# HELP process_resident_memory_bytes") == 1
+    for one in judges.values():
+        await one.close()

@@ -21,7 +21,7 @@ from tests.services.processes import Service, listening
 pytestmark = pytest.mark.processes
 
 PATIENCE_S = 1.0
-HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def answer_of(connection: socket.socket) -> bytes:
 
 def healthy(connection: socket.socket) -> bytes:
     """The answer to a request on a connection that is kept."""
-    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     read = b""
     while not read.endswith(b"}"):
         piece = connection.recv(65536)
@@ -90,7 +90,7 @@ def problem_of(answer: bytes, status: int) -> dict[str, Any]:
 
 def test_a_head_that_never_ends_is_given_up_with_a_problem(impatient: Service) -> None:
     with connected(impatient) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem = problem_of(answer_of(connection), 408)
     assert problem["type"] == "urn:adjudge:too-slow"
     assert problem["retryable"] is True
@@ -121,7 +121,7 @@ def drip(connection: socket.socket, piece: bytes) -> bytes:
 
 def test_a_head_that_comes_byte_by_byte_is_given_up_all_the_same(impatient: Service) -> None:
     with connected(impatient) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem_of(drip(connection, b"a"), 408)
 
 
@@ -147,7 +147,7 @@ def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on
     with contextlib.ExitStack() as closing:
         slow = [closing.enter_context(connected(impatient)) for _ in range(50)]
         for connection in slow:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         with httpx2.Client() as client:
             for _ in range(5):
                 assert client.get(impatient.url + "/healthz", timeout=30).status_code == 200
@@ -158,7 +158,7 @@ def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"GET /%s HTTP/1.1\r\nHost: a\r\n\r\n" % (b"a" * MOST_TARGET_BYTES), 414),
+        (b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * MOST_TARGET_BYTES), 414),
         (b"GET /?%s" % (b"a" * MOST_TARGET_BYTES * 2), 414),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MOST_HEADERS + 1) + b"\r\n", 431),
         (b"GET / HTTP/1.1\r\nA: %s\r\n\r\n" % (b"a" * MOST_HEAD_BYTES), 431),
@@ -190,7 +190,7 @@ def test_a_head_and_a_query_within_the_limits_are_served(impatient: Service) -> 
 
 
 def test_a_caller_who_does_not_read_is_hung_up_on(impatient: Service) -> None:
-    request = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n"
+    request = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connected(impatient, SO_RCVBUF=4096) as connection:
         connection.sendall(request * 20)
         time.sleep(PATIENCE_S * 3)
@@ -201,7 +201,7 @@ def test_a_caller_who_does_not_read_is_hung_up_on(impatient: Service) -> None:
 
 def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(impatient: Service) -> None:
     with connected(impatient) as connection:
-        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
         said = drip(connection, b"a")
         assert said.startswith(b"HTTP/1.1 404 ")
         assert answer_of(connection) == b""
@@ -210,7 +210,7 @@ def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(impatient: S
 def test_a_later_head_on_a_connection_that_is_kept_is_given_up_like_the_first(impatient: Service) -> None:
     with connected(impatient) as connection:
         healthy(connection)
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
         problem_of(answer_of(connection), 408)
 
 
@@ -224,7 +224,7 @@ def test_a_connection_is_kept_between_requests_and_nothing_says_what_serves(impa
 
 @pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
 def test_a_connection_is_upgraded_to_nothing(impatient: Service, upgrade: bytes) -> None:
-    head = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, close\r\nUpgrade: %s\r\n\r\n" % upgrade
+    head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, close\r\nUpgrade: %s\r\n\r\n" % upgrade
     with connected(impatient) as connection:
         connection.sendall(head)
         assert not answer_of(connection).startswith(b"HTTP/1.1 101 ")

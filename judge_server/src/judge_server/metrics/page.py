@@ -36,11 +36,11 @@ class _Together:
         families: dict[str, Metric] = {}
         for name, judge in self._judges.items():
             for metric in judge.families():
-                if name == DEFAULT_JUDGE:
-                    families[metric.name] = metric
-                elif not metric.name.startswith("process_"):
+                if name != DEFAULT_JUDGE:
+                    if metric.name.startswith("process_"):
+                        continue
                     metric.samples = [s._replace(labels={**s.labels, "judge": name}) for s in metric.samples]
-                    families.setdefault(metric.name, _empty(metric)).samples.extend(metric.samples)
+                families.setdefault(metric.name, _empty(metric)).samples.extend(metric.samples)
         for other in self._others:
             for metric in other.collect():
                 families.setdefault(metric.name, _empty(metric)).samples.extend(metric.samples)
