@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from judge_server.checks.deciding import decide
@@ -151,6 +151,8 @@ def test_more_tolerance_never_takes_a_number_away(a, b, less, more):
 
 
 @given(st.text() | st.text("0123456789.,/%$e+- \\frac{}^", max_size=30))
+@example("0.0/1")
+@example("-1.5/0.25")
 def test_any_text_is_read_without_error(text):
     quantity = read_quantity(text)
     if quantity is not None:

@@ -62,9 +62,9 @@ def read_quantity(text: str) -> Quantity | None:
         return None
     negative = (match["sign"] == "-") != bool(match["minus"])
     value = Fraction(number) / Fraction(divisor) + int(match["whole"] or 0)
-    shown = f"{Decimal(number):f}" + (f"/{Decimal(divisor):f}" if match["divisor"] else "")
-    if match["whole"]:
-        shown = str(value)
+    parts = [f"{Decimal(part):f}" for part in ((number, divisor) if match["divisor"] else (number,))]
+    is_plain = not match["whole"] and (len(parts) == 1 or "." not in "".join(parts))
+    shown = "/".join(parts) if is_plain else str(value)
     return Quantity(
         value=-value if negative else value,
         digits="-" * negative + shown,
