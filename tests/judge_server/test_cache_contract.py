@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
 from judge_server.cache import MemoryCache, RedisCache, cache_from_url
-from judge_server.cache.redis import CONNECTIONS
+from judge_server.cache.patient_redis import CONNECTIONS
 from judge_server.ports import Finding, VerdictCache
 
 FINDINGS = [
@@ -215,7 +215,7 @@ def test_connections_that_redis_has_reset_cost_nothing_on_the_event_loop_of_the_
         await cache.close()
 
     async def reset(cache: RedisCache) -> None:
-        (connection,) = cache._redis.connection_pool._available_connections
+        (connection,) = cache._redis.client.connection_pool._available_connections
         connection._writer.transport.abort()
         await asyncio.sleep(0.01)
 
@@ -228,5 +228,5 @@ async def test_many_readers_at_a_time_share_a_few_connections_and_all_are_answer
     await cache.put_many(dict.fromkeys(many, FINDINGS[0]))
     found = await asyncio.gather(*(cache.get_many([digest]) for digest in many))
     assert [dict(one) for one in found] == [{digest: FINDINGS[0]} for digest in many]
-    assert 1 < len(cache._redis.connection_pool._available_connections) <= CONNECTIONS
+    assert 1 < len(cache._redis.client.connection_pool._available_connections) <= CONNECTIONS
     await cache.close()

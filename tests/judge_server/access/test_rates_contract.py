@@ -82,7 +82,7 @@ async def test_all_processes_on_a_redis_count_together(redis_url: str) -> None:
 async def test_what_is_kept_of_a_project_is_gone_when_its_bucket_is_full(redis_url: str) -> None:
     rates, mine = RedisRates(redis_url), project()
     await rates.wait_for(mine, 60)
-    left_ms = await rates._redis.pttl(f"adjudge:rate:1:{mine}")
+    left_ms = await rates._redis.client.pttl(f"adjudge:rate:1:{mine}")
     assert 0 < left_ms <= 1000
     await rates.close()
 
@@ -91,13 +91,13 @@ async def test_while_redis_is_away_each_process_counts_by_itself_and_asks_it_no_
     now = [0.0]
     rates, mine = RedisRates(f"redis://127.0.0.1:{unused_port()}/0", lambda: now[0]), project()
     assert await let_through(rates, mine, 3, 5) == 3
-    asked = rates._alone_until
+    asked = rates._redis._alone_until
     now[0] += 0.5
     await rates.wait_for(mine, 3)
-    assert rates._alone_until == asked  # Redis was left alone
+    assert rates._redis._alone_until == asked  # Redis was left alone
     now[0] += 0.6
     await rates.wait_for(mine, 3)
-    assert rates._alone_until > asked
+    assert rates._redis._alone_until > asked
     await rates.close()
 
 

@@ -4,26 +4,17 @@ Where Redis does not answer at once, this process counts by itself, as if it wer
 second: a limit that is kept by each process for itself is better than requests that wait, or than none.
 """
 
-import asyncio
-import logging
 import time
 from collections.abc import Callable
 
-from redis.exceptions import RedisError
-
 from judge_server.access.buckets import LocalRates
-from judge_server.cache.redis import CONNECTIONS, redis_client
-from judge_server.telemetry.redaction import reason
-
-log = logging.getLogger("adjudge")
+from judge_server.cache.patient_redis import PatientRedis
 
 ANSWERS_S = 0.2
 """Seconds that a request waits for Redis to count it."""
 
-_LEFT_ALONE_S = 1.0
 _PREFIX = "adjudge:rate:1:"
 _MINUTE_US = 60_000_000
-_AWAY = (RedisError, OSError, RuntimeError)  # uvloop has a RuntimeError for a connection that Redis has just dropped
 
 _COUNT = """
 local seconds, micros = unpack(redis.call('TIME'))
@@ -42,26 +33,18 @@ class RedisRates:
     """Requests by project, as all processes on this Redis have seen them."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._redis = redis_client(url, ANSWERS_S)
-        self._count = self._redis.register_script(_COUNT)
-        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._redis = PatientRedis(url, ANSWERS_S, clock)
+        self._count = self._redis.client.register_script(_COUNT)
         self._own = LocalRates(clock)
-        self._clock = clock
-        self._alone_until = float("-inf")
 
     async def wait_for(self, project_id: str, per_minute: int) -> float:
         """Count a request, or say in how many seconds there is room for it."""
-        async with self._turns:
-            if self._clock() >= self._alone_until:
-                try:
-                    each = _MINUTE_US / per_minute
-                    waits = await self._count(keys=[_PREFIX + project_id], args=[f"{each:.3f}", _MINUTE_US])
-                    return float(waits) / 1e6
-                except _AWAY as error:
-                    self._alone_until = self._clock() + _LEFT_ALONE_S
-                    log.warning("rates are counted by this process alone: %s", reason(error))
-        return await self._own.wait_for(project_id, per_minute)
+        key, each = _PREFIX + project_id, f"{_MINUTE_US / per_minute:.3f}"
+        waits = await self._redis.ask(
+            lambda: self._count(keys=[key], args=[each, _MINUTE_US]), "rates are counted by this process alone"
+        )
+        return await self._own.wait_for(project_id, per_minute) if waits is None else float(waits) / 1e6
 
     async def close(self) -> None:
         """Release the connections; the counts stay for a minute."""
-        await self._redis.aclose()
+        await self._redis.close()
