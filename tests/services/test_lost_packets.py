@@ -5,51 +5,44 @@ minutes, or for good; each has a limit here that is far below that. What they wa
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import httpx2
 import psutil
 import psycopg
 import pytest
-from typer.testing import CliRunner
 
-from adjudge_services.cli.main import app
-from tests.fixtures.islands import Sea, open_sea
+from tests.fixtures.islands import Sea
 from tests.judge_server.faults.stores import PARTS, Told, running_service, until_written
-from tests.services.on_islands import adjudge_on, connections, postgres_on, python_on, shown, valkey_on, working
-from tests.services.operations.cluster import score
-from tests.services.processes import Service, get, listening, serving
-from trainer_client import AsyncClient, Client
+from tests.services.on_islands import (
+    GONE_WITHIN_S,
+    SECRET,
+    adjudge_on,
+    connections,
+    counted,
+    new_key,
+    postgres_on,
+    python_on,
+    shown,
+    until,
+    valkey_on,
+)
+from tests.services.processes import Service, get, listening
+from trainer_client import AsyncClient
 from trainer_client.wire import RewardAnswer
-from trainer_client.wire.operations import Operation
 
 pytestmark = pytest.mark.faults
 
-SECRET = ("ADJUDGE_FENCE_SECRET", "the same wherever it is needed")
 TOKEN = {"ADJUDGE_JUDGE_TOKEN": "that of a deployment, of some length"}
-GONE_WITHIN_S = 90.0
-"""Well above what any of them is to take until it gives a silent host up, and well below what it would wait for."""
-
 BEFORE_OTHERS_S = 50.0
 """The same for the two ends of a database's connection: statements have limits of their own, and so has being idle."""
 
 CALLS_S = 1.0
 SOON, LATE, UNHEARD = 8, 40, 2
 """Calls of a request that is done while its host is away, of one that is not, and of one that comes after it went."""
-
-VERDICTS = 16
-"""Of a group of an operation: eight responses, two criteria."""
-
-
-@pytest.fixture
-def sea() -> Iterator[Sea]:
-    """A router without islands."""
-    with open_sea() as made:
-        yield made
 
 
 def rubric(criteria: int) -> dict[str, Any]:
@@ -67,31 +60,6 @@ def scores(answer: RewardAnswer) -> list[tuple[float | None, list[float | None]]
     """Each response's reward, and the scores behind it."""
     responses = [response for group in answer.groups for response in group.responses]
     return [(response.reward, [verdict.score for verdict in response.verdicts]) for response in responses]
-
-
-def new_key(*scopes: str) -> str:
-    """The text of a new key, in the database that the environment names."""
-    made = CliRunner().invoke(app, ["keys", "create", *(word for scope in scopes for word in ("--scope", scope))])
-    assert made.exit_code == 0, made.output
-    return made.stdout.strip()
-
-
-async def until(seen: Callable[[], bool], within_s: float = GONE_WITHIN_S) -> float:
-    """Wait until it is so; the seconds that it took."""
-
-    def waited() -> float:
-        began = monotonic()
-        while not seen():
-            assert monotonic() < began + within_s, seen
-            sleep(0.05)
-        return monotonic() - began
-
-    return await asyncio.to_thread(waited)
-
-
-def counted(page: str, name: str) -> float:
-    """The sum of a metric over its labels."""
-    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
 
 
 async def test_a_trainer_finds_out_that_its_service_vanished_and_has_its_answer_when_it_is_back(
@@ -222,100 +190,6 @@ async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(sea: Se
             print("all was judged after, s", monotonic() - began)
             assert all(reward is not None for reward, _ in scores(answer))
             assert {v.status for g in answer.groups for r in g.responses for v in r.verdicts} == {"ok"}
-
-
-def assert_whole(client: Client, operation: Operation, groups: int) -> None:
-    """Every group has one result, and every verdict was billed once."""
-    results = list(client.operation_results(operation.id))
-    assert (operation.state, operation.progress.failed) == ("done", 0)
-    assert sorted(result["index"] for result in results) == list(range(groups))
-    usage = operation.usage
-    assert usage.judge_calls + usage.cached + usage.joined == groups * VERDICTS
-
-
-async def test_an_operation_ends_whose_services_host_vanished_while_it_judged(
-    sea: Sea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stores, island, groups = sea.island(), sea.island(), 8
-    with ExitStack() as closing:
-        database = closing.enter_context(postgres_on(stores))
-        monkeypatch.setenv("ADJUDGE_DATABASE_URL", database.render_as_string(hide_password=False))
-        monkeypatch.setenv("ADJUDGE_QUEUE_URL", closing.enter_context(valkey_on(stores, tmp_path / "broker")))
-        monkeypatch.setenv(*SECRET)
-        engine = "scripted://hash?delay_s=0.5&concurrency=8"
-        key = await asyncio.to_thread(new_key, "score", "read", "metrics")
-        url = closing.enter_context(adjudge_on(island, tmp_path / "service", "serve", "--engine", engine))
-        worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=url))
-        client = closing.enter_context(Client(url, api_key=key))
-
-        def calls() -> float:
-            page = httpx2.get(f"{url}/metrics", headers={"Authorization": f"Bearer {key}"}).text
-            return counted(page, "adjudge_judge_calls_total")
-
-        id_ = client.submit(score(groups)).id
-        followed = asyncio.create_task(asyncio.to_thread(lambda: list(client.follow(id_))))
-        await until(lambda: calls() > 0)
-        island.vanish()
-        print("worker noticed after, s", await until(lambda: not connections(worker, island)))
-        island.come_back()
-        async with asyncio.timeout(GONE_WITHIN_S):
-            *_, operation = await followed
-        assert_whole(client, operation, groups)
-        assert calls() == groups * VERDICTS
-
-
-async def test_an_operation_ends_whose_stores_vanished_while_it_was_worked_on(
-    sea: Sea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    island, groups = sea.island(), 8
-    with ExitStack() as closing:
-        database = closing.enter_context(postgres_on(island))
-        monkeypatch.setenv("ADJUDGE_DATABASE_URL", database.render_as_string(hide_password=False))
-        monkeypatch.setenv("ADJUDGE_QUEUE_URL", closing.enter_context(valkey_on(island, tmp_path / "broker")))
-        monkeypatch.setenv(*SECRET)
-        service = closing.enter_context(serving("scripted://hash?delay_s=0.5&concurrency=8"))
-        client = closing.enter_context(Client(service.url))
-        await asyncio.to_thread(service.wait_until_ready, client)
-        worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=service.url))
-
-        def calls() -> float:
-            return counted(get(service, "/metrics").text, "adjudge_judge_calls_total")
-
-        id_ = client.submit(score(groups)).id
-        await until(lambda: calls() > 0)
-        island.vanish()
-        print("worker noticed after, s", await until(lambda: not connections(worker, island)))
-        island.come_back()
-        async with asyncio.timeout(GONE_WITHIN_S):
-            *_, operation = await asyncio.to_thread(lambda: list(client.follow(id_)))
-        assert_whole(client, operation, groups)
-        assert calls() == groups * VERDICTS
-
-
-async def test_a_worker_whose_brokers_host_vanished_works_again_when_it_is_back(
-    sea: Sea, tmp_path: Path, migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    island = sea.island()
-    with ExitStack() as closing:
-        monkeypatch.setenv("ADJUDGE_DATABASE_URL", migrated_postgres_url)
-        monkeypatch.setenv("ADJUDGE_QUEUE_URL", closing.enter_context(valkey_on(island, tmp_path / "broker")))
-        monkeypatch.setenv(*SECRET)
-        service = closing.enter_context(serving("scripted://hash"))
-        client = closing.enter_context(Client(service.url))
-        await asyncio.to_thread(service.wait_until_ready, client)
-        worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=service.url))
-        *_, before = await asyncio.to_thread(lambda: list(client.follow(client.submit(score(1)).id)))
-        assert_whole(client, before, 1)
-        island.vanish()
-        noticing = asyncio.create_task(until(lambda: not connections(worker, island)))
-        async with asyncio.timeout(GONE_WITHIN_S):
-            id_ = (await asyncio.to_thread(client.submit, score(1))).id
-        assert client.operation(id_).state == "queued"
-        print("worker noticed after, s", await noticing)
-        island.come_back()
-        async with asyncio.timeout(2 * GONE_WITHIN_S):
-            *_, operation = await asyncio.to_thread(lambda: list(client.follow(id_)))
-        assert_whole(client, operation, 1)
 
 
 HOLDING = """

@@ -143,7 +143,7 @@ async def test_a_full_redis_whose_error_repeats_what_was_to_be_stored(
     monkeypatch: pytest.MonkeyPatch, lines: Lines
 ) -> None:
     cache = RedisCache(f"redis://:{CANARY}@127.0.0.1:{unused_port()}/0", clock=lambda: 0.0)
-    monkeypatch.setattr(cache._redis, "pipeline", lambda **_: Refusing())
+    monkeypatch.setattr(cache._redis.client, "pipeline", lambda **_: Refusing())
     await cache.put_many({b"d" * 32: Finding(1.0, rationale=f"{CANARY} rationale")})
     assert "1 verdicts were not cached: redis.exceptions.ResponseError" in lines.whole
     assert CANARY not in lines.whole

@@ -1,0 +1,133 @@
+"""Hosts that vanish without a word while an operation is worked on: it ends, and nothing is judged twice."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.fixtures.islands import Island, Sea
+from tests.services.on_islands import (
+    GONE_WITHIN_S,
+    SECRET,
+    adjudge_on,
+    connections,
+    counted,
+    new_key,
+    postgres_on,
+    until,
+    valkey_on,
+    working,
+)
+from tests.services.operations.cluster import score
+from tests.services.processes import get, serving
+from trainer_client import Client
+from trainer_client.wire.operations import Operation
+
+pytestmark = pytest.mark.faults
+
+VERDICTS = 16
+"""Of a group of an operation: eight responses, two criteria."""
+
+
+def keep(monkeypatch: pytest.MonkeyPatch, database_url: str, queue_url: str) -> None:
+    """Have every process that is started from here keep its operations there."""
+    monkeypatch.setenv("ADJUDGE_DATABASE_URL", database_url)
+    monkeypatch.setenv("ADJUDGE_QUEUE_URL", queue_url)
+    monkeypatch.setenv(*SECRET)
+
+
+def assert_whole(client: Client, operation: Operation, groups: int) -> None:
+    """Every group has one result, and every verdict was billed once."""
+    results = list(client.operation_results(operation.id))
+    assert (operation.state, operation.progress.failed) == ("done", 0)
+    assert sorted(result["index"] for result in results) == list(range(groups))
+    usage = operation.usage
+    assert usage.judge_calls + usage.cached + usage.joined == groups * VERDICTS
+
+
+@contextmanager
+def stores_on(island: Island, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A database and a broker there, and every process that is started from here uses them."""
+    with postgres_on(island) as database, valkey_on(island, log) as broker:
+        keep(monkeypatch, database.render_as_string(hide_password=False), broker)
+        yield
+
+
+async def test_an_operation_ends_whose_services_host_vanished_while_it_judged(
+    sea: Sea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, island, groups = sea.island(), sea.island(), 8
+    with ExitStack() as closing:
+        closing.enter_context(stores_on(stores, tmp_path / "broker", monkeypatch))
+        engine = "scripted://hash?delay_s=0.5&concurrency=8"
+        key = await asyncio.to_thread(new_key, "score", "read", "metrics")
+        url = closing.enter_context(adjudge_on(island, tmp_path / "service", "serve", "--engine", engine))
+        worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=url))
+        client = closing.enter_context(Client(url, api_key=key))
+
+        def calls() -> float:
+            page = httpx2.get(f"{url}/metrics", headers={"Authorization": f"Bearer {key}"}).text
+            return counted(page, "adjudge_judge_calls_total")
+
+        id_ = client.submit(score(groups)).id
+        followed = asyncio.create_task(asyncio.to_thread(lambda: list(client.follow(id_))))
+        await until(lambda: calls() > 0)
+        island.vanish()
+        print("worker noticed after, s", await until(lambda: not connections(worker, island)))
+        island.come_back()
+        async with asyncio.timeout(GONE_WITHIN_S):
+            *_, operation = await followed
+        assert_whole(client, operation, groups)
+        assert calls() == groups * VERDICTS
+
+
+async def test_an_operation_ends_whose_stores_vanished_while_it_was_worked_on(
+    sea: Sea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    island, groups = sea.island(), 8
+    with ExitStack() as closing:
+        closing.enter_context(stores_on(island, tmp_path / "broker", monkeypatch))
+        service = closing.enter_context(serving("scripted://hash?delay_s=0.5&concurrency=8"))
+        client = closing.enter_context(Client(service.url))
+        await asyncio.to_thread(service.wait_until_ready, client)
+        worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=service.url))
+
+        def calls() -> float:
+            return counted(get(service, "/metrics").text, "adjudge_judge_calls_total")
+
+        id_ = client.submit(score(groups)).id
+        await until(lambda: calls() > 0)
+        island.vanish()
+        print("worker noticed after, s", await until(lambda: not connections(worker, island)))
+        island.come_back()
+        async with asyncio.timeout(GONE_WITHIN_S):
+            *_, operation = await asyncio.to_thread(lambda: list(client.follow(id_)))
+        assert_whole(client, operation, groups)
+        assert calls() == groups * VERDICTS
+
+
+async def test_a_worker_whose_brokers_host_vanished_works_again_when_it_is_back(
+    sea: Sea, tmp_path: Path, migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    island = sea.island()
+    with ExitStack() as closing:
+        keep(monkeypatch, migrated_postgres_url, closing.enter_context(valkey_on(island, tmp_path / "broker")))
+        service = closing.enter_context(serving("scripted://hash"))
+        client = closing.enter_context(Client(service.url))
+        await asyncio.to_thread(service.wait_until_ready, client)
+        worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=service.url))
+        *_, before = await asyncio.to_thread(lambda: list(client.follow(client.submit(score(1)).id)))
+        assert_whole(client, before, 1)
+        island.vanish()
+        noticing = asyncio.create_task(until(lambda: not connections(worker, island)))
+        async with asyncio.timeout(GONE_WITHIN_S):
+            id_ = (await asyncio.to_thread(client.submit, score(1))).id
+        assert client.operation(id_).state == "queued"
+        print("worker noticed after, s", await noticing)
+        island.come_back()
+        async with asyncio.timeout(2 * GONE_WITHIN_S):
+            *_, operation = await asyncio.to_thread(lambda: list(client.follow(id_)))
+        assert_whole(client, operation, 1)
