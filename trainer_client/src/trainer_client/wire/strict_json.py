@@ -1,0 +1,76 @@
+"""Text read as the JSON of RFC 8259 and nothing looser: no name twice, no NaN, one value and no more.
+
+Python's reader takes the last of two equal names, so that whoever looks at a text before us may read another one than
+we do. Knows JSON; refuses to know what a value should say.
+"""
+
+import json
+from collections import Counter
+from functools import partial
+from math import isfinite
+from typing import Any
+
+
+class NotStrictJsonError(ValueError):
+    """A text that is no such JSON; `field` is the dotted path of what is wrong, empty where it is all of it."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def strict_json(text: str) -> Any:
+    """The value that a text holds, read in time that grows as the text does.
+
+    Raises:
+        NotStrictJsonError: it is not JSON; it says where, and names the field of a number that is none.
+    """
+    if text.startswith("\ufeff"):
+        raise NotStrictJsonError("this begins with a byte order mark; leave it out")
+    try:
+        found: list[float] = []
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=partial(_number, found),
+            parse_float=partial(_number, found),
+        )
+        where = _where(value) if found else ""
+    except json.JSONDecodeError as error:
+        raise NotStrictJsonError(f"not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise NotStrictJsonError("this is nested too deeply to be read") from None
+    except NotStrictJsonError:
+        raise
+    except ValueError:
+        raise NotStrictJsonError("this holds a number with more digits than anybody can use") from None
+    if found:
+        raise NotStrictJsonError("JSON has no infinite numbers and no NaN; write a finite number, or null", where)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise NotStrictJsonError(f"this says {twice[:100]!r} twice in one object; say it once")
+    return made
+
+
+def _number(found: list[float], text: str) -> float:
+    """A number, which is noted if it is none that JSON has."""
+    number = float(text)
+    if not isfinite(number):
+        found.append(number)
+    return number
+
+
+def _where(value: Any) -> str:
+    """The dotted path of the first number in a value that is not finite."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in inside:
+        if isinstance(inner, float) and not isfinite(inner):
+            return str(key)
+        if isinstance(inner, dict | list) and (path := _where(inner)):
+            return f"{key}.{path}"
+    return ""
