@@ -169,6 +169,11 @@ async def test_a_budget_that_is_spent_refuses_what_asks_the_judge_and_nothing_el
         assert answer.json()["retryable"] is False
         assert 0 < int(answer.headers["Retry-After"]) <= 86_401
         assert (await client.get("/v1/rubrics")).status_code == 200
+        for free in (
+            await client.delete("/v1/operations/op_1"),
+            await client.post("/v1/rewards/recompute", json={"run": "r", "rubric": RUBRIC}),
+        ):
+            assert free.json()["type"] != "urn:adjudge:budget-exhausted"
 
 
 async def test_too_many_requests_are_told_when_to_come_back(keyed: KeyedService) -> None:

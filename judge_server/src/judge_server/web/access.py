@@ -70,10 +70,13 @@ class Access:
         return identity
 
 
-def needs(reading: KeyScope, changing: KeyScope | None = None) -> Callable[..., Awaitable[None]]:
+def needs(
+    reading: KeyScope, changing: KeyScope | None = None, *, judges: bool = True
+) -> Callable[..., Awaitable[None]]:
     """A dependency that insists on a scope: one for GET, and one for all else where it is another.
 
-    What takes `score` to POST is refused too where the project's budget is spent.
+    What takes `score` to POST is refused too where the project's budget is spent, unless it is said that it `judges`
+    nothing.
     """
 
     async def insist_on_scope(
@@ -83,7 +86,7 @@ def needs(reading: KeyScope, changing: KeyScope | None = None) -> Callable[..., 
         identity = identity_of(request)
         insist(identity, scope)
         gate = service_of(request).gate
-        if gate is not None and scope == "score" and request.method not in _READING:
+        if gate is not None and judges and (scope, request.method) == ("score", "POST"):
             await gate.usage.check_budget(identity)
 
     return insist_on_scope

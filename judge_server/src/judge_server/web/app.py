@@ -32,7 +32,7 @@ from trainer_client.wire import Problem, RewardLine
 
 _KEYED = {
     rewards: needs("score"),
-    recompute: needs("score"),
+    recompute: needs("score", judges=False),
     verdicts: needs("score"),
     ledger: needs("read"),
     runs: needs("read"),
