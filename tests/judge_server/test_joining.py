@@ -70,6 +70,37 @@ async def test_the_one_who_made_a_call_may_leave_and_the_other_still_gets_it() -
     assert len(engine.began) == 2
 
 
+async def test_what_is_computed_after_who_began_it_has_left_is_paid_for_by_who_still_waits() -> None:
+    engine = Gated()
+    made = await judge(engine)
+    accounts = [Outcomes() for _ in range(3)]
+    asking = [ask(made, "Yes.", deadline=await soon(), into=accounts[0])]
+    await engine.busy()
+    asking += [ask(made, "Yes.", deadline=await soon(), into=account) for account in accounts[1:]]
+    await settle()
+    for leaving in asking[:2]:
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+    engine.let(2)
+    await asking[2]
+    assert [account.calls for account in accounts] == [0, 0, 2]
+    assert accounts[2].tokens_computed > 0
+
+
+async def test_a_deadline_ends_what_a_request_pays_for() -> None:
+    engine = Gated()
+    made = await judge(engine)
+    hasty = ask(made, "Yes.", deadline=await soon(30.0))
+    await engine.busy()
+    patient = ask(made, "Yes.", deadline=await soon())
+    engine.let(1)
+    await settle()
+    pass_time(45.0)
+    assert (await hasty).calls == 1
+    engine.let(1)
+    assert (await patient).calls == 1
+
+
 async def test_the_last_one_to_leave_ends_the_call_and_frees_queue_and_engine() -> None:
     engine = Gated(concurrent_batches=1)
     made = await judge(engine, queue_calls=2)

@@ -64,11 +64,17 @@ class Asking:
         self._whole: list[Asked] = []
         self._room = len(flight.unsettled)
         flight.on_abandoned = self._abandoned
+        flight.on_left = self._left
         if caller.priority == "bulk":
             flight.hurry = self._hurry
         flight.task = asyncio.create_task(self._run())
 
-    def charge(self) -> None:
+    def charge_to(self, account: Outcomes) -> None:
+        """Add the seconds that the batch under way has taken, if this is the account that pays for it."""
+        if account is self._account:
+            self._charge()
+
+    def _charge(self) -> None:
         """Add the seconds that the batch under way has taken to the account, once."""
         ticket, self._ticket = self._ticket, None
         if ticket is None:
@@ -96,14 +102,20 @@ class Asking:
             flight.fail(error)
         finally:
             self._leave_room()
-            flight.on_abandoned = flight.hurry = None  # else cycles of references wait for the garbage collector
+            # Else cycles of references wait for the garbage collector.
+            flight.on_abandoned = flight.on_left = flight.hurry = None
             self._round = None
+
+    def _left(self, account: Outcomes) -> None:
+        """Somebody waits no more. If it was who paid, who still waits pays from now on: no call is for nothing."""
+        if account is self._account:
+            self._account = next(iter(self._flight.waiters)).result
 
     def _abandoned(self) -> None:
         self._read()
         if self._ticket is not None:
             self._asker.admission.withdraw(self._ticket)
-        self.charge()
+        self._charge()
         self._leave_room()
 
     def _leave_room(self) -> None:
@@ -183,7 +195,7 @@ class Asking:
                 await self._answers(self._round.batch)
         finally:
             self._read()
-            self.charge()
+            self._charge()
 
     async def _answers(self, batch: Batch) -> None:
         """Take what the engine answers, and a failure for each call it leaves out: its faults cost no other call."""

@@ -31,7 +31,7 @@ class EngineErrand:
         """Wait for nothing any more; the last one to leave a call drops it."""
         self.waiter.leave()
         for asking in self.made:
-            asking.charge()
+            asking.charge_to(self.waiter.result)
 
 
 class EngineDesk:

@@ -89,6 +89,7 @@ class Flight:
         waiters: the requests that wait for some of it.
         thinned: somebody who waited has left, so that nobody may want some of it any more.
         task: what asks.
+        on_left: called with what became of a request that has left, while others still wait.
         on_abandoned: called when the last one who waited has left.
         hurry: called when somebody online has joined.
     """
@@ -100,6 +101,7 @@ class Flight:
         self.latest: dict[bytes, Outcome] = {}
         self.waiters: dict[Waiter, None] = {}
         self.task: asyncio.Task[None] | None = None
+        self.on_left: Callable[[Outcomes], None] | None = None
         self.on_abandoned: Callable[[], None] | None = None
         self.hurry: Callable[[], None] | None = None
 
@@ -122,7 +124,10 @@ class Flight:
         """A request waits no more; the last one to leave cancels what is left."""
         self.waiters.pop(waiter, None)
         self.thinned = True
-        if not self.waiters:
+        if self.waiters:
+            if self.on_left is not None:
+                self.on_left(waiter.result)
+        else:
             self._flights.forget(self, self._open.values())
             if self.on_abandoned is not None:
                 self.on_abandoned()
