@@ -144,8 +144,10 @@ def test_several_judges_by_name_judge_each_for_itself(ports: tuple[int, int], tm
         assert f'adjudge_pool_member_up{{judge="kind",member="http://127.0.0.1:{ports[1]}"}} 1.0' in page
 
 
-def test_a_judge_refuses_to_listen_where_others_could_reach_it_without_a_token() -> None:
-    result = RUN.invoke(app, ["judge", "--host", "0.0.0.0", "--engine", "scripted://hash"])
+@pytest.mark.parametrize("token", [None, ""])
+def test_a_judge_refuses_to_listen_where_others_could_reach_it_without_a_token(token: str | None) -> None:
+    environment = {"ADJUDGE_JUDGE_TOKEN": token}
+    result = RUN.invoke(app, ["judge", "--host", "0.0.0.0", "--engine", "scripted://hash"], env=environment)
     assert result.exit_code == 1
     assert "ADJUDGE_JUDGE_TOKEN" in result.stderr
 

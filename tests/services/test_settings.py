@@ -57,6 +57,7 @@ def test_the_store_is_a_file_in_the_data_folder_unless_the_environment_names_ano
         ("BULK_SHARE", "1"),
         ("ENGINE_BATCHES", "0"),
         ("ENGINE_BATCHES", "many"),
+        ("JUDGE_TOKEN", "fifteen letters"),
     ],
 )
 def test_a_setting_out_of_range_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,9 @@ class Settings(BaseSettings):
         description='Where `adjudge api` finds its judges: "http://HOST:PORT http://…", or JSON {"NAME": "…"}.',
     )
     judge_token: SecretStr | None = Field(
-        default=None, description="What apis show and `adjudge judge` asks for; it listens off loopback only with one."
+        default=None,
+        min_length=16,
+        description="What apis show and `adjudge judge` asks for; it listens off loopback only with one.",
     )
     engine_api_key: SecretStr | None = Field(default=None, description="Key of an openai+http(s):// engine.")
     templates_dir: Path | None = Field(default=None, description="A folder of folders of prompt templates, by name.")
@@ -112,6 +114,11 @@ class Settings(BaseSettings):
         default=False,
         description="Whether exceptions are logged with their messages, which may quote prompts, responses, rubrics.",
     )
+
+    @field_validator("judge_token", mode="before")
+    @classmethod
+    def _an_empty_token_is_none(cls, value: object) -> object:
+        return None if value == "" else value
 
     @field_validator("engine_batches")
     @classmethod
