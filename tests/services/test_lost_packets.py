@@ -5,6 +5,7 @@ minutes, or for good; each has a limit here that is far below that. What they wa
 """
 
 import asyncio
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
@@ -16,6 +17,7 @@ import psycopg
 import pytest
 
 from tests.fixtures.islands import Sea
+from tests.judge_server.faults.endpoints import EndpointProcess
 from tests.judge_server.faults.stores import PARTS, Told, running_service, until_written
 from tests.services.on_islands import (
     GONE_WITHIN_S,
@@ -190,6 +192,31 @@ async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(sea: Se
             print("all was judged after, s", monotonic() - began)
             assert all(reward is not None for reward, _ in scores(answer))
             assert {v.status for g in answer.groups for r in g.responses for v in r.verdicts} == {"ok"}
+
+
+async def test_what_an_endpoint_had_whose_host_vanished_is_asked_again_when_it_is_back(
+    sea: Sea, tmp_path: Path
+) -> None:
+    island = sea.island()
+    endpoint = EndpointProcess("calls", tmp_path, island)
+    await endpoint.start("hold")
+    try:
+        with running_service(f"openai+{endpoint.url}", tmp_path / "a") as service:
+            async with AsyncClient(service.url, retries=0) as client:
+                told, pid = Told(client), service.process.pid
+                asked = asyncio.create_task(told.score("Four.", deadline_s=300))
+                await until(lambda: (len(endpoint.in_flight), len(endpoint.count("end"))) == (PARTS // 2, PARTS // 2))
+                held, finished = endpoint.in_flight, endpoint.count("end")
+                island.vanish()
+                print("judge noticed after, s", await until(lambda: not connections(pid, island), BEFORE_OTHERS_S))
+                endpoint.send(signal.SIGUSR1)
+                island.come_back()
+                async with asyncio.timeout(GONE_WITHIN_S):
+                    await asked
+                assert endpoint.count("begin") == finished + held + held
+                assert (await told.score("Four.")).usage.cached == PARTS
+    finally:
+        await endpoint.kill()
 
 
 HOLDING = """

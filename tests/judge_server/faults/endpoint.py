@@ -1,4 +1,4 @@
-"""A server process of the OpenAI chat API for fault tests, run as a module with three words: PORT LOG FAULT.
+"""A server process of the OpenAI chat API for fault tests, run as a module with four words: HOST PORT LOG FAULT.
 
 It answers each call with probabilities of its own, drawn anew, so that a call asked twice gets two different answers.
 Whatever happens to a judge's call is a line of the LOG, which survives the process. FAULT says what becomes of the
@@ -86,6 +86,7 @@ class Endpoint:
             self._note("gone", key)
             raise ConnectionError
         gone.cancel()
+        await asyncio.wait({gone})  # two may not read at a time
 
     def _note(self, event: str, key: str) -> None:
         self._log.write(f"{event} {key}\n")
@@ -104,15 +105,15 @@ def completion(body: dict[str, Any], yes: float) -> bytes:
     return json.dumps({"model": MODEL, "choices": [choice], "usage": {"prompt_tokens": 9}}).encode()
 
 
-async def main(port: int, log: Path, fault: str) -> None:
+async def main(host: str, port: int, log: Path, fault: str) -> None:
     """Serve until standard input closes."""
     endpoint = Endpoint(log, fault)
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, endpoint.release)
-    server = await asyncio.start_server(endpoint.connection, "127.0.0.1", port, backlog=1000)
+    server = await asyncio.start_server(endpoint.connection, host, port, backlog=1000)
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]))

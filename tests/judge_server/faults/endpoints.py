@@ -12,6 +12,7 @@ from pathlib import Path
 from judge_server.engines import EnginePool, OpenAIEngine
 from judge_server.judging.judge import Judge
 from judge_server.scoring import Scorer
+from tests.fixtures.islands import Island
 from tests.fixtures.ports import unused_port
 from tests.judge_server.support import judge
 from trainer_client.wire import RewardRequest
@@ -23,19 +24,28 @@ Score = tuple[float | None, float | None]
 
 
 class EndpointProcess:
-    """A `tests.judge_server.faults.endpoint` on a port of its own, and its log."""
+    """A `tests.judge_server.faults.endpoint` on a port of its own, here or on an island, and its log."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, island: Island | None = None) -> None:
         self.name = name
         self.port = unused_port()
+        self._island = island
         self.log = folder / name
         self._child: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where its API begins."""
+        return f"http://{self._host}:{self.port}/v1"
 
     async def start(self, fault: str = "none") -> None:
         """Start it, also again on the same port."""
         pipe = asyncio.subprocess.PIPE
-        words = ["-m", "tests.judge_server.faults.endpoint", str(self.port), str(self.log), fault]
-        self._child = child = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=pipe, stdout=pipe)
+        module = [sys.executable, "-m", "tests.judge_server.faults.endpoint"]
+        command = [*module, self._host, str(self.port), str(self.log), fault]
+        if self._island is not None:
+            command = self._island.within(*command)
+        self._child = child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
         assert child.stdout is not None
         assert await child.stdout.readline() == b"ready\n"
 
@@ -59,6 +69,10 @@ class EndpointProcess:
     def count(self, *events: str) -> Counter[str]:
         """How often any of these happened to each call."""
         return Counter(key for event, key in self.events() if event in events)
+
+    @property
+    def _host(self) -> str:
+        return "127.0.0.1" if self._island is None else self._island.address
 
     @property
     def in_flight(self) -> Counter[str]:
@@ -121,8 +135,10 @@ CALLS = 22 * PARTS
 async def fleet(folder: Path, *faults: str, patience_s: float = 30.0, timeout_s: float = 60.0) -> AsyncIterator[Fleet]:
     """Two running endpoints with these faults and a judge over them; their health is looked at all the time."""
     endpoints = [EndpointProcess(name, folder) for name in ("a", "b")]
-    urls = {endpoint.name: f"http://127.0.0.1:{endpoint.port}/v1" for endpoint in endpoints}
-    engines = {name: partial(OpenAIEngine, url, concurrency=300, timeout_s=timeout_s) for name, url in urls.items()}
+    engines = {
+        endpoint.name: partial(OpenAIEngine, endpoint.url, concurrency=300, timeout_s=timeout_s)
+        for endpoint in endpoints
+    }
     pool = EnginePool(engines, every_s=0.05, patience_s=patience_s, misses=1, pause_s=0.05)
     try:
         await asyncio.gather(*map(EndpointProcess.start, endpoints, faults))

@@ -5,6 +5,7 @@ Knows nothing of judging. The key goes into one header and into no message.
 
 import json
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,10 +15,12 @@ from typing import Any, NoReturn
 from urllib.request import getproxies
 
 import aiohttp
+from aiohttp import AddrInfoType
 from pydantic import ValidationError
 
 from judge_server.engines.openai_wire import Completion, error_words, wrong_shape
 from judge_server.ports import CallFailed
+from trainer_client.sockets import keepalive
 
 LONGEST_BODY = 4 * 1024 * 1024
 """Bytes of an answer that are read; no verdict needs more."""
@@ -163,7 +166,7 @@ class OpenAIHttp:
                 headers={"Accept-Encoding": "identity"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 timeout=aiohttp.ClientTimeout(None, sock_read=self._timeout_s, sock_connect=connect_s),
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=_asking_socket),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=bool(getproxies()),  # each request asks a thread for its proxy then
@@ -191,6 +194,15 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
         return min(max(0.0, (until - clock).total_seconds()), LONGEST_WAIT_S)
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def _asking_socket(address: AddrInfoType) -> socket.socket:
+    """A socket that finds out that the other host is gone: `trainer_client.sockets` has the times."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    for option in keepalive():
+        made.setsockopt(*option)
+    return made
 
 
 def _beginning(body: bytes) -> str:
