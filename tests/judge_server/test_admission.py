@@ -16,7 +16,8 @@ class Desk:
 
     def __init__(self, places: int = 1, rules: QueueRules = USUAL_RULES) -> None:
         self.now = 0.0
-        self.admission = Admission(places, rules, clock=lambda: self.now)
+        self.places = places
+        self.admission = Admission(lambda: self.places, rules, clock=lambda: self.now)
         self.began: list[str] = []
         self._leave: dict[str, asyncio.Event] = {}
 
@@ -159,5 +160,41 @@ def test_the_shared_part_of_a_batch_counts_once() -> None:
 
 def test_the_limit_follows_the_engine_only_where_it_is_asked_to() -> None:
     clock: Callable[[], float] = lambda: 0.0  # noqa: E731
-    assert isinstance(Admission(8, QueueRules(batches="auto"), clock=clock).concurrency, AdaptiveLimit)
-    assert Admission(8, USUAL_RULES, clock=clock).concurrency.limit == 8
+    assert isinstance(Admission(lambda: 8, QueueRules(batches="auto"), clock=clock).concurrency, AdaptiveLimit)
+    assert Admission(lambda: 8, USUAL_RULES, clock=clock).concurrency.limit == 8
+
+
+async def test_an_engine_that_takes_more_is_given_more_and_one_that_takes_less_is_given_less_as_places_are_left() -> (
+    None
+):
+    desk = Desk(places=1)
+    tasks = [desk.comes(name, run=name)[1] for name in "abcdefg"]
+    await settle()
+    assert len(desk.began) == 1
+    desk.places = 3
+    desk.goes("a")
+    await settle()
+    assert desk.began == list("abcd")
+    desk.places = 2
+    desk.goes("b", "c")
+    await settle()
+    assert desk.began == list("abcde")
+    assert desk.admission.state()[2] == 2
+    desk.goes(*"defg")
+    await asyncio.gather(*tasks)
+
+
+async def test_an_engine_that_takes_nothing_for_now_is_given_what_it_took_last() -> None:
+    desk = Desk(places=2)
+    desk.places = 0
+    tasks = [desk.comes(name)[1] for name in "abc"]
+    await settle()
+    assert desk.began == ["a", "b"]
+    desk.goes(*"abc")
+    await asyncio.gather(*tasks)
+
+
+async def test_a_number_of_batches_set_by_hand_stays_whatever_the_engine_takes() -> None:
+    desk = Desk(places=8, rules=QueueRules(batches=3))
+    desk.places = 16
+    assert desk.admission.state()[2] == 3

@@ -67,8 +67,28 @@ def test_the_limit_never_leaves_its_bounds() -> None:
         assert limit.limit >= 1
 
 
+def test_an_engine_that_grows_or_shrinks_is_given_the_same_share_and_never_more_than_it_takes() -> None:
+    engine = Engine(8)
+    limit = AdaptiveLimit(64, lambda: engine.now)
+    limit.resize(16)
+    assert limit.limit == 16
+    limit.resize(64)
+    assert limit.limit == 64
+    engine.drive(limit, 6000)
+    learnt = limit.limit
+    limit.resize(64)
+    assert limit.limit == learnt < 20
+    engine.knee = 16
+    limit.resize(128)
+    assert limit.limit == 2 * learnt
+    assert all(1 <= seen <= 128 for seen in engine.drive(limit, 6000))
+    limit.resize(1)
+    assert limit.limit == 1
+
+
 def test_a_limit_set_by_hand_stays() -> None:
     limit = FixedLimit(7)
+    limit.resize(9)
     limit.done(1.0, full=True)
     limit.pushed_back()
     assert limit.limit == 7

@@ -69,6 +69,17 @@ async def test_whoever_takes_replicas_out_of_use_can_ask_for_the_judge_alone(
     assert checked_problem(await http.get("/readyz?only=judge"))["detail"] == "not ready: judge"
 
 
+async def test_a_replica_with_a_judge_of_its_own_is_of_use_while_that_is_ready(serve: Serve) -> None:
+    loading = await serve(loaded=False)
+    assert checked_problem(await loading.get("/readyz?only=replica"))["detail"].startswith("not ready: replica (")
+    engine = ScriptedEngine()
+    http = await serve(engine)
+    assert (await http.get("/readyz?only=replica")).json() == {"checks": {"replica": True}}
+    assert "replica" not in (await http.get("/readyz")).json()["checks"]
+    await engine.close()
+    assert checked_problem(await http.get("/readyz?only=replica"))["detail"] == "not ready: replica"
+
+
 async def test_the_service_says_what_it_knows(http: httpx2.AsyncClient) -> None:
     known = (await http.get("/v1")).json()
     assert known["modes"] == list(get_args(RewardMode))

@@ -7,6 +7,7 @@ minutes, or for good; each has a limit here that is far below that. What they wa
 import asyncio
 import signal
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -182,9 +183,9 @@ async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(sea: Se
             await until(lambda: counted(get(api, "/metrics").text, "adjudge_pool_member_up{") == 2)
             groups = [{"id": f"g{n}", "prompt": f"{n}?", "responses": [f"{n}.{r}" for r in range(8)]} for n in range(8)]
             asked = asyncio.create_task(client.rewards(groups, rubric(PARTS), deadline_s=300))
-            await until(
-                lambda: all(counted(httpx2.get(f"{url}/metrics").text, "adjudge_calls_at_engine") for url in urls)
-            )
+            bearer = {"Authorization": f"Bearer {TOKEN['ADJUDGE_JUDGE_TOKEN']}"}
+            pages = [partial(httpx2.get, f"{url}/metrics", headers=bearer) for url in urls]
+            await until(lambda: all(counted(page().text, "adjudge_calls_at_engine") for page in pages))
             islands[0].vanish()
             began = monotonic()
             async with asyncio.timeout(GONE_WITHIN_S):

@@ -169,3 +169,7 @@ class EngineGone(Exception):
 
 class EngineStartError(Exception):
     """An engine that cannot start; the message says why and the way out."""
+
+
+class EngineAway(EngineStartError):
+    """An engine whose endpoint does not answer yet, or has too much to do: the same start may succeed later."""

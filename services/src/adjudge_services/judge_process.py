@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from adjudge_services.judges import engine_of, judge_at
+from adjudge_services.judges import death, engine_of, judge_at, load
 from adjudge_services.settings import Settings
 from judge_server.errors import EngineStartError
 from judge_server.judging.engine_desk import EngineDesk
@@ -15,33 +15,37 @@ from judge_server.remote import JudgeProcess, create_judge_app
 
 
 def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) -> FastAPI:
-    """The application of a judge process, whose engine loads in the background; `on_failure` is told why it does not.
+    """The application of a judge process, whose engine loads in the background.
 
-    Raises `ValueError` where there is no such engine.
+    `on_failure` is told why, where it cannot be loaded or has died. Raises `ValueError` where there is no such engine.
     """
     token = settings.judge_token
-    process = JudgeProcess(token.get_secret_value() if token else None)
+    process = JudgeProcess(token.get_secret_value() if token else None, open_metrics=settings.metrics == "open")
     judge = judge_at(
         EngineDesk(engine_of(settings), rules=settings.queue_rules), settings, Fence(settings.fencing_secret())
     )
 
-    async def start() -> None:
+    def waiting(why: str) -> None:
+        process.problem = why
+
+    async def run() -> None:
         try:
-            await judge.start()
+            await load(judge, waiting)
         except EngineStartError as error:
             process.problem = str(error)
             on_failure(process.problem)
             return
         process.judge = judge
+        on_failure(await death([judge]))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(start())
+        running = asyncio.create_task(run())
         try:
             yield
         finally:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
             await judge.close()
 
     return create_judge_app(process, lifespan)

@@ -1,12 +1,15 @@
 """The judges of a process by name: with engines of its own, or in other processes."""
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Collection
 
 from pydantic import TypeAdapter, ValidationError
 
 from adjudge_services.settings import Settings
 from judge_server.cache import cache_from_url
 from judge_server.engines import engine_from_url
+from judge_server.errors import EngineAway
 from judge_server.judging.desk import Desk
 from judge_server.judging.engine_desk import EngineDesk
 from judge_server.judging.judge import Judge
@@ -15,7 +18,17 @@ from judge_server.prompts.library import TemplateLibrary
 from judge_server.remote import JudgeLink, RemoteDesk
 from trainer_client.wire import DEFAULT_JUDGE
 
+log = logging.getLogger("adjudge")
+
 Fencing = Callable[[str], str]
+
+AWAY_PAUSE_S = 2.0
+"""Between two tries to start an engine whose endpoint is not there yet."""
+
+WATCH_S = 1.0
+"""Between two looks at whether an engine is dead."""
+
+WAITING = "the judge waits for an endpoint that does not answer yet; its log says more"
 
 _URLS_BY_NAME = TypeAdapter(dict[str, str])
 
@@ -52,6 +65,33 @@ def links_to_judges(settings: Settings) -> dict[str, list[JudgeLink]]:
         raise ValueError(f"ADJUDGE_JUDGES: {wrong[0]!r} is no address of a judge process; they begin with http://")
     token = settings.judge_token.get_secret_value() if settings.judge_token else None
     return {name: [JudgeLink(url, token) for url in dict.fromkeys(listed)] for name, listed in urls.items()}
+
+
+async def load(judge: Judge, waiting: Callable[[str], None]) -> None:
+    """Load a judge's engine. An endpoint that is not there yet is waited for, `waiting` is told, and the log says why.
+
+    Raises:
+        EngineStartError: it cannot be loaded, however long one waits.
+    """
+    told = ""
+    while True:
+        try:
+            return await judge.start()
+        except EngineAway as error:
+            if str(error) != told:
+                told = str(error)
+                log.warning("the judge cannot start yet, and goes on trying: %s", told)
+                waiting(WAITING)
+        await asyncio.sleep(AWAY_PAUSE_S)
+
+
+async def death(judges: Collection[Judge]) -> str:
+    """Wait until the engine of one of these is dead, if ever; says why."""
+    while True:
+        for judge in judges:
+            if why := judge.desk.dead:
+                return why
+        await asyncio.sleep(WATCH_S)
 
 
 def judge_at(desk: Desk, settings: Settings, fence: Fencing) -> Judge:

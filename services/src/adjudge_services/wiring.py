@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
 from adjudge_services.access import gate_of, rates_of
-from adjudge_services.judges import Fencing, own_judges
+from adjudge_services.judges import Fencing, death, load, own_judges
 from adjudge_services.operations import check_queue, serving_operations
 from adjudge_services.schema import said
 from adjudge_services.settings import Settings
@@ -39,8 +39,8 @@ def build_app(
     """The application `adjudge serve` runs, with judges of its own, or `adjudge api`, with judges in other processes.
 
     The store must be ready: see `prepare_store`. The judge loads in the background, so that `/healthz` answers at once
-    and `/readyz` says when it is done. `on_judge_failure` is told why, where it cannot be loaded. `wait_for_judge`
-    loads it before the application starts, and raises `StartError` where that fails.
+    and `/readyz` says when it is done. `on_judge_failure` is told why, where it cannot be loaded, or dies later.
+    `wait_for_judge` loads it before the application starts, and raises `StartError` where that fails.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
@@ -57,9 +57,12 @@ def build_app(
     for judge in judges.values():
         judge.metrics.meter = gate.usage.count
 
+    def waiting(why: str) -> None:
+        service.problem = why
+
     async def start_judge(name: str, judge: Judge) -> None:
         try:
-            await judge.start()
+            await (judge.start() if wait_for_judge else load(judge, waiting))
         except EngineStartError as error:
             service.problem = str(error)
             if on_judge_failure is not None:
@@ -67,10 +70,16 @@ def build_app(
             return
         service.judges[name] = judge
 
+    async def watch_judges() -> None:
+        why = await death(judges.values())
+        if on_judge_failure is not None:
+            on_judge_failure(why)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.recorder = start_recorder(settings, ledger)
         loading = [asyncio.create_task(start_judge(name, judge)) for name, judge in judges.items()]
+        watching = asyncio.create_task(watch_judges())
         counting = asyncio.create_task(gate.run())
         try:
             if wait_for_judge:
@@ -80,9 +89,9 @@ def build_app(
             async with serving_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
         finally:
-            for one in loading:
+            for one in (*loading, watching):
                 one.cancel()
-            await asyncio.gather(*loading, return_exceptions=True)
+            await asyncio.gather(*loading, watching, return_exceptions=True)
             await asyncio.gather(*(judge.close() for judge in judges.values()))
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)

@@ -8,7 +8,7 @@ import pytest
 
 from judge_server.engines import EnginePool, ScriptedEngine
 from judge_server.engines.scripted import by_hash
-from judge_server.errors import EngineGone, EngineStartError
+from judge_server.errors import EngineAway, EngineGone, EngineStartError
 from judge_server.ports import Batch, Call, CallFailed, Engine, EngineIdentity, Reply
 from tests.judge_server.engines import failures
 
@@ -25,6 +25,7 @@ class Faulty(ScriptedEngine):
         then: `hang` until `goes_on`, `break` or `stop`.
         before_each: what each answer waits for, if anything.
         under_way: how many batches it works on.
+        starts: whether it can start; where not, whether that `may_pass`.
         looks: how often it was asked whether it is ready.
     """
 
@@ -39,6 +40,7 @@ class Faulty(ScriptedEngine):
         self.reached = asyncio.Event()
         self.goes_on = asyncio.Event()
         self.starts = True
+        self.may_pass = False
         self.slow_start: asyncio.Event | None = None
         self.well = True
         self.model = "scripted"
@@ -50,7 +52,7 @@ class Faulty(ScriptedEngine):
         if self.slow_start is not None:
             await self.slow_start.wait()
         if not self.starts:
-            raise EngineStartError("it is not there")
+            raise (EngineAway if self.may_pass else EngineStartError)("it is not there")
         identity = await super().start()
         object.__setattr__(identity, "model", self.model)
         return identity

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from judge_server.engines import EnginePool, ScriptedEngine, engine_from_url
-from judge_server.errors import EngineStartError
+from judge_server.errors import EngineAway, EngineStartError
 from tests.judge_server.engines import asked, failures, replies
 from tests.judge_server.pools.faulty import QUESTIONS, Faulty, Trial, said, watched
+from tests.judge_server.support import judge
 
 __all__ = ["watched"]
 
@@ -98,6 +99,68 @@ async def test_it_starts_with_none_only_to_say_why_of_each() -> None:
         await made.pool.start()
     assert not await made.pool.ready()
     await made.pool.close()
+
+
+async def test_a_pool_none_of_which_is_up_yet_starts_when_it_is_tried_again() -> None:
+    made = Trial("a", "b", every_s=0.002)
+    for engine in made.all:
+        engine.starts, engine.may_pass = False, True
+    with pytest.raises(EngineAway, match="a: it is not there; b: it is not there"):
+        await made.pool.start()
+    await asyncio.sleep(0.01)
+    assert (await made.pool.start()).model == "scripted"
+    await replies(made.pool, asked(*QUESTIONS))
+    await made.pool.close()
+
+
+async def test_a_pool_of_which_one_will_never_start_and_none_is_up_is_not_worth_another_try() -> None:
+    made = Trial("a", "b")
+    for engine, may_pass in zip(made.all, (True, False), strict=True):
+        engine.starts, engine.may_pass = False, may_pass
+    with pytest.raises(EngineStartError, match="a: it is not there; b: it is not there") as refused:
+        await made.pool.start()
+    assert not isinstance(refused.value, EngineAway)
+    await made.pool.close()
+
+
+async def test_it_takes_what_those_take_that_are_up_at_the_moment() -> None:
+    made = Trial(every_s=0.002, patience_s=5.0)
+    for engine, batches in zip(made.all, (4, 8, 64), strict=True):
+        engine._concurrent_batches = batches
+    made["b"].starts = False
+    made.next = lambda: Faulty(concurrent_batches=16)
+    assert made.pool.capacity == 0
+    assert (await made.pool.start()).concurrent_batches == 68
+    assert made.pool.capacity == 68
+    await made.until("b", "closed")
+    assert made.pool.capacity == 84
+    small = Faulty(concurrent_batches=1)
+    small.slow_start = asyncio.Event()
+    made.next = lambda: small
+    made["c"].well = False
+    await made.until("c", "gone")
+    assert made.pool.capacity == 20
+    small.slow_start.set()
+    await made.until("c", "closed")
+    assert made.pool.capacity == 21
+    await made.pool.close()
+
+
+async def test_a_judge_gives_its_pool_as_much_as_those_take_that_are_up() -> None:
+    made = Trial(every_s=0.002, patience_s=5.0)
+    made["b"].starts = made["c"].starts = False
+    made.next = lambda: Faulty(concurrent_batches=4)
+    for name in ("b", "c"):
+        made[name].slow_start = asyncio.Event()
+    made.pool._start_patience_s = 0.01
+    judging = await judge(made.pool)  # type: ignore[arg-type]
+    at_a_time = lambda: judging.desk.admission.state()[2]  # type: ignore[attr-defined]  # noqa: E731
+    assert at_a_time() == 64
+    for name in ("b", "c"):
+        made[name].slow_start.set()  # type: ignore[union-attr]
+        await made.until(name, "closed")
+    assert at_a_time() == 64 + 2 * 4
+    await judging.close()
 
 
 async def test_two_judges_are_no_pool() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.errors import EngineGone, EngineStartError, Overloaded
+from judge_server.errors import EngineGone, EngineStartError, NotReady, Overloaded
 from judge_server.judging.judge import Judge
 from judge_server.judging.ways import Way
 from judge_server.judging.work import Caller, Outcomes
@@ -203,20 +203,70 @@ async def test_a_judge_that_hangs_is_found_out_and_its_calls_go_to_the_other() -
     assert len(outcomes.of) == len(RESPONSES) * len(TWELVE)
 
 
-async def test_with_every_judge_gone_calls_fail_and_say_so_and_succeed_when_one_is_back(
+async def test_with_every_judge_gone_requests_are_refused_for_a_while_and_answered_when_one_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
     async with judges(None) as served, api_of(*served) as api:
-        await served[0].stop()
         asked = plans(api, "Yes.", of=AB)
-        outcomes = await api.outcomes(asked, await soon())
-        assert failures(outcomes) == {"engine": 2}
+        assert await api.desk.fit()
+        await served[0].stop()
+        with pytest.raises(NotReady, match="no judge is there") as refused:
+            await api.outcomes(asked, await soon())
+        assert refused.value.retry_after_s
+        assert not await api.desk.ready()
+        assert await api.desk.fit()
         with pytest.raises(EngineGone):
             await api.desk.count_tokens(asked[0].batch)
         await served[0].start()
         monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 10.0)
         assert not failures(await api.outcomes(asked, await soon()))
+
+
+async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothing_is_no_failure_of_verdicts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
+    async with judges(None) as served:
+        api = Judge(RemoteDesk([JudgeLink(served[0].url, TOKEN)], every_s=3600.0), MemoryCache(), FENCE)
+        await api.start()
+        await served[0].stop()
+        with pytest.raises(NotReady, match="no judge is there"):
+            await api.outcomes(plans(api, "Yes.", of=AB), await soon())
+        await api.close()
+
+
+async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_anything_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
+    engine = Gated()
+    async with judges(engine) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await soon()))
+        await engine.busy()
+        await served[0].stop()
+        assert failures(await waiting) == {"engine": 2}
+
+
+async def test_what_a_judge_had_that_went_away_for_good_fails_and_what_it_said_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
+    dying = Dying()
+    async with judges(dying) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await soon()))
+        await dying.busy.wait()
+        await asyncio.sleep(0.5)  # longer than a judge takes to tell what it has
+        await served[0].stop()
+        outcomes = await waiting
+    assert failures(outcomes) == {"engine": 6}
+    assert len(outcomes.of) == 12
+
+
+async def test_before_a_judge_was_found_other_replicas_may_do_better() -> None:
+    desk = RemoteDesk([JudgeLink("http://127.0.0.1:1", TOKEN)], every_s=0.05)
+    assert not await desk.fit()
+    await desk.close()
 
 
 async def test_a_judge_of_another_model_is_left_out() -> None:
@@ -252,10 +302,12 @@ async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits
             while not desk.problem:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         assert desk.problem == "every judge speaks protocol 2 and this api 1; it waits for judges of its own version"
+        assert not await desk.fit()
         assert not starting.done()
         monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", 1)
         await asyncio.wait_for(starting, 10)
         assert desk.problem == ""
+        assert await desk.fit()
         assert not failures(await api.outcomes(plans(api, "Yes.", of=AB), await soon()))
         await api.close()
 
@@ -273,6 +325,9 @@ async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_
         with pytest.raises(JudgeGone, match="this judge speaks protocol 2, and not 1"):
             [line async for line in link.ask(asking)]
         await link.close()
+        async with asyncio.timeout(10):
+            while await api.desk.fit():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
     assert not engine.asked.asked
 
 

@@ -3,7 +3,7 @@
 import httpx2
 import pytest
 
-from judge_server.remote import create_judge_app
+from judge_server.remote import JudgeProcess, create_judge_app
 from judge_server.remote.link import ROOT
 from tests.judge_server import support
 from tests.judge_server.remote.judges import TOKEN, Served
@@ -29,6 +29,15 @@ async def test_who_shows_the_token_may_ask_or_where_there_is_none_who_means_this
     transport = httpx2.ASGITransport(create_judge_app(Served(judge, token).process))
     async with httpx2.AsyncClient(base_url="http://judge", transport=transport, headers=headers) as http:
         assert (await http.get(f"{ROOT}/judge")).status_code == status
+        assert (await http.get("/metrics")).status_code == status
         refused = await http.post(f"{ROOT}/outcomes", json={})
         assert refused.status_code == (422 if status == 200 else status)
     await judge.close()
+
+
+async def test_metrics_may_be_open_to_who_reaches_a_judge_with_a_token() -> None:
+    process = JudgeProcess(TOKEN, open_metrics=True)
+    transport = httpx2.ASGITransport(create_judge_app(process))
+    async with httpx2.AsyncClient(base_url="http://judge", transport=transport) as http:
+        assert (await http.get("/metrics")).status_code == 200
+        assert (await http.get(f"{ROOT}/judge")).status_code == 401

@@ -37,6 +37,8 @@ _STEADY_S = 60.0
 class LlamaCppEngine:
     """A GGUF model on this machine. `model` is a catalogue name, an `hf://` reference or a path."""
 
+    dead = ""
+
     def __init__(self, model: str, *, context_tokens: int = 8192, threads: int | None = None) -> None:
         self._model = model
         self._context_tokens = context_tokens

@@ -44,6 +44,8 @@ class OpenAIEngine:
     the server sends nothing for `timeout_s` seconds. `context_tokens` is asked of the server unless given.
     """
 
+    dead = ""
+
     def __init__(
         self,
         base_url: str,

@@ -16,7 +16,7 @@ from judge_server.engines.openai_calls import Dialect, Message, held_to, json_sc
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
 from judge_server.engines.openai_tokens import Counter, find_counter
 from judge_server.engines.openai_wire import Completion, ModelCard, ModelList, wrong_shape
-from judge_server.errors import EngineStartError
+from judge_server.errors import EngineAway, EngineStartError
 from judge_server.ports import Capabilities
 
 DEFAULT_CONTEXT_TOKENS = 8192
@@ -30,6 +30,9 @@ _UNSAID = ("quartz-17", "basalt-42")
 _STAR = "Invent a name for a star that has none yet."
 _REFUSALS = frozenset({400, 404, 405, 415, 422, 500, 501})
 """Statuses that servers give to what they do not support."""
+
+_NOT_YET = frozenset({None, 502, 503, 504})
+"""Statuses of a server that is not up, or still loads its model; None where there was no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,16 @@ async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | No
     """Ask an endpoint what it serves and what it can do.
 
     Raises:
-        EngineStartError: it cannot be reached, refuses the key, or does not serve the model; with the way out.
+        EngineAway: it cannot be reached, or not yet.
+        EngineStartError: it refuses the key, or does not serve the model; with the way out.
     """
     try:
         return await _probe(http, model, context_tokens)
     except EndpointError as error:
         way_out = "" if error.status else "; start the server, or correct the engine URL"
-        raise EngineStartError(f"{http.base_url} cannot judge: {error.failure.detail}{way_out}") from error
+        may_come = error.status in _NOT_YET or error.failure.kind == "overloaded"
+        refusal = EngineAway if may_come else EngineStartError
+        raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{way_out}") from error
 
 
 async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None) -> Endpoint:

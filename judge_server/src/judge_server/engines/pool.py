@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from judge_server.engines.pool_member import KeptEngine, difference
-from judge_server.errors import EngineGone, EngineStartError
+from judge_server.errors import EngineAway, EngineGone, EngineStartError
 from judge_server.pools import Breaker, Member, MemberGone, MemberView, Pool, key_of
 from judge_server.ports import Batch, CallFailed, Engine, EngineIdentity, Reply
 
@@ -33,6 +33,8 @@ class EnginePool:
 
     `every_s` seconds lie between two looks at a member's health; `options` are those of `Pool`.
     """
+
+    dead = ""
 
     def __init__(
         self,
@@ -54,13 +56,19 @@ class EnginePool:
         """Each member's name, state, and calls under way."""
         return [member.view for member in self._pool.members]
 
+    @property
+    def capacity(self) -> int:
+        """How many batches those that are up take together at this moment."""
+        return sum(member.of.batches for member in self._pool.members if not member.gone.is_set())
+
     async def start(self) -> EngineIdentity:
         """Start all at once; one is enough, and the others join as they come up.
 
         The identity's `concurrent_batches` is the sum over those that have started.
 
         Raises:
-            EngineStartError: none has started, with each one's reason; or two are not the same judge.
+            EngineAway: none has started, with each one's reason, and all may come later: try again.
+            EngineStartError: none has started, and one of them never will; or two are not the same judge.
         """
         starting = {asyncio.create_task(member.of.start()): member.of for member in self._pool.members}
         pending = set(starting)
@@ -80,7 +88,7 @@ class EnginePool:
         self._identity = identity = self._agreed(identities)
         for member in self._pool.members:
             if member.name in identities:
-                member.of.accept()
+                member.of.accept(identities[member.name])
             else:
                 member.lose(member.of.why)
         self._pool.start()
@@ -180,7 +188,7 @@ class EnginePool:
             return False
         assert self._identity is not None
         if not (differs := difference(identity, self._identity)):
-            kept.accept()
+            kept.accept(identity)
             return True
         why = f"it came back as another judge: {differs}"
         if why != told:
@@ -192,7 +200,8 @@ class EnginePool:
         """What all that have started are together."""
         if not identities:
             whys = "; ".join(f"{member.name}: {member.of.why}" for member in self._pool.members)
-            raise EngineStartError(f"no engine of the pool can start. {whys}")
+            refusal = EngineAway if all(member.of.away for member in self._pool.members) else EngineStartError
+            raise refusal(f"no engine of the pool can start. {whys}")
         first, *others = (member.name for member in self._pool.members if member.name in identities)
         for other in others:
             if differs := difference(identities[other], identities[first]):

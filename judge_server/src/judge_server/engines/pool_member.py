@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from judge_server.errors import EngineStartError
+from judge_server.errors import EngineAway, EngineStartError
 from judge_server.pools import Breaker
 from judge_server.ports import Engine, EngineIdentity
 
@@ -33,6 +33,8 @@ class KeptEngine:
         engine: the engine in force, another one after each start.
         up: it has started and is the judge that the pool is.
         why: why it is not up, where it is not.
+        away: its last start failed in a way that may pass.
+        batches: how many batches it takes at a time, once it has been up.
     """
 
     def __init__(self, name: str, make: Callable[[], Engine], tries: Breaker) -> None:
@@ -40,6 +42,8 @@ class KeptEngine:
         self.engine = make()
         self.up = False
         self.why = "it has not started yet"
+        self.away = False
+        self.batches = 0
         self._make = make
         self._used = False
         self._tries = tries
@@ -62,9 +66,9 @@ class KeptEngine:
             self._tries.failed()
         return identity
 
-    def accept(self) -> None:
+    def accept(self, identity: EngineIdentity) -> None:
         """It is the judge that the pool is."""
-        self.up, self.why = True, ""
+        self.up, self.why, self.batches = True, "", identity.concurrent_batches
         self._tries.succeeded()
 
     def refuse(self, why: str) -> None:
@@ -87,7 +91,7 @@ class KeptEngine:
         try:
             return await self.engine.start()
         except (EngineStartError, OSError) as error:
-            self.why = str(error)
+            self.why, self.away = str(error), isinstance(error, EngineAway)
             return None
 
 

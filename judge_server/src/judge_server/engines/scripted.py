@@ -94,6 +94,8 @@ class ScriptedEngine:
     What `capabilities` withholds it does not show: it then says its answer in text, as a chat model would.
     """
 
+    dead = ""
+
     def __init__(
         self,
         script: Script = by_hash,

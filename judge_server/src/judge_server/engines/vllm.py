@@ -27,6 +27,8 @@ WARM_UP = Call("?", Menu((Option("Yes", ("Yes",)), Option("No", ("No",))), then=
 SHUTDOWN_S = 15.0
 """How long vLLM's processes may take to end before they are killed."""
 
+_DEAD = "vLLM's processes have died, and its log says why; this process has to be started anew to load the model again"
+
 
 class VllmEngine:
     """A model in Hugging Face's format, on this machine's GPUs, or on its CPU where vLLM is built for it.
@@ -48,6 +50,11 @@ class VllmEngine:
         `?dtype=`, `?eager=1` (starts sooner, runs slower), `?tensor_parallel=` (GPUs), `?concurrency=64` (batches).
         """
         return cls(url.netloc + url.path, VllmOptions(url).settings())
+
+    @property
+    def dead(self) -> str:
+        """vLLM starts none of its processes again."""
+        return _DEAD if self._answerer is not None and self._answerer.llm.errored else ""
 
     async def start(self) -> EngineIdentity:
         """Find the model, load it and warm it up; takes from half a minute to many, by the model's size."""

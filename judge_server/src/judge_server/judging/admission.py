@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from judge_server.judging.concurrency import AdaptiveLimit, ConcurrencyLimit, FixedLimit
+from judge_server.judging.concurrency import AdaptiveLimit, ConcurrencyLimit, EnginesLimit, FixedLimit
 from judge_server.judging.fair_queue import Entry, FairQueue
 from judge_server.judging.room import Room
 from judge_server.judging.work import Caller
@@ -72,7 +72,9 @@ class Ticket:
 
 
 class Admission:
-    """The queue in front of an engine that takes `concurrent_batches` batches at a time.
+    """The queue in front of an engine that takes `capacity()` batches at a time, a number that may change.
+
+    An engine that takes none for now is given what it took last: its calls fail, and are held until it is back.
 
     Attributes:
         room: how many calls are on their way.
@@ -81,18 +83,20 @@ class Admission:
     """
 
     def __init__(
-        self, concurrent_batches: int, rules: QueueRules, *, clock: Callable[[], float] = time.monotonic
+        self, capacity: Callable[[], int], rules: QueueRules, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.clock = clock
         self.room = Room(rules.calls, rules.run_calls, clock)
-        self.concurrency = _limit(concurrent_batches, rules, clock)
+        self.concurrency = _limit(capacity(), rules, clock)
         self.calls_at_engine: Counter[str] = Counter()
+        self._capacity = capacity
         self._queue: FairQueue[Ticket] = FairQueue(rules.weights, bulk_share=rules.bulk_share)
         self._run_at_engine = rules.run_at_engine
         self._batches_at_engine = 0
 
     def state(self) -> tuple[int, int, int, Iterable[tuple[str, int]]]:
         """Calls waiting, calls at the engine, batches that may be at the engine, and each run's calls on their way."""
+        self._follow()
         at_engine = self.calls_at_engine.total()
         return self.room.held - at_engine, at_engine, self.concurrency.limit, self.room.held_by_run.items()
 
@@ -127,6 +131,7 @@ class Admission:
 
     def _fill(self) -> None:
         """Give places to those whose turn it is, as long as there are any."""
+        self._follow()
         while len(self._queue) and self._batches_at_engine < self.concurrency.limit:
             bound = self._run_at_engine
             passed_over = [run for run, calls in self.calls_at_engine.items() if bound is not None and calls >= bound]
@@ -139,6 +144,10 @@ class Admission:
                 ticket.at_engine = True
                 self._batches_at_engine += 1
                 self.calls_at_engine[entry.run] += ticket.calls
+
+    def _follow(self) -> None:
+        if batches := self._capacity():
+            self.concurrency.resize(batches)
 
     def _give_back(self, ticket: Ticket) -> None:
         run = ticket.entry.run
@@ -159,4 +168,4 @@ def estimated_tokens(batch: Batch) -> float:
 def _limit(concurrent_batches: int, rules: QueueRules, clock: Callable[[], float]) -> ConcurrencyLimit:
     if rules.batches == "auto":
         return AdaptiveLimit(concurrent_batches, clock)
-    return FixedLimit(concurrent_batches if rules.batches is None else rules.batches)
+    return EnginesLimit(concurrent_batches) if rules.batches is None else FixedLimit(rules.batches)

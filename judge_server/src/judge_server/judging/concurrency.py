@@ -21,6 +21,9 @@ class ConcurrencyLimit(Protocol):
 
     limit: int
 
+    def resize(self, most: int) -> None:
+        """The engine takes so many batches at a time from now on (at least 1)."""
+
     def done(self, tokens: float, *, full: bool) -> None:
         """A batch of so many tokens has ended; `full` says whether others waited for its place."""
 
@@ -29,16 +32,27 @@ class ConcurrencyLimit(Protocol):
 
 
 class FixedLimit:
-    """A number set by hand, or by what the engine says of itself."""
+    """A number set by hand."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+
+    def resize(self, most: int) -> None:
+        """Changes nothing."""
 
     def done(self, tokens: float, *, full: bool) -> None:
         """Changes nothing."""
 
     def pushed_back(self) -> None:
         """Changes nothing."""
+
+
+class EnginesLimit(FixedLimit):
+    """What the engine says of itself."""
+
+    def resize(self, most: int) -> None:
+        """Take the number over."""
+        self.limit = most
 
 
 class AdaptiveLimit:
@@ -49,7 +63,7 @@ class AdaptiveLimit:
     and wins more back step by step.
 
     Args:
-        most: the largest limit, which is also the first.
+        most: the largest limit, which is also the first (at least 1).
         clock: gives seconds.
     """
 
@@ -63,6 +77,14 @@ class AdaptiveLimit:
         self._windows_left = 1
         self._refused = False
         self._begin()
+
+    def resize(self, most: int) -> None:
+        """Keep the share of what the engine takes, and learn anew."""
+        if most != self._most:
+            self.limit = max(1, min(most, round(self.limit * most / self._most)))
+            self._most = most
+            self._rest()
+            self._begin()
 
     def done(self, tokens: float, *, full: bool) -> None:
         """Count a batch; ends a window where it is time."""

@@ -43,6 +43,10 @@ class Desk(Protocol):
     def problem(self) -> str:
         """Why nobody can answer for now, in words; empty where there is nothing to say."""
 
+    @property
+    def dead(self) -> str:
+        """Why nobody here will ever answer again, and the process must be started anew; empty while somebody may."""
+
     async def start(self, metrics: JudgeMetrics) -> None:
         """Get ready; what it costs is counted in `metrics`. Raises `EngineStartError` with the way out."""
 
@@ -61,6 +65,9 @@ class Desk(Protocol):
 
     async def ready(self) -> bool:
         """Whether it could have a call answered now."""
+
+    async def fit(self) -> bool:
+        """Whether requests do as well here as at any other replica: a judge that all of them share is no difference."""
 
     async def close(self) -> None:
         """Release everything; calls on their way fail."""

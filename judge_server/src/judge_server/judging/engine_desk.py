@@ -51,10 +51,15 @@ class EngineDesk:
         self._clock = clock
         self._asker: Asker | None = None
 
+    @property
+    def dead(self) -> str:
+        """Why the engine will never answer again."""
+        return self.engine.dead
+
     async def start(self, metrics: JudgeMetrics) -> None:
         """Load the engine."""
         self.identity = await self.engine.start()
-        self.admission = Admission(self.identity.concurrent_batches, self._rules, clock=self._clock)
+        self.admission = Admission(self._capacity, self._rules, clock=self._clock)
         self._metrics = metrics
         self._asker = Asker(self.engine, self.admission, self.findings, metrics)
         metrics.watch(self.admission)
@@ -103,11 +108,19 @@ class EngineDesk:
         """Whether the engine could answer now."""
         return await self.engine.ready()
 
+    async def fit(self) -> bool:
+        """Whether the engine could answer now: another replica has another engine."""
+        return await self.engine.ready()
+
     async def close(self) -> None:
         """Release the model."""
         if self._asker is not None:
             self._asker.recovery.close()
         await self.engine.close()
+
+    def _capacity(self) -> int:
+        """How many batches the engine takes at a time now: a pool's members come and go."""
+        return self.engine.capacity if isinstance(self.engine, EnginePool) else self.identity.concurrent_batches
 
     def _begin(self, plan: ResponsePlan, asked: Sequence[Asked], caller: Caller, waiter: Waiter) -> Asking:
         flight, of = self.flights.begin(asked), waiter.result.of

@@ -177,6 +177,10 @@ class EngineIdentity:
 class Engine(Protocol):
     """A model that answers batches of constrained questions."""
 
+    @property
+    def dead(self) -> str:
+        """Why it will never answer again, and its process must be started anew, in words; empty while it may answer."""
+
     async def start(self) -> EngineIdentity:
         """Load the model and warm it up; raises `EngineStartError` with the way out when it cannot."""
 

@@ -25,6 +25,7 @@ class RemoteDesk:
     """
 
     identity: EngineIdentity
+    dead = ""
 
     def __init__(self, links: Collection[JudgeLink], *, every_s: float = 2.0, patience_s: float = 2.0) -> None:
         self.findings = FreshFindings()
@@ -75,6 +76,10 @@ class RemoteDesk:
     async def ready(self) -> bool:
         """Whether some judge is there."""
         return any(member.available for member in self._pool.members)
+
+    async def fit(self) -> bool:
+        """Whether a judge was found, and not all that there are now are for apis of another version."""
+        return self._known.is_set() and not self.problem
 
     async def close(self) -> None:
         """Hang up on every judge."""

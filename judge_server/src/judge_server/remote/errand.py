@@ -7,14 +7,14 @@ from contextlib import aclosing
 
 from opentelemetry.trace import SpanKind
 
-from judge_server.errors import Overloaded
+from judge_server.errors import NotReady, Overloaded
 from judge_server.judging.joining import LATE
 from judge_server.judging.plan import Asked, ResponsePlan
 from judge_server.judging.work import Caller, Outcome, Outcomes, Waiting, Work
 from judge_server.metrics import JudgeMetrics
 from judge_server.pools import Member, MemberGone, Pool, key_of
 from judge_server.ports import CallFailed, EngineIdentity, Finding
-from judge_server.remote.link import JudgeGone, JudgeLink, identity_digest
+from judge_server.remote.link import JudgeAway, JudgeGone, JudgeLink, identity_digest
 from judge_server.remote.messages import Asking, Line, Parcel
 from judge_server.telemetry.spans import span
 
@@ -57,6 +57,7 @@ class RemoteErrand:
         self._deadline = deadline
         self._failure = LATE
         self._full: Overloaded | None = None
+        self._away: NotReady | None = None
         self._judged = False
 
     async def done(self) -> None:
@@ -64,6 +65,7 @@ class RemoteErrand:
 
         Raises:
             Overloaded: every judge's queue was full, and nothing was judged.
+            NotReady: no judge could be given anything, however often it was tried.
         """
         late = False
         try:
@@ -72,9 +74,12 @@ class RemoteErrand:
         except TimeoutError:
             late = True
         left = self._missing(self._parcel)
-        if left and self._full is not None and not self._judged and not late:
-            self._metrics.shed(sum(len(asked) for _, asked in left))
-            raise self._full
+        if left and not self._judged and not late:
+            if self._full is not None:
+                self._metrics.shed(sum(len(asked) for _, asked in left))
+                raise self._full
+            if self._away is not None:
+                raise self._away
         failure = LATE if late else self._failure
         self._settle({digest: failure for _, asked in left for one in asked for digest in one.digests})
 
@@ -111,7 +116,8 @@ class RemoteErrand:
             if now() >= until:
                 if self._failure is LATE:
                     names = ", ".join(member.name for member in self._pool.members)
-                    self._failure = CallFailed("engine", f"no judge is there ({names}); the api's log says why")
+                    why = f"no judge is there ({names}); the api's log says why"
+                    self._failure, self._away = CallFailed("engine", why), NotReady(why, retry_after_s=2)
                 return None
             await asyncio.sleep(_POLL_S)
             tried = ()
@@ -134,7 +140,8 @@ class RemoteErrand:
             self._failure = CallFailed("engine", f"the judge at {member.name} went away")
         except JudgeGone as error:
             member.failed(str(error))
-            self._failure = CallFailed("engine", str(error))
+            if not isinstance(error, JudgeAway):
+                self._failure = CallFailed("engine", str(error))
         except Overloaded as error:
             member.succeeded()
             self._full = error

@@ -36,6 +36,10 @@ class JudgeGone(Exception):
     """A judge that did not answer, or not as a judge does; the message says how."""
 
 
+class JudgeAway(JudgeGone):
+    """A judge that no connection could be made to: it was given nothing."""
+
+
 class OtherProtocol(JudgeGone):
     """A judge of another protocol: of another version, until a rolling upgrade has come to it or to this api."""
 
@@ -158,4 +162,7 @@ class JudgeLink:
         raise JudgeGone(f"the judge at {self.url} answered HTTP {answer.status_code}: {why}")
 
     def _gone(self, error: Exception) -> JudgeGone:
-        return JudgeGone(f"no answer from the judge at {self.url}: {error or type(error).__name__}")
+        away = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+        return (JudgeAway if away else JudgeGone)(
+            f"no answer from the judge at {self.url}: {error or type(error).__name__}"
+        )

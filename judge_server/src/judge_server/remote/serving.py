@@ -48,11 +48,15 @@ HEARTBEAT_S = 5.0
 
 @dataclass(slots=True)
 class JudgeProcess:
-    """What the routes need: the judge, once its engine is loaded, and the token that apis must show, if any."""
+    """What the routes need: the judge, once its engine is loaded, and the token that apis must show, if any.
+
+    Metrics, which name the runs of all projects, take the token too, unless `open_metrics`.
+    """
 
     token: str | None
     judge: Judge | None = None
     problem: str = "the judge model is still loading"
+    open_metrics: bool = False
 
     def ready_judge(self) -> Judge:
         """The judge; raises `NotReady` before it has started."""
@@ -97,7 +101,7 @@ def create_judge_app(
             raise NotReady(f"not ready: {', '.join(name for name, ok in checks.items() if not ok)}", retry_after_s=2)
         return JSONResponse({"checks": checks})
 
-    @app.get("/metrics")
+    @app.get("/metrics", dependencies=[] if process.open_metrics else inside)
     async def metrics() -> Response:
         judges = {} if process.judge is None else {DEFAULT_JUDGE: process.judge}
         return Response(judges_page(judges), media_type=CONTENT_TYPE_PLAIN_0_0_4)

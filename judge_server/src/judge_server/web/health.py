@@ -15,7 +15,10 @@ from trainer_client.wire import PROTOCOLS_FOR, FailurePolicy, Protocol, RewardMo
 
 router = APIRouter(tags=["service"])
 
-Only = Annotated[tuple[str, ...], Query(description="The parts that count, as `checks` names them; all unless given.")]
+Only = Annotated[
+    tuple[str, ...],
+    Query(description="The parts that count, as `checks` names them, or `replica`; all parts unless given."),
+]
 
 
 class Health(BaseModel):
@@ -65,8 +68,10 @@ async def healthz() -> Health:
 async def readyz(request: Request, only: Only = ()) -> Readiness | Response:
     """The rubric store can be read, the judge model is loaded, and the verdict cache answers.
 
-    What takes replicas out of use must ask for `?only=judge`: all of them have one store and one cache, and go on
-    serving without.
+    What takes replicas out of use must ask for `?only=replica`, which says no where another replica may do better:
+    while a judge of its own is not loaded or does not answer; where judges are elsewhere, until a first one was found,
+    and while all speak another protocol. Store, cache and judges elsewhere are the same for all replicas, which go on
+    serving what they can without.
     """
     service = service_of(request)
     checks = await service.checks(only)

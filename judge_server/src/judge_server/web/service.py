@@ -76,17 +76,24 @@ class Service:
         return self.ledger
 
     async def checks(self, only: Collection[str] = ()) -> dict[str, bool]:
-        """What readiness depends on, each part by itself; of those alone that are named, where any are."""
+        """What readiness depends on, each part by itself; of those alone that are named, where any are.
+
+        `replica` is checked where it is named: whether another replica would do better.
+        """
         parts: dict[str, Callable[[], Awaitable[bool]]] = {"store": self.rubrics.ready}
         for name in self.names:
             parts["judge" if name == DEFAULT_JUDGE else f"judge {name}"] = partial(self._judge_is_ready, name)
         if self.judges:
             parts["cache"] = self._caches_are_ready
-        return {name: await parts[name]() if name in parts else False for name in only or parts}
+        asked = {name: (parts | {"replica": self._replica_is_fit}).get(name) for name in only or parts}
+        return {name: part is not None and await part() for name, part in asked.items()}
 
     async def _judge_is_ready(self, name: str) -> bool:
         judge = self.judges.get(name)
         return judge is not None and await judge.desk.ready()
+
+    async def _replica_is_fit(self) -> bool:
+        return self.judge is not None and await self.judge.desk.fit()
 
     async def _caches_are_ready(self) -> bool:
         return all([await judge.cache.ready() for judge in self.judges.values()])

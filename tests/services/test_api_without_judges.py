@@ -1,0 +1,50 @@
+"""An api whose judges are all away: it stays in use, says so to whoever needs one, and goes on with the rest."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.ports import unused_port
+from tests.services.processes import get, listening
+from trainer_client import Client, NotReady
+
+pytestmark = pytest.mark.faults
+
+IMPATIENT = "from judge_server.remote import errand\nerrand.PATIENCE_S = 0.5"
+RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
+
+
+def group(response: str) -> dict[str, object]:
+    """One response to one prompt."""
+    return {"id": "g", "prompt": "p", "responses": [response]}
+
+
+def test_an_api_that_has_found_a_judge_stays_in_use_without_and_refuses_only_what_needs_one(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADJUDGE_CACHE_URL", redis_url)
+    monkeypatch.setenv("ADJUDGE_FENCE_SECRET", f"of {tmp_path}, which makes all verdicts here new")
+    port = unused_port()
+    url = ("--judge", f"http://127.0.0.1:{port}")
+    with (
+        listening("api", "--port", "0", *url, first=IMPATIENT, ADJUDGE_DATA_DIR=str(tmp_path / "api")) as api,
+        Client(api.url, retries=0) as client,
+    ):
+        assert get(api, "/readyz?only=replica").status_code == 503
+        judging = ("judge", "--port", str(port), "--engine", "scripted://yes")
+        with listening(*judging, ADJUDGE_DATA_DIR=str(tmp_path / "judge")):
+            api.wait_until_ready(client)
+            assert get(api, "/readyz?only=replica").json() == {"checks": {"replica": True}}
+            known = client.rewards([group("Known.")], RUBRIC).groups[0].responses[0].reward
+            client.publish_rubric("team/a", RUBRIC["criteria"])
+        with pytest.raises(NotReady, match="no judge is there"):
+            client.rewards([group("New.")], RUBRIC)
+        while get(api, "/readyz").status_code == 200:  # until two looks at the judge's health have found nobody
+            assert api.process.poll() is None
+        assert get(api, "/readyz?only=replica").status_code == 200
+        assert client.rubric("team/a").version == 1
+        again = client.rewards([group("Known.")], RUBRIC)
+        assert (again.groups[0].responses[0].reward, again.usage.cached) == (known, 1)
+        with listening(*judging, ADJUDGE_DATA_DIR=str(tmp_path / "judge")):
+            api.wait_until_ready(client)
+            assert client.rewards([group("New.")], RUBRIC).groups[0].responses[0].reward == 1.0

@@ -1,0 +1,97 @@
+"""Processes whose engine dies for good end and say why; those whose endpoint is not up yet wait for it."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.ports import unused_port
+from tests.services.processes import Service, get, listening
+from trainer_client import Client
+
+pytestmark = pytest.mark.faults
+
+MORTAL = """
+import os
+from judge_server.engines.scripted import ScriptedEngine
+ScriptedEngine.dead = property(lambda engine: "the model has died" if os.path.exists(os.environ["DEATH"]) else "")
+"""
+COMMANDS = ["judge", "serve"]
+
+
+@contextmanager
+def endpoint(port: int, log: Path) -> Iterator[None]:
+    """A server of the OpenAI chat API on that port; its one model is `judge-1`."""
+    words = [sys.executable, "-m", "tests.judge_server.faults.endpoint"]
+    words += ["127.0.0.1", str(port), str(log), "none"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            child.kill()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until this holds."""
+    pause = threading.Event()
+    for _ in range(3000):
+        if holds():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it never came about")
+
+
+def ended(process: Service) -> str:
+    """What a process said that ends by itself and in failure."""
+    assert process.process.wait(60) == 1
+    until(lambda: "error:" in "".join(process.said))
+    return "".join(process.said)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_process_whose_engine_has_died_for_good_ends_and_says_why(command: str, tmp_path: Path) -> None:
+    death = tmp_path / "death"
+    mortal = ("--port", "0", "--engine", "scripted://yes")
+    with (
+        listening(command, *mortal, first=MORTAL, DEATH=str(death)) as process,
+        Client(process.url) as client,
+    ):
+        process.wait_until_ready(client)
+        death.touch()
+        assert "error: the model has died" in ended(process)
+        assert "Traceback" not in "".join(process.said)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("endpoints", [1, 2], ids=["one endpoint", "a pool"])
+def test_an_endpoint_that_is_not_up_yet_is_waited_for(command: str, endpoints: int, tmp_path: Path) -> None:
+    ports = [unused_port() for _ in range(endpoints)]
+    engine = " ".join(f"openai+http://127.0.0.1:{port}/v1" for port in ports)
+    with (
+        listening(command, "--port", "0", "--engine", engine) as process,
+        Client(process.url) as client,
+    ):
+        until(lambda: "goes on trying" in "".join(process.said))
+        said = get(process, "/readyz").json()["detail"]
+        assert "waits for an endpoint" in said
+        assert str(ports[0]) not in said  # anybody may ask
+        with endpoint(ports[-1], tmp_path / "log"):
+            process.wait_until_ready(client)
+        assert "".join(process.said).count("goes on trying") == 1
+
+
+@pytest.mark.parametrize("others", [0, 1], ids=["one endpoint", "a pool"])
+def test_a_model_that_is_not_served_is_waited_for_by_nobody(others: int, tmp_path: Path) -> None:
+    port = unused_port()
+    urls = [f"openai+http://127.0.0.1:{p}/v1?model=another" for p in (port, *(unused_port() for _ in range(others)))]
+    with (
+        endpoint(port, tmp_path / "log"),
+        listening("judge", "--port", "0", "--engine", " ".join(urls)) as process,
+    ):
+        assert "does not serve 'another' but judge-1; correct the engine URL's ?model=" in ended(process)

@@ -1,0 +1,38 @@
+"""A vLLM whose processes die: the engine says that it is dead, and the judge that it is in ends and says why."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from judge_server.engines.vllm import VllmEngine
+from tests.services.processes import listening
+from tests.vllm.conftest import CONTEXT_TOKENS
+from trainer_client import Client
+
+
+async def test_an_engine_is_dead_once_vllm_says_so_and_neither_before_it_is_loaded_nor_after_it_is_closed() -> None:
+    engine, llm = VllmEngine("owner/model"), SimpleNamespace(errored=False)
+    assert engine.dead == ""
+    engine._answerer = SimpleNamespace(llm=llm)  # type: ignore[assignment]
+    assert (engine.dead, await engine.ready()) == ("", True)
+    llm.errored = True
+    assert "has to be started anew" in engine.dead
+    assert not await engine.ready()
+    engine._answerer = None
+    assert engine.dead == ""
+
+
+@pytest.mark.vllm
+def test_a_judge_whose_vllm_is_killed_ends_and_says_why(tiny: Path, small_cache: None, tmp_path: Path) -> None:
+    engine = f"vllm://{tiny}?context={CONTEXT_TOKENS}&eager=1"
+    with (
+        listening("judge", "--port", "0", "--engine", engine, ADJUDGE_DATA_DIR=str(tmp_path)) as judge,
+        Client(judge.url) as client,
+    ):
+        judge.wait_until_ready(client)
+        for child in psutil.Process(judge.process.pid).children(recursive=True):
+            child.kill()
+        assert judge.process.wait(60) == 1
+    assert "error: vLLM's processes have died" in "".join(judge.said)
