@@ -41,9 +41,9 @@ def of_kind(values: str, *kinds: str) -> list[Manifest]:
     return [found for found in objects(values) if found["kind"] in kinds]
 
 
-def pods(values: str) -> Iterator[tuple[str, Manifest, Manifest]]:
+def pods(values: str, *more: str) -> Iterator[tuple[str, Manifest, Manifest]]:
     """Name, labels and spec of each pod, or of the template it is made from."""
-    for found in of_kind(values, *WORKLOADS):
+    for found in (found for found in objects(values, *more) if found["kind"] in WORKLOADS):
         pod = found if found["kind"] == "Pod" else found["spec"]["template"]
         yield f"{found['kind']}/{found['metadata']['name']}", pod["metadata"]["labels"], pod["spec"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart import VALUE_SETS, component, fits, of_kind, pods
+from tests.deploy.chart import VALUE_SETS, component, fits, objects, of_kind, pods
 from tests.deploy.tools import needs_tools
 
 pytestmark = needs_tools
@@ -49,6 +49,11 @@ def allowed(values: str, source: Labels, target: Labels, port: int) -> bool:
     return True
 
 
+def reaches_the_world(rule: dict[str, Any]) -> bool:
+    """Whether a rule of egress opens port 443 of everybody."""
+    return {"ipBlock": {"cidr": "0.0.0.0/0"}} in rule["to"] and rule["ports"][0]["port"] == 443
+
+
 @pytest.mark.parametrize("values", VALUE_SETS)
 def test_pods_reach_what_they_call_and_nothing_else(values: str) -> None:
     present = {component(labels): labels for _, labels, _ in pods(values)}
@@ -66,24 +71,43 @@ def test_stores_elsewhere_are_reached_by_those_that_keep_something_there(values:
         ports = {
             port["port"]
             for rule in rules(values, labels, "egress") or []
-            if any("ipBlock" in peer for peer in rule["to"])
+            if any({"ipBlock", "namespaceSelector"} & peer.keys() for peer in rule["to"])
             for port in rule["ports"]
-        } - {443}
+        } - {53, 443}
         wanted = {
             PORTS[target] for source, target in CALLS if source == component(labels) and target in ("postgres", "redis")
         }
         assert ports == wanted, component(labels)
 
 
-def test_only_pods_that_load_a_model_reach_the_world_and_in_production_none_does() -> None:
-    for values, loading in {"cpu-dev": {"judge"}, "gpu-pool": {"vllm"}, "production": set()}.items():
-        found = {
-            component(labels)
-            for _, labels, _ in pods(values)
-            for rule in rules(values, labels, "egress") or []
-            if {"ipBlock": {"cidr": "0.0.0.0/0"}} in rule["to"] and rule["ports"][0]["port"] == 443
-        }
-        assert found == loading, values
+def test_stores_in_the_cluster_are_reached_by_what_selects_them() -> None:
+    (worker,) = [labels for _, labels, _ in pods("gpu-pool") if component(labels) == "worker"]
+    reached = {rule["ports"][0]["port"]: rule["to"] for rule in rules("gpu-pool", worker, "egress") or []}
+    namespace = {"matchLabels": {"kubernetes.io/metadata.name": "stores"}}
+    for port, name in {5432: "postgres", 6379: "valkey"}.items():
+        assert reached[port] == [{"namespaceSelector": namespace, "podSelector": {"matchLabels": {"app": name}}}]
+    assert reached[443] == [{"ipBlock": {"cidr": "10.30.0.5/32"}}]
+
+
+@pytest.mark.parametrize("values", VALUE_SETS)
+def test_only_pods_that_load_a_model_reach_the_world_since_the_volume_of_a_new_one_is_empty(values: str) -> None:
+    found = {
+        component(labels)
+        for _, labels, _ in pods(values)
+        for rule in rules(values, labels, "egress") or []
+        if reaches_the_world(rule)
+    }
+    assert found == ({"vllm"} if values == "gpu-pool" else {"judge"})
+
+
+def test_nobody_reaches_the_world_where_models_are_there_already() -> None:
+    policies = [
+        found["spec"]
+        for found in objects("production", "--set", "networkPolicy.modelDownload=false")
+        if found["kind"] == "NetworkPolicy"
+    ]
+    assert len(policies) >= 6
+    assert not [rule for policy in policies for rule in policy.get("egress", []) if reaches_the_world(rule)]
 
 
 def test_trainers_reach_the_api_alone_if_they_are_named() -> None:

@@ -89,7 +89,16 @@ def test_secrets_come_by_reference_and_the_chart_holds_none(values: str) -> None
     assert not re.search(r"://[^/\s]*:[^/\s]*@", text(values))
 
 
-def test_the_three_probes_differ_and_a_store_or_cache_that_is_away_takes_no_replica_out_of_use(values: str) -> None:
+def test_whoever_loads_a_model_has_the_hubs_token_if_there_is_one_and_nobody_else_has(values: str) -> None:
+    tokens = {name: env["HF_TOKEN"] for name, c in containers(values) if "HF_TOKEN" in (env := environment(c))}
+    loading = {"cpu-dev": "StatefulSet/adjudge-judge/model", "gpu-pool": "StatefulSet/adjudge-vllm/vllm"}
+    assert tokens.keys() == {loading.get(values, "StatefulSet/adjudge-judge/judge")}
+    (token,) = tokens.values()
+    assert token["secretKeyRef"]["key"] == "hf-token"
+    assert token["secretKeyRef"]["optional"]
+
+
+def test_the_three_probes_differ_and_what_all_replicas_share_takes_none_out_of_use(values: str) -> None:
     for name, labels, spec in pods(values):
         for container in spec["containers"]:
             probes = [container.get(probe) for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
@@ -99,8 +108,9 @@ def test_the_three_probes_differ_and_a_store_or_cache_that_is_away_takes_no_repl
             assert len({repr(probe) for probe in probes}) == 3, name
             if component(labels) in ("api", "judge", "worker"):
                 assert probes[1]["httpGet"]["path"] == "/healthz", name
-                alone = component(labels) == "worker"  # nobody asks a worker for anything
-                assert probes[2]["httpGet"]["path"] == ("/readyz" if alone else "/readyz?only=judge"), name
+                # Nobody asks a worker for anything. Stores and caches are one for all, and so are judges for apis.
+                ready = {"api": "/readyz?only=replica", "judge": "/readyz?only=judge", "worker": "/readyz"}
+                assert probes[2]["httpGet"]["path"] == ready[component(labels)], name
 
 
 def test_selectors_find_the_pods_they_are_for_and_no_others(values: str) -> None:
@@ -188,3 +198,11 @@ def test_every_argument_is_a_command_of_adjudge(values: str) -> None:
     assert len(started) >= 4
     for name, container in started.items():
         assert container["args"][0] in known, name
+
+
+def test_processes_stop_by_themselves_before_their_pods_are_killed(values: str) -> None:
+    given = ("--set", "api.drainSeconds=200", "--set", "judge.drainSeconds=300")
+    specs = {component(labels): spec for _, labels, spec in pods(values, *given)}
+    for part, killed_s in (("api", 200), ("judge", 300)):
+        assert specs[part]["terminationGracePeriodSeconds"] == killed_s
+        assert environment(specs[part]["containers"][0])["ADJUDGE_DRAIN_S"] == str(killed_s - 20)

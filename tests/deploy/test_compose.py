@@ -1,6 +1,7 @@
 """What `docker compose config` makes of the compose file, for each judge, and the rules its services keep."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ SECRETS = {
     "POSTGRES_PASSWORD": "of-postgres",
     "VALKEY_PASSWORD": "of-valkey",
     "ADJUDGE_FENCE_SECRET": "of-the-fences-here",
-    "ADJUDGE_JUDGE_TOKEN": "of-the-judge",
+    "ADJUDGE_JUDGE_TOKEN": "that-of-the-judge",
 }
 ONE_SHOT = {"migrate", "model"}
 
@@ -58,11 +59,14 @@ def test_a_secret_that_is_not_set_stops_compose_and_is_named(secret: str) -> Non
 
 @needs_tools
 def test_the_example_of_an_env_file_names_every_variable_and_holds_no_secret() -> None:
-    lines = (ROOT / "docker/.env.example").read_text(encoding="utf-8").splitlines()
-    example = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    given = (ROOT / "docker/.env.example").read_text(encoding="utf-8")
+    example = dict(re.findall(r"^([A-Z_]+)=(.*)$", given, re.MULTILINE))
     text = FILE.read_text(encoding="utf-8")
     used = {word.partition("}")[0].partition(":")[0] for word in text.split("${")[1:]}
-    assert used - {"ADJUDGE_JUDGE_CPUS"} <= example.keys()
+    assert used <= example.keys()
+    services = yaml.safe_load(text)["services"].values()
+    handed_on = {name for service in services for name, value in service.get("environment", {}).items() if not value}
+    assert handed_on <= set(re.findall(r"^# ([A-Z_]+)=$", given, re.MULTILINE))
     assert all(not example[name] for name in example if name.endswith(("PASSWORD", "SECRET", "TOKEN", "KEY")))
 
 
@@ -72,7 +76,7 @@ def test_both_judges_answer_to_the_name_that_the_api_knows(services: Services) -
     assert judge["networks"]["judges"]["aliases"] == ["judge"]
     assert services["api"]["environment"]["ADJUDGE_JUDGES"] == "http://judge:8001"
     token = judge["environment"]["ADJUDGE_JUDGE_TOKEN"]
-    assert token == services["api"]["environment"]["ADJUDGE_JUDGE_TOKEN"] == "of-the-judge"
+    assert token == services["api"]["environment"]["ADJUDGE_JUDGE_TOKEN"] == "that-of-the-judge"
 
 
 @needs_tools
@@ -91,10 +95,31 @@ def test_containers_cannot_write_their_root_gain_privileges_or_eat_the_host(serv
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert "privileged" not in service, name
-        limits = service["deploy"]["resources"]["limits"]
-        assert limits["cpus"], name
-        assert limits["memory"], name
+        assert service["deploy"]["resources"]["limits"]["memory"], name
         assert not [mount for mount in service.get("volumes", []) if "docker.sock" in mount["source"]], name
+
+
+@needs_tools
+@pytest.mark.parametrize("profile", ["cpu", "gpu"])
+def test_two_processors_are_enough_and_the_judge_takes_what_there_is_or_what_it_is_given(profile: str) -> None:
+    def processors(**env: str) -> dict[str, float | None]:
+        started = config(profile, "monitoring", **env).items()
+        return {name: service["deploy"]["resources"]["limits"].get("cpus") for name, service in started}
+
+    judge = f"judge-{profile}"
+    unbounded = processors()
+    assert [name for name, most in unbounded.items() if not most] == [judge]
+    assert max(most for most in unbounded.values() if most) <= 2
+    assert processors(ADJUDGE_JUDGE_CPUS="3")[judge] == 3
+
+
+@needs_tools
+@pytest.mark.parametrize(("profile", "loading"), [("cpu", "model"), ("gpu", "judge-gpu")])
+def test_whoever_loads_the_model_has_the_hubs_token_if_there_is_one(profile: str, loading: str) -> None:
+    for token in ("of-the-hub", None):
+        services = config(profile, **({"HF_TOKEN": token} if token else {}))
+        found = {n: s["environment"]["HF_TOKEN"] for n, s in services.items() if "HF_TOKEN" in s.get("environment", {})}
+        assert found == {loading: token}
 
 
 @needs_tools

@@ -6,8 +6,8 @@ import pytest
 
 from adjudge_services.cli.main import app
 from judge_server.access.identity import OPENS
-from tests.deploy.chart import VALUE_SETS, containers, objects
-from tests.deploy.tools import ROOT, needs_tools
+from tests.deploy.chart import FOLDER, NAMESPACE, VALUE_SETS, containers, environment, objects
+from tests.deploy.tools import HELM, ROOT, needs_tools, run
 from tests.docs.pages import blocks, code_spans, table
 
 PAGE = ROOT / "docs/deploy.md"
@@ -44,13 +44,52 @@ def test_every_value_set_is_offered() -> None:
 @pytest.mark.parametrize("values", VALUE_SETS)
 def test_the_page_names_every_key_of_the_secret_that_the_chart_reads(values: str) -> None:
     made = set(re.findall(r"--from-literal=([a-z-]+)=", CONSOLE))
-    read = {
-        entry["valueFrom"]["secretKeyRef"]["key"]
+    references = [
+        entry["valueFrom"]["secretKeyRef"]
         for _, container in containers(values)
         for entry in container.get("env", [])
-        if "valueFrom" in entry and not entry["valueFrom"]["secretKeyRef"].get("optional")
-    }
+        if "valueFrom" in entry
+    ]
+    read = {reference["key"] for reference in references if not reference.get("optional")}
+    optional = {reference["key"] for reference in references if reference.get("optional")}
     scaled = {ref["key"] for found in objects(values) for ref in found.get("spec", {}).get("secretTargetRef", [])}
     extra = {"cpu-dev": {"postgres-password", "redis-password"}}.get(values, set())
     assert read == made | extra
-    assert (scaled | extra) <= set(code_spans(PAGE))
+    assert (scaled | extra | optional) <= set(code_spans(PAGE))
+
+
+@needs_tools
+def test_helm_waits_longer_than_the_migration_may_take() -> None:
+    (job,) = [found for found in objects("production") if found["kind"] == "Job"]
+    shown = re.findall(r"^helm (?:install|upgrade) .+$", CONSOLE, re.MULTILINE)
+    assert len(shown) >= 2
+    for command in shown:
+        minutes = re.search(r" --timeout (\d+)m\b", command)
+        assert minutes, command
+        assert 60 * int(minutes[1]) > job["spec"]["activeDeadlineSeconds"]
+
+
+@needs_tools
+def test_the_page_names_what_bounds_the_migration() -> None:
+    (job,) = [f for f in objects("production", "--set", "migrate.deadlineSeconds=1200") if f["kind"] == "Job"]
+    assert job["spec"]["activeDeadlineSeconds"] == 1200
+    assert "migrate.deadlineSeconds" in code_spans(PAGE)
+
+
+@needs_tools
+@pytest.mark.parametrize("toolbox", [True, False])
+def test_the_notes_make_the_first_key_in_a_pod_that_has_the_database(toolbox: bool) -> None:
+    values = ("--set", f"toolbox.enabled={str(toolbox).lower()}")
+    installed = run(
+        HELM, "install", "adjudge", FOLDER, "--namespace", NAMESPACE, "--dry-run=client",
+        "--values", FOLDER / "ci/production.yaml", *values,
+    )  # fmt: skip
+    assert installed.returncode == 0, installed.stderr
+    (name,) = re.findall(r"exec deploy/(\S+) -- adjudge keys create", installed.stdout.partition("NOTES:")[2])
+    (pod,) = [
+        found["spec"]["template"]["spec"]
+        for found in objects("production", *values)
+        if found["kind"] == "Deployment" and found["metadata"]["name"] == name
+    ]
+    assert "ADJUDGE_DATABASE_URL" in environment(pod["containers"][0])
+    assert f"deploy/{name}" in PAGE.read_text(encoding="utf-8")

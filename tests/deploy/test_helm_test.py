@@ -1,8 +1,10 @@
-"""What `helm test` runs, run against a service: it passes where a reward comes back, and fails where none does."""
+"""What the cluster asks of a service, asked of one: `helm test` passes where a reward comes back, and probes do too."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from urllib.request import urlopen
 
 import pytest
 
@@ -19,12 +21,19 @@ def scored(url: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, SCRIPT], env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_it_says_which_reward_came_back(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path))
-    with serving("scripted://yes") as service:
-        with Client(service.url) as client:
-            service.wait_until_ready(client)
-        passed = scored(service.url)
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a service that is ready."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("ADJUDGE_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        with serving("scripted://yes") as service:
+            with Client(service.url) as client:
+                service.wait_until_ready(client)
+            yield service.url
+
+
+def test_it_says_which_reward_came_back(url: str) -> None:
+    passed = scored(url)
     assert passed.stdout == "status scored, reward 1.0\n"
     assert passed.returncode == 0
 
@@ -38,3 +47,11 @@ def test_the_pod_runs_this_very_script_with_what_it_reads() -> None:
     pod = dict(containers("production"))["Pod/adjudge-test-score/score"]
     assert pod["args"][0].strip() == SCRIPT.read_text(encoding="utf-8").strip()
     assert environment(pod).keys() == {"ADJUDGE_URL", "ADJUDGE_API_KEY"}
+
+
+@needs_tools
+def test_a_service_knows_every_part_that_the_api_is_probed_for(url: str) -> None:
+    api = dict(containers("production"))["Deployment/adjudge-api/api"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        with urlopen(url + api[probe]["httpGet"]["path"], timeout=10) as answer:
+            assert answer.status == 200

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
-from tests.deploy.chart import FOLDER, of_kind
+from tests.deploy.chart import FOLDER, NAMESPACE, objects, of_kind
 from tests.deploy.tools import ROOT, VENV, needs_tools, run
 
 RULES = [
@@ -25,7 +25,6 @@ DASHBOARDS = {
     path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("files/dashboards/*.json")
 }
 RUNBOOKS = ROOT / "docs/runbooks"
-OF_PROMETHEUS = {"up"}
 REQUEST = {
     "run": "r",
     "rubric": {"criteria": [{"id": "c", "description": "It is right.", "weight": 1}]},
@@ -88,9 +87,17 @@ def test_labels_that_are_asked_for_are_those_of_the_service_or_of_prometheus(exp
             assert labels <= known | exported[name], f"{name} in {query}"
 
 
+def asked_in_the_cluster() -> list[str]:
+    """The queries of alerts and of KEDA as the chart renders them."""
+    (rules,) = of_kind("production", "PrometheusRule")
+    triggers = [trigger for found in of_kind("production", "ScaledObject") for trigger in found["spec"]["triggers"]]
+    (scaling,) = [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
+    return [*(rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]), scaling]
+
+
 @needs_tools
 def test_every_query_is_promql() -> None:
-    parsed = run(VENV / "bin/python", "-c", _PARSE, stdin=json.dumps(queries()))
+    parsed = run(VENV / "bin/python", "-c", _PARSE, stdin=json.dumps([*queries(), *asked_in_the_cluster()]))
     assert parsed.returncode == 0, parsed.stderr
 
 
@@ -129,6 +136,30 @@ def test_the_chart_brings_all_dashboards_and_alerts_with_the_addresses_of_the_ru
     assert brought == {f"{name}.json" for name in DASHBOARDS}
     for found in of_kind("production", "ConfigMap"):
         assert all(json.loads(text)["panels"] for text in found["data"].values())
+
+
+@needs_tools
+def test_the_chart_asks_for_up_in_its_own_namespace_alone() -> None:
+    selectors = [found for query in asked_in_the_cluster() for found in re.findall(r"\bup\b(\{[^}]*\})?", query)]
+    assert len(selectors) >= 4
+    assert [found for found in selectors if not found.startswith(f'{{namespace="{NAMESPACE}",')] == []
+
+
+@needs_tools
+@pytest.mark.parametrize(("settings", "shown"), [((), True), (("key",), True), (("open",), False)])
+def test_prometheus_is_given_a_key_unless_metrics_are_open(settings: tuple[str, ...], shown: bool) -> None:
+    given = [word for value in settings for word in ("--set", f"settings.ADJUDGE_METRICS={value}")]
+    monitors = [found for found in objects("production", *given) if found["kind"] == "ServiceMonitor"]
+    with_key = [found["metadata"]["name"] for found in monitors if "authorization" in found["spec"]["endpoints"][0]]
+    assert with_key == (["adjudge-api", "adjudge-judge"] if shown else [])
+    assert len(monitors) == 3
+
+
+def test_a_job_of_which_prometheus_knows_no_target_is_told_of() -> None:
+    (absent,) = [rule["expr"] for rule in RULES if rule["alert"] == "AdjudgeAbsent"]
+    prometheus = yaml.safe_load((ROOT / "docker/monitoring/prometheus.yaml").read_text(encoding="utf-8"))
+    jobs = [f'absent(up{{job="{job["job_name"]}"}})' for job in prometheus["scrape_configs"]]
+    assert absent == " or ".join(jobs)
 
 
 def test_jobs_are_called_as_rules_and_dashboards_call_them() -> None:

@@ -57,6 +57,12 @@ helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Versio
 {{- end }}
 {{- end }}
 
+{{/* The hub's token, for models that are gated; the secret need not hold one. */}}
+{{- define "adjudge.hubToken" -}}
+- name: HF_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ .Values.secret }}, key: hf-token, optional: true}}
+{{- end }}
+
 {{- define "adjudge.settings" -}}
 {{- range $name, $value := .Values.settings }}
 - {name: {{ $name }}, value: {{ $value | quote }}}

@@ -1,0 +1,50 @@
+"""What makes the chart's judges more and fewer: one thing alone, quickly up, and slowly down."""
+
+from typing import Any
+
+import pytest
+
+from tests.deploy.chart import objects
+from tests.deploy.tools import needs_tools
+
+pytestmark = needs_tools
+
+
+def scaler(kind: str) -> dict[str, Any]:
+    """What scales the judges, with one kind of autoscaling."""
+    rendered = objects("production", "--set", f"judge.autoscaling.kind={kind}")
+    scalers = [found for found in rendered if "scaleTargetRef" in found.get("spec", {})]
+    (of_judge,) = [found for found in scalers if found["spec"]["scaleTargetRef"]["name"] == "adjudge-judge"]
+    return of_judge
+
+
+def query() -> str:
+    """What KEDA asks Prometheus."""
+    (trigger,) = scaler("keda")["spec"]["triggers"]
+    asked: str = trigger["metadata"]["query"]
+    return asked
+
+
+def test_a_judge_scales_by_calls_that_wait_or_by_seconds_of_waiting_and_never_by_both() -> None:
+    by_calls = scaler("hpa")
+    assert by_calls["kind"] == "HorizontalPodAutoscaler"
+    assert by_calls["spec"]["metrics"][0]["pods"]["metric"] == {"name": "adjudge_calls_waiting"}
+    assert scaler("keda")["kind"] == "ScaledObject"
+    assert "adjudge_queue_seconds_bucket" in query()
+
+
+@pytest.mark.parametrize("kind", ["hpa", "keda"])
+def test_judges_go_late_and_one_by_one_whatever_scales_them(kind: str) -> None:
+    spec = scaler(kind)["spec"]
+    behavior = spec["behavior"] if kind == "hpa" else spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert behavior == {
+        "scaleDown": {
+            "stabilizationWindowSeconds": 900,
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": 900}],
+        }
+    }
+
+
+def test_without_calls_there_is_no_wait_rather_than_one_that_is_not_a_number() -> None:
+    assert query().startswith("(histogram_quantile(")
+    assert query().endswith(">= 0) or vector(0)")
