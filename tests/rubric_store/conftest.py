@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rubric_store import RubricStore, SQLOperations
+from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
-from tests.rubric_store.operation_rows import NOW
+from tests.rubric_store.operation_rows import KeptOperations
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -41,8 +41,8 @@ async def store(migrated_url: str) -> AsyncIterator[RubricStore]:
 
 
 @pytest.fixture
-async def kept(migrated_url: str) -> AsyncIterator[SQLOperations]:
+async def kept(migrated_url: str) -> AsyncIterator[KeptOperations]:
     """No operations yet, in a store whose clock stands still."""
-    opened = SQLOperations(migrated_url, keep_days=30, clock=lambda: NOW)
+    opened = KeptOperations(migrated_url)
     yield opened
     await opened.close()

@@ -5,11 +5,20 @@ from typing import Any
 
 from rubric_store import SQLOperations
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk, NewOperation
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk, NewOperation, Submission
 from trainer_client.wire.operations import Operation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S = 60.0
+SUBMISSION = Submission("key", b"what was asked for")
+
+
+class KeptOperations(SQLOperations):
+    """Operations in a database whose clock stands at `at`, whatever the clocks of those who ask say."""
+
+    def __init__(self, url: str) -> None:
+        self.at = NOW
+        super().__init__(url, keep_days=30, clock=lambda: self.at)
 
 
 def later(seconds: float) -> datetime:
@@ -19,8 +28,9 @@ def later(seconds: float) -> datetime:
 
 def new(id_: str = "op-1", chunks: int = 2, project_id: str = "p", created: float = 0, **more: Any) -> NewOperation:
     """An operation with chunks of three inputs each."""
+    request = more.pop("request", {"run": "r"})
     bodies = [NewChunk(3, {"numbers": [chunk], "text": "\0 and \U0001f600"}) for chunk in range(chunks)]
-    return NewOperation(id_, project_id, "score", {"run": "r"}, bodies, later(created), **more)
+    return NewOperation(id_, project_id, "score", request, bodies, later(created), **more)
 
 
 def outcome(*results: Any, calls: int = 5) -> ChunkOutcome:
@@ -28,9 +38,11 @@ def outcome(*results: Any, calls: int = 5) -> ChunkOutcome:
     return ChunkOutcome([{"result": one} for one in results], Usage(judge_calls=calls, seconds_judging=0.5))
 
 
-async def claimed(store: SQLOperations, chunk: int, owner: str = "w", at: float = 0) -> ChunkWork:
-    """A chunk of `op-1`, claimed."""
-    work = await store.claim(ChunkRef("p", "op-1", chunk), owner, later(at), LEASE_S)
+async def claimed(store: KeptOperations, chunk: int, owner: str = "w", at: float | None = None) -> ChunkWork:
+    """A chunk of `op-1`, claimed, so many seconds after `NOW` where that is given."""
+    if at is not None:
+        store.at = later(at)
+    work = await store.claim(ChunkRef("p", "op-1", chunk), owner, LEASE_S)
     assert work is not None
     return work
 

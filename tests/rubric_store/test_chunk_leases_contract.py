@@ -2,101 +2,146 @@
 
 import asyncio
 
-from rubric_store import SQLOperations
-from tests.rubric_store.operation_rows import LEASE_S, NOW, claimed, later, new, outcome, state_of
+from sqlalchemy import select
+
+from rubric_store.operations.tables import chunks
+from tests.rubric_store.operation_rows import LEASE_S, KeptOperations, claimed, later, new, outcome, state_of
 from trainer_client.wire.operation_rows import MOST_ATTEMPTS, ChunkOutcome, ChunkRef
 
 
-async def test_a_chunk_has_one_worker_until_its_lease_runs_out(kept: SQLOperations) -> None:
+async def test_a_chunk_has_one_worker_until_its_lease_runs_out(kept: KeptOperations) -> None:
     await kept.create(new())
     work = await claimed(kept, 0, "first")
-    assert await kept.claim(work.ref, "second", later(59), LEASE_S) is None
-    assert await kept.renew(work, later(50), LEASE_S)
-    assert await kept.claim(work.ref, "second", later(100), LEASE_S) is None
-    taken = await claimed(kept, 0, "second", at=111)
+    kept.at = later(59)
+    assert await kept.claim(work.ref, "second", LEASE_S) is None
+    assert await kept.renew(work, LEASE_S)
+    kept.at = later(118)
+    assert await kept.claim(work.ref, "second", LEASE_S) is None
+    taken = await claimed(kept, 0, "second", at=120)
     assert taken.attempt == 2
-    assert not await kept.renew(work, later(112), LEASE_S)
+    assert not await kept.renew(work, LEASE_S)
 
 
-async def test_of_workers_at_the_same_time_one_gets_the_chunk(kept: SQLOperations) -> None:
+async def test_of_workers_at_the_same_time_one_gets_the_chunk(kept: KeptOperations) -> None:
     await kept.create(new())
     ref = ChunkRef("p", "op-1", 0)
-    got = await asyncio.gather(*(kept.claim(ref, f"w{n}", NOW, LEASE_S) for n in range(8)))
+    got = await asyncio.gather(*(kept.claim(ref, f"w{n}", LEASE_S) for n in range(8)))
     assert sum(work is not None for work in got) == 1
 
 
-async def test_a_chunk_done_twice_has_its_results_and_its_cost_once(kept: SQLOperations) -> None:
+async def test_a_chunk_done_twice_has_its_results_and_its_cost_once(kept: KeptOperations) -> None:
     await kept.create(new())
     slow = await claimed(kept, 0, "slow")
     quick = await claimed(kept, 0, "quick", at=61)
-    assert await kept.complete(quick, outcome("a", "b", "c"), later(62))
-    assert not await kept.complete(slow, outcome("x", "y", "z"), later(63))
-    await kept.give_up(slow, "too late", later(64))
-    await kept.give_back(slow, "too late", later(64), after_s=0, outcome=outcome(), counts=True)
+    assert await kept.complete(quick, outcome("a", "b", "c"))
+    assert not await kept.complete(slow, outcome("x", "y", "z"))
+    await kept.give_up(slow, "too late")
+    await kept.give_back(slow, "too late", after_s=0, outcome=outcome(), counts=True)
     operation = await state_of(kept)
     assert (operation.progress.done, operation.progress.made, operation.usage.judge_calls) == (3, 3, 5)
     page = await kept.results("p", "op-1", after=0, limit=10)
     assert page is not None
     assert page.results == ({"result": "a"}, {"result": "b"}, {"result": "c"})
-    assert await kept.claim(quick.ref, "third", later(999), LEASE_S) is None
+    kept.at = later(999)
+    assert await kept.claim(quick.ref, "third", LEASE_S) is None
 
 
-async def test_a_chunk_given_back_waits_and_its_cost_is_counted(kept: SQLOperations) -> None:
+async def test_a_chunk_given_back_waits_and_its_cost_is_counted(kept: KeptOperations) -> None:
     await kept.create(new())
     work = await claimed(kept, 0)
-    await kept.give_back(work, "the judge is busy", NOW, after_s=30, outcome=outcome(calls=7), counts=True)
+    await kept.give_back(work, "the judge is busy", after_s=30, outcome=outcome(calls=7), counts=True)
     operation = await state_of(kept)
     assert (operation.problem, operation.usage.judge_calls, operation.progress.done) == ("the judge is busy", 7, 0)
-    assert await kept.claim(work.ref, "w", later(29), LEASE_S) is None
+    kept.at = later(29)
+    assert await kept.claim(work.ref, "w", LEASE_S) is None
     assert (await claimed(kept, 0, at=30)).attempt == 2
 
 
-async def test_attempts_that_do_not_count_may_be_many(kept: SQLOperations) -> None:
+async def test_attempts_that_do_not_count_may_be_many(kept: KeptOperations) -> None:
     await kept.create(new())
     for number in range(2 * MOST_ATTEMPTS):
         work = await claimed(kept, 0, at=number)
         assert work.attempt == 1
-        await kept.give_back(work, "away", later(number), after_s=0, outcome=ChunkOutcome(), counts=False)
+        await kept.give_back(work, "away", after_s=0, outcome=ChunkOutcome(), counts=False)
 
 
-async def test_a_chunk_whose_workers_keep_dying_is_given_up(kept: SQLOperations) -> None:
+async def test_a_chunk_whose_workers_keep_dying_is_given_up(kept: KeptOperations) -> None:
     await kept.create(new())
     for number in range(MOST_ATTEMPTS):
         assert (await claimed(kept, 0, at=100 * number)).last_attempt is (number == MOST_ATTEMPTS - 1)
-    assert await kept.claim(ChunkRef("p", "op-1", 0), "w", later(10_000), LEASE_S) is None
+    kept.at = later(10_000)
+    assert await kept.claim(ChunkRef("p", "op-1", 0), "w", LEASE_S) is None
     assert (await state_of(kept)).progress.failed == 3
-    await kept.complete(await claimed(kept, 1, at=10_001), outcome("b"), later(10_002))
+    await kept.complete(await claimed(kept, 1), outcome("b"))
     failed = await state_of(kept)
     assert failed.state == "failed"
     assert failed.problem is not None
     assert f"died {MOST_ATTEMPTS} times" in failed.problem
 
 
-async def test_chunks_are_announced_once_and_operations_take_turns(kept: SQLOperations) -> None:
+async def test_the_inputs_of_a_chunk_are_kept_until_it_is_done_and_no_longer(kept: KeptOperations) -> None:
+    async def with_inputs() -> list[int]:
+        async with kept.reading() as connection:
+            wanted = select(chunks.c.chunk).where(chunks.c.body.is_not(None)).order_by(chunks.c.chunk)
+            return list((await connection.execute(wanted)).scalars())
+
+    await kept.create(new(chunks=3, finishes=True))
+    await kept.give_up(await claimed(kept, 0), "no")
+    await kept.give_back(await claimed(kept, 1), "busy", after_s=0, outcome=outcome(), counts=True)
+    await kept.complete(await claimed(kept, 2), outcome("c"))
+    assert await with_inputs() == [0, 1]
+    await kept.cancel("p", "op-1", later(1))
+    await kept.retry("p", "op-1")
+    for chunk in (0, 1):
+        work = await claimed(kept, chunk)
+        assert work.body == {"numbers": [chunk], "text": "\0 and \U0001f600"}
+        await kept.complete(work, outcome("d"))
+    assert await with_inputs() == []
+    assert (await claimed(kept, 3)).body is None
+
+
+async def test_chunks_are_announced_once_and_operations_take_turns(kept: KeptOperations) -> None:
     await kept.create(new("op-1", chunks=3))
     await kept.create(new("op-2", chunks=2, created=1))
-    at = later(2)
-    first = await kept.due(at, 3, announced_before=None)
+    first = await kept.due(3, lost_after_s=60)
     assert [(ref.operation_id, ref.chunk) for ref in first] == [("op-1", 0), ("op-2", 0), ("op-1", 1)]
-    rest = await kept.due(at, 100, announced_before=None)
+    rest = await kept.due(100, lost_after_s=60)
     assert [(ref.operation_id, ref.chunk) for ref in rest] == [("op-2", 1), ("op-1", 2)]
-    assert await kept.due(later(3), 100, announced_before=None) == []
-    assert len(await kept.due(later(9), 100, announced_before=later(4))) == 5
+    assert await kept.due(100, lost_after_s=60) == []
 
 
-async def test_chunks_of_a_dead_worker_are_announced_again(kept: SQLOperations) -> None:
+async def test_what_was_announced_long_ago_and_is_neither_taken_nor_done_is_announced_again(
+    kept: KeptOperations,
+) -> None:
+    await kept.create(new(chunks=3))
+    await kept.due(100, lost_after_s=60)
+    kept.at = later(50)
+    await kept.complete(await claimed(kept, 0), outcome("a"))
+    await claimed(kept, 1)
+    kept.at = later(59)
+    assert await kept.due(100, lost_after_s=60) == []
+    kept.at = later(61)
+    assert await kept.due(100, lost_after_s=60) == [ChunkRef("p", "op-1", 2)]
+    assert await kept.due(100, lost_after_s=60) == []
+    work = await claimed(kept, 2)
+    assert await kept.claim(work.ref, "of the other announcement", LEASE_S) is None
+
+
+async def test_chunks_of_a_dead_worker_are_announced_again(kept: KeptOperations) -> None:
     await kept.create(new())
-    await kept.due(NOW, 100, announced_before=None)
+    await kept.due(100, lost_after_s=1000)
     await claimed(kept, 0)
-    assert await kept.due(later(59), 100, announced_before=None) == []
-    assert await kept.due(later(61), 100, announced_before=None) == [ChunkRef("p", "op-1", 0)]
-    assert (await claimed(kept, 0, at=61)).attempt == 2
+    kept.at = later(59)
+    assert await kept.due(100, lost_after_s=1000) == []
+    kept.at = later(61)
+    assert await kept.due(100, lost_after_s=1000) == [ChunkRef("p", "op-1", 0)]
+    assert (await claimed(kept, 0)).attempt == 2
 
 
-async def test_each_chunk_is_announced_by_one_of_those_who_ask_at_once(kept: SQLOperations) -> None:
+async def test_each_chunk_is_announced_by_one_of_those_who_ask_at_once(kept: KeptOperations) -> None:
     await kept.create(new(chunks=40))
-    announced = await asyncio.gather(*(kept.due(NOW, 10, announced_before=None) for _ in range(8)))
+    announced = await asyncio.gather(*(kept.due(10, lost_after_s=60) for _ in range(8)))
     refs = [ref for some in announced for ref in some]
     assert len(refs) == len(set(refs))
-    rest = await kept.due(NOW, 100, announced_before=None)
+    rest = await kept.due(100, lost_after_s=60)
     assert {ref.chunk for ref in [*refs, *rest]} == set(range(40))

@@ -1,18 +1,29 @@
 """What every database that keeps operations does: an operation from its submission to its end, and its results."""
 
 import asyncio
+import random
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from rubric_store import SQLOperations
-from tests.rubric_store.operation_rows import LEASE_S, NOW, claimed, later, new, outcome, state_of
+from rubric_store.operations import rows
+from tests.rubric_store.operation_rows import (
+    LEASE_S,
+    NOW,
+    SUBMISSION,
+    KeptOperations,
+    claimed,
+    later,
+    new,
+    outcome,
+    state_of,
+)
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, Submission
 
 
-async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_only(kept: SQLOperations) -> None:
+async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_only(kept: KeptOperations) -> None:
     made = await kept.create(new())
     assert (made.state, made.revision, made.request, made.progress.total) == ("queued", 1, {"run": "r"}, 6)
     assert await kept.get("p", "op-1") == made
@@ -22,34 +33,63 @@ async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_onl
     assert (work.body, work.inputs, work.attempt) == ({"numbers": [1], "text": "\0 and \U0001f600"}, 3, 1)
 
 
-async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: SQLOperations) -> None:
+async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: KeptOperations) -> None:
     for number in range(3):
         await kept.create(new(f"op-{number}", created=number))
     await kept.create(new("op-9", project_id="q"))
     assert [one.id for one in await kept.list("p", 2)] == ["op-2", "op-1"]
 
 
-async def test_the_same_submission_makes_one_operation_and_other_content_is_refused(kept: SQLOperations) -> None:
-    first = await kept.create(new(submission="key"))
-    assert (await kept.create(new("op-2", submission="key"))).id == first.id
+async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: KeptOperations) -> None:
+    noise = random.Random(1)
+    requests: list[Any] = [
+        {"run": "r" * (rows.MOST_LISTED_BYTES - len('{"run":""}'))},
+        {"run": "r" * (rows.MOST_LISTED_BYTES - len('{"run":""}') + 1)},
+        {"run": "r" * 10**6},
+        {"run": "".join(noise.choices("0123456789abcdefghijklmnopqrstuv", k=40_000))},
+        {},
+    ]
+    for number, request in enumerate(requests):
+        await kept.create(new(f"op-{number}", created=-number, request=request))
+    assert [one.request for one in await kept.list("p", 10)] == [requests[0], {}, {}, {}, {}]
+    whole = [await kept.get("p", f"op-{number}") for number in range(5)]
+    assert [one.request for one in whole if one is not None] == requests
+
+
+async def test_the_same_submission_makes_one_operation_and_other_content_is_refused(kept: KeptOperations) -> None:
+    first = await kept.create(new(submission=SUBMISSION))
+    split_otherwise = new("op-2", chunks=3, submission=SUBMISSION, request={"rubric": "team/primes@2"})
+    assert await kept.create(split_otherwise) == first
     with pytest.raises(ValueError, match="op-1 was submitted under the same Idempotency-Key"):
-        await kept.create(new("op-3", chunks=3, submission="key"))
-    assert (await kept.create(new("op-4", project_id="q", submission="key"))).id == "op-4"
+        await kept.create(new("op-3", submission=Submission("key", b"something else")))
+    assert (await kept.create(new("op-4", project_id="q", submission=SUBMISSION))).id == "op-4"
     assert [one.id for one in await kept.list("p", 10)] == ["op-1"]
+    assert len(await kept.due(100, lost_after_s=60)) == 2 + 2
 
 
-async def test_of_submissions_at_the_same_time_one_is_made(kept: SQLOperations) -> None:
-    made = await asyncio.gather(*(kept.create(new(f"op-{n}", submission="key")) for n in range(8)))
+async def test_what_a_submission_made_is_found_as_it_stands(kept: KeptOperations) -> None:
+    assert await kept.submitted("p", SUBMISSION) is None
+    await kept.create(new())
+    await kept.create(new("op-2", submission=SUBMISSION))
+    cancelled = await kept.cancel("p", "op-2", later(1))
+    assert await kept.submitted("p", SUBMISSION) == cancelled
+    assert await kept.submitted("q", SUBMISSION) is None
+    with pytest.raises(ValueError, match="op-2 was submitted under the same Idempotency-Key"):
+        await kept.submitted("p", Submission("key", b"something else"))
+
+
+async def test_of_submissions_at_the_same_time_one_is_made(kept: KeptOperations) -> None:
+    made = await asyncio.gather(*(kept.create(new(f"op-{n}", submission=SUBMISSION)) for n in range(8)))
     assert len({one.id for one in made}) == 1
-    assert len(await kept.due(NOW, 100, announced_before=None)) == 2
+    assert len(await kept.due(100, lost_after_s=60)) == 2
 
 
-async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: SQLOperations) -> None:
+async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: KeptOperations) -> None:
     await kept.create(new(chunks=3))
     seen: list[Any] = []
     after = 0
     for chunk in (2, 0, 1):
-        assert await kept.complete(await claimed(kept, chunk), outcome(f"{chunk}a", f"{chunk}b"), NOW)
+        assert await kept.complete(await claimed(kept, chunk), outcome(f"{chunk}a", f"{chunk}b"))
         page = await kept.results("p", "op-1", after=after, limit=10)
         assert page is not None
         seen += [one["result"] for one in page.results]
@@ -61,13 +101,46 @@ async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: 
     assert ([one["result"] for one in first.results], first.next_after) == (["2b", "0a"], 3)
 
 
-async def test_an_operation_ends_with_its_last_chunk(kept: SQLOperations) -> None:
+async def test_pages_of_large_results_are_shorter_and_lose_none(
+    kept: KeptOperations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = random.Random(1)
+    texts = ["".join(noise.choices("0123456789abcdef", k=size)) for size in (9000, 900, 900, 900, 900, 9000, 9, 9)]
+    await kept.create(new(chunks=1))
+    await kept.complete(await claimed(kept, 0), outcome(*texts))
+    monkeypatch.setattr(rows, "MOST_PAGE_BYTES", 2 * len(rows.pack({"result": texts[1]})) + 100)
+    pages = []
+    after: int | None = 0
+    while after is not None:
+        page = await kept.results("p", "op-1", after=after, limit=1000)
+        assert page is not None
+        assert page.results
+        pages.append([one["result"] for one in page.results])
+        after = page.next_after
+    assert [len(page) for page in pages] == [1, 2, 2, 1, 2]
+    assert [text for page in pages for text in page] == texts
+
+
+async def test_how_an_operation_stands_is_told_without_all_of_it(kept: KeptOperations) -> None:
+    assert await kept.stands("p", "op-1") is None
+    await kept.create(new())
+    assert await kept.stands("p", "op-1") == (1, "queued")
+    assert await kept.stands("q", "op-1") is None
+    await kept.cancel("p", "op-1", NOW)
+    assert await kept.stands("p", "op-1") == (2, "cancelled")
+
+
+async def test_an_operation_ends_with_its_last_chunk(kept: KeptOperations) -> None:
     await kept.create(new())
     assert (await state_of(kept)).started_at is None
-    await kept.complete(await claimed(kept, 0, at=1), outcome("a"), later(2))
+    first = await claimed(kept, 0, at=1)
+    kept.at = later(2)
+    await kept.complete(first, outcome("a"))
     running = await state_of(kept)
     assert (running.state, running.started_at, running.ended_at) == ("running", later(1), None)
-    await kept.complete(await claimed(kept, 1, at=3), outcome("b"), later(4))
+    last = await claimed(kept, 1, at=3)
+    kept.at = later(4)
+    await kept.complete(last, outcome("b"))
     done = await state_of(kept)
     assert (done.state, done.ended_at, done.expires_at) == ("done", later(4), later(4) + timedelta(days=30))
     assert done.usage == Usage(judge_calls=10, seconds_judging=1.0)
@@ -75,35 +148,37 @@ async def test_an_operation_ends_with_its_last_chunk(kept: SQLOperations) -> Non
     assert done.revision > running.revision
 
 
-async def test_another_try_does_only_what_is_not_done(kept: SQLOperations) -> None:
+async def test_another_try_does_only_what_is_not_done(kept: KeptOperations) -> None:
     await kept.create(new())
-    await kept.complete(await claimed(kept, 0), outcome("a"), NOW)
-    await kept.give_up(await claimed(kept, 1), "no such rubric", NOW)
+    await kept.complete(await claimed(kept, 0), outcome("a"))
+    await kept.give_up(await claimed(kept, 1), "no such rubric")
     failed = await state_of(kept)
     assert (failed.state, failed.problem) == ("failed", "1 of 2 parts failed; the last said: no such rubric")
     again = await kept.retry("p", "op-1")
     assert again is not None
     assert (again.state, again.problem, again.tries, again.ended_at) == ("queued", None, 2, None)
     assert (again.progress.known, again.progress.failed) == (3, 0)
-    assert [ref.chunk for ref in await kept.due(NOW, 10, announced_before=None)] == [1]
-    await kept.complete(await claimed(kept, 1), outcome("b"), NOW)
+    assert [ref.chunk for ref in await kept.due(10, lost_after_s=60)] == [1]
+    await kept.complete(await claimed(kept, 1), outcome("b"))
     assert (await state_of(kept)).state == "done"
     done = await kept.retry("p", "op-1")
     assert done is not None
     assert (done.state, done.tries) == ("done", 2)
 
 
-async def test_cancelling_takes_chunks_from_their_workers(kept: SQLOperations) -> None:
+async def test_cancelling_takes_chunks_from_their_workers(kept: KeptOperations) -> None:
     await kept.create(new(chunks=3))
-    await kept.complete(await claimed(kept, 0), outcome("a"), NOW)
+    await kept.complete(await claimed(kept, 0), outcome("a"))
     work = await claimed(kept, 1)
     cancelled = await kept.cancel("p", "op-1", later(5))
     assert cancelled is not None
     assert (cancelled.state, cancelled.ended_at) == ("cancelled", later(5))
-    assert not await kept.renew(work, later(6), LEASE_S)
-    assert not await kept.complete(work, outcome("b"), later(6))
-    assert await kept.claim(ChunkRef("p", "op-1", 2), "w", later(6), LEASE_S) is None
-    assert await kept.due(later(1000), 10, announced_before=later(1000)) == []
+    kept.at = later(6)
+    assert not await kept.renew(work, LEASE_S)
+    assert not await kept.complete(work, outcome("b"))
+    assert await kept.claim(ChunkRef("p", "op-1", 2), "w", LEASE_S) is None
+    kept.at = later(1000)
+    assert await kept.due(10, lost_after_s=0) == []
     assert (await state_of(kept)).progress.done == 3
     assert await kept.cancel("p", "op-7", NOW) is None
     again = await kept.retry("p", "op-1")
@@ -112,36 +187,36 @@ async def test_cancelling_takes_chunks_from_their_workers(kept: SQLOperations) -
     assert (await claimed(kept, 1)).attempt == 1
 
 
-async def test_the_chunk_that_finishes_comes_after_all_others(kept: SQLOperations) -> None:
+async def test_the_chunk_that_finishes_comes_after_all_others(kept: KeptOperations) -> None:
     await kept.create(new(finishes=True))
     last = ChunkRef("p", "op-1", 2)
-    await kept.complete(await claimed(kept, 0), outcome("a"), NOW)
-    assert await kept.claim(last, "w", NOW, LEASE_S) is None
-    await kept.complete(await claimed(kept, 1), outcome("b"), NOW)
+    await kept.complete(await claimed(kept, 0), outcome("a"))
+    assert await kept.claim(last, "w", LEASE_S) is None
+    await kept.complete(await claimed(kept, 1), outcome("b"))
     assert (await state_of(kept)).state == "running"
     work = await claimed(kept, 2)
     assert (work.body, work.inputs) == (None, 0)
-    await kept.complete(work, ChunkOutcome(summary={"kappa": 0.5}), NOW)
+    await kept.complete(work, ChunkOutcome(summary={"kappa": 0.5}))
     done = await state_of(kept)
     assert (done.state, done.summary) == ("done", {"kappa": 0.5})
 
 
-async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: SQLOperations) -> None:
+async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: KeptOperations) -> None:
     await kept.create(new(finishes=True))
-    await kept.give_up(await claimed(kept, 0), "no", NOW)
-    await kept.complete(await claimed(kept, 1), outcome("b"), NOW)
+    await kept.give_up(await claimed(kept, 0), "no")
+    await kept.complete(await claimed(kept, 1), outcome("b"))
     failed = await state_of(kept)
     assert (failed.state, failed.problem) == ("failed", "1 of 2 parts failed; the last said: no")
     await kept.retry("p", "op-1")
-    await kept.complete(await claimed(kept, 0), outcome("a"), NOW)
-    await kept.complete(await claimed(kept, 2), ChunkOutcome(summary={}), NOW)
+    await kept.complete(await claimed(kept, 0), outcome("a"))
+    await kept.complete(await claimed(kept, 2), ChunkOutcome(summary={}))
     assert (await state_of(kept)).state == "done"
 
 
-async def test_what_has_expired_is_deleted_whole(kept: SQLOperations) -> None:
+async def test_what_has_expired_is_deleted_whole(kept: KeptOperations) -> None:
     await kept.create(new(chunks=1))
     await kept.create(new("op-2", chunks=1))
-    await kept.complete(await claimed(kept, 0), outcome("a"), NOW)
+    await kept.complete(await claimed(kept, 0), outcome("a"))
     day = 24 * 3600
     assert await kept.purge(later(30 * day - 1)) == 0
     assert await kept.purge(later(30 * day)) == 1

@@ -91,6 +91,7 @@ KEPT_BETWEEN_S = 2.0
 """How long links to judges keep an idle connection, in `judge_server.remote.link`."""
 WORKERS_BUDGET_S = 10.0
 """How long a worker's client tries, in `adjudge_services.operations.clients`."""
+DRAIN_S = Settings.model_fields["drain_s"].default
 HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "every_s") + default(Pool, "patience_s"))
 HOST_GONE_S = (
     celery_queue._KEEPALIVE["TCP_KEEPIDLE"]
@@ -131,12 +132,15 @@ INEQUALITIES = {
     ),
     "operations are counted before Prometheus gives up": (operation_metrics.COUNTING_S, SCRAPE_TIMEOUT_S),
     "operations are counted for every look of Prometheus": (operation_metrics.COUNTED_EVERY_S, SCRAPE_S),
-    "the api drains in the chart": (PRESTOP_S + DEADLINE_S + recorder._LAST_WRITES_S, VALUES["api"]["drainSeconds"]),
-    "the api drains in compose": (DEADLINE_S + recorder._LAST_WRITES_S, actual("compose.yaml: api.stop_grace_period")),
-    "a judge drains in the chart": (DEADLINE_S, VALUES["judge"]["drainSeconds"]),
+    "what is asked last is answered": (DEADLINE_S, DRAIN_S),
+    "the api drains in the chart": (PRESTOP_S + DRAIN_S + recorder._LAST_WRITES_S, VALUES["api"]["drainSeconds"]),
+    "the api drains in compose": (DRAIN_S + recorder._LAST_WRITES_S, actual("compose.yaml: api.stop_grace_period")),
+    "a judge drains in the chart": (DRAIN_S, VALUES["judge"]["drainSeconds"]),
+    "a judge drains in compose": (DRAIN_S, actual("compose.yaml: judge-cpu.stop_grace_period")),
     "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, passes.VALID_S),
     "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, serving.MOST_BYTES),
     "the alert waits for a chunk and a pause": (CHUNK_DEADLINE_S + runner.LONGEST_PAUSE_S, STUCK_S),
+    "what was lost is announced again before anybody is called": (feeder.LOST_AFTER_S + feeder.FEED_EVERY_S, STUCK_S),
     "a judge may load for as long as llama.cpp does": (
         llamacpp_process.START_TIMEOUT_S,
         VALUES["judge"]["startSeconds"],

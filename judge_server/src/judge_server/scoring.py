@@ -16,7 +16,7 @@ from judge_server.judging.judge import Judge
 from judge_server.judging.ways import JudgeSetup
 from judge_server.judging.work import Caller, Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
-from judge_server.recording import Judged, Recorder
+from judge_server.recording import Judged, Records
 from judge_server.rewarding import reward_of, step_rewards
 from judge_server.rubrics import resolve_rubrics
 from judge_server.verdicts import failure_of, judge_of, pinned, read_verdicts, usage_of
@@ -46,7 +46,7 @@ class Job:
 class Scorer:
     """Scores requests with one judge and one source of rubrics, and has what was judged recorded, if anywhere."""
 
-    def __init__(self, judge: Judge, rubrics: RubricSource, recorder: Recorder | None = None) -> None:
+    def __init__(self, judge: Judge, rubrics: RubricSource, recorder: Records | None = None) -> None:
         self.judge = judge
         self.rubrics = rubrics
         self.recorder = recorder

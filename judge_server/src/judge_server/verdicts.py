@@ -10,7 +10,7 @@ from judge_server.judging.votes import combine_votes
 from judge_server.judging.ways import JudgeSetup
 from judge_server.judging.work import Caller, Outcomes, failures_by_kind
 from judge_server.ports import CallFailed, RubricSource
-from judge_server.recording import Judged, Recorder
+from judge_server.recording import Judged, Records
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.surrogates import without_halves
 from trainer_client import wire
@@ -23,7 +23,7 @@ async def judge_responses(
     *,
     request_id: str,
     project_id: str,
-    recorder: Recorder | None = None,
+    recorder: Records | None = None,
     record: bytes | None = None,
 ) -> wire.VerdictAnswer:
     """Judge every response of the request and have it recorded, if anywhere; nothing is made of the verdicts.

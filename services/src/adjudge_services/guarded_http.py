@@ -5,6 +5,7 @@ uvicorn bounds neither with its fast parser. Knows connections; a body's size an
 """
 
 import asyncio
+import logging
 import secrets
 from typing import Any, NamedTuple
 
@@ -12,8 +13,11 @@ from httptools import HttpParserError
 from starlette.datastructures import MutableHeaders
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from judge_server.web.events import STOPPING
 from judge_server.web.headers import add_headers
 from trainer_client.wire import Problem, ProblemType
+
+log = logging.getLogger("adjudge")
 
 MOST_HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
@@ -58,13 +62,16 @@ _SLOW = Refusal(
 class GuardedHTTP(HttpToolsProtocol):
     """uvicorn's protocol. `patience_s` is granted for a head, for what a caller goes on sending, and to a reader.
 
-    A connection that is idle between two requests is closed by uvicorn.
+    A connection that is idle between two requests is closed by uvicorn. When the server stops, what was asked is
+    answered for `drain_s` more; then callers are hung up on, who ask another process, and what was done for them ends.
     """
 
     patience_s = 30.0
+    drain_s = 70.0
 
     _incoming: asyncio.TimerHandle | None = None
     _outgoing: asyncio.TimerHandle | None = None
+    _draining: asyncio.TimerHandle | None = None
     _refusal = _NO_HTTP
     _in_head = False
     _whole = True
@@ -74,12 +81,21 @@ class GuardedHTTP(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a request."""
         super().connection_made(transport)
+        self.app_state = {**self.app_state, STOPPING: asyncio.Event()}
         self._expect()
+
+    def shutdown(self) -> None:
+        """Begin to stop: what was asked is answered, and answers that would go on without end are told to end."""
+        self.app_state[STOPPING].set()
+        self._draining = self.loop.call_later(self.drain_s, self._cut_off)
+        super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
         self._stop_expecting()
         self._caught_up()
+        if self._draining is not None:
+            self._draining.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -174,6 +190,10 @@ class GuardedHTTP(HttpToolsProtocol):
         else:
             self._hang_up()
 
+    def _cut_off(self) -> None:
+        log.warning("a request is not answered %g s after the process was told to stop, and is cut off", self.drain_s)
+        self.transport.abort()
+
     def _refuse(self, refusal: Refusal) -> None:
         if not self.transport.is_closing():
             self._refusal = refusal
@@ -187,10 +207,10 @@ class GuardedHTTP(HttpToolsProtocol):
             self._outgoing = self._outgoing or self.loop.call_later(self.patience_s, self.transport.abort)
 
 
-def guarded(patience_s: float) -> dict[str, Any]:
+def guarded(patience_s: float, drain_s: float) -> dict[str, Any]:
     """uvicorn's options: this protocol with so much patience, no WebSockets, and no word of what serves."""
     return {
-        "http": type("GuardedHTTP", (GuardedHTTP,), {"patience_s": patience_s}),
+        "http": type("GuardedHTTP", (GuardedHTTP,), {"patience_s": patience_s, "drain_s": drain_s}),
         "ws": "none",
         "timeout_keep_alive": KEEP_ALIVE_S,
         "server_header": False,

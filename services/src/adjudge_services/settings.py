@@ -105,6 +105,9 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds that a caller may take for a request's head, be silent in its body, or read nothing.",
     )
+    drain_s: float = Field(
+        default=70.0, ge=0, description="Seconds in which a process that is told to stop still answers what was asked."
+    )
 
     log_format: Literal["text", "json"] = Field(
         default="text",

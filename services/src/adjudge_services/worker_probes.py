@@ -26,7 +26,7 @@ class WorkerProbes:
         self._rubrics = rubrics
         self._service = httpx2.AsyncClient(base_url=settings.url, timeout=LOOK_S)
         app = create_worker_app(metrics, self._checks, lambda: queue.deaf)
-        options = guarded(settings.client_patience_s)
+        options = guarded(settings.client_patience_s, settings.drain_s)
         config = uvicorn.Config(
             app, settings.host, log_level="warning", log_config=None, access_log=False, lifespan="off", **options
         )

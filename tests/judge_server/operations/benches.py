@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from celery.contrib.testing.worker import start_worker
@@ -41,6 +42,7 @@ class Counting:
     finishes: bool = False
     lets: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     raises: dict[int, Exception] = field(default_factory=dict)
+    cannot_split: Exception | None = None
     begun: Counter[int] = field(default_factory=Counter)
     stopped: Counter[int] = field(default_factory=Counter)
     done: Counter[int] = field(default_factory=Counter)
@@ -48,6 +50,8 @@ class Counting:
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         assert isinstance(request, ScoreOperation)
+        if self.cannot_split is not None:
+            raise self.cannot_split
         if request.run == "refused":
             raise ValueError("run: this one is refused")
         return {"run": request.run}, [NewChunk(1, {"group": group.id}) for group in request.groups]
@@ -85,12 +89,14 @@ class Counting:
 @dataclass
 class Bench:
     """An adapter under test, and the kind it works on. `restart` stops who works, as a process that ends, and begins
-    again over what is kept."""
+    again over what is kept. The clock of who submits and announces is `ahead` of that of who works."""
 
     url: str
     broker: str | None
     kind: Counting = field(default_factory=Counting)
+    ahead: timedelta = timedelta()
     operations: ChunkedOperations = field(init=False)
+    feeder: Feeder = field(init=False)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
@@ -107,10 +113,13 @@ class Bench:
             stack.push_async_callback(local.close)
         else:
             queue = await stack.enter_async_context(celery_queue(self.broker, runner))
-        feeder = Feeder(store, queue, repeat_after_s=0.2)
-        feeding = asyncio.create_task(feeder.run(0.05))
+        self.feeder = Feeder(store, queue, repeat_after_s=0.2, now=self._now)
+        feeding = asyncio.create_task(self.feeder.run(0.05))
         stack.push_async_callback(ended, feeding)
-        self.operations = ChunkedOperations(store, kinds, feeder, look_every_s=0.02)  # type: ignore[arg-type]
+        self.operations = ChunkedOperations(store, kinds, self.feeder, look_every_s=0.02, now=self._now)  # type: ignore[arg-type]
+
+    def _now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
 
     async def stop(self) -> None:
         """Leave off."""

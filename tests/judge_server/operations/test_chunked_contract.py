@@ -1,9 +1,13 @@
 """What operations in chunks do, whatever queue announces them and whatever database keeps them."""
 
+import asyncio
+
 import pytest
 
+from judge_server.operations import chunked
 from judge_server.operations.kind import ChunkFailed, ChunkUndone, OperationRefused, ServiceAway
 from judge_server.ports import UnknownOperation
+from rubric_store import SQLOperations
 from tests.judge_server.operations.benches import PROJECT, Bench, request
 from trainer_client.wire.operation_rows import MOST_ATTEMPTS, ChunkOutcome
 
@@ -63,6 +67,60 @@ async def test_the_same_submission_is_one_operation(bench: Bench) -> None:
     assert len(ids) == 1
     with pytest.raises(ValueError, match="Idempotency-Key"):
         await bench.operations.submit(PROJECT, "score", request(2), submission="key")
+
+
+async def test_a_submission_that_is_known_is_neither_read_nor_split_again(bench: Bench) -> None:
+    first = await bench.operations.submit(PROJECT, "score", request(2), submission="key")
+    bench.kind.cannot_split = ConnectionError("what references stand for cannot be looked up now")
+    again = await bench.operations.submit(PROJECT, "score", request(2), submission="key")
+    assert (again.id, again.request) == (first.id, first.request)
+    other_order = dict(reversed(request(2).items()))
+    assert (await bench.operations.submit(PROJECT, "score", other_order, submission="key")).id == first.id
+    with pytest.raises(ConnectionError):
+        await bench.operations.submit(PROJECT, "score", request(2), submission="another key")
+
+
+async def test_what_is_kept_for_every_chunk_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "MOST_KEPT_BYTES", len('{"run":"12345"}'))
+    await bench.operations.submit(PROJECT, "score", request(1) | {"run": "12345"})
+    with pytest.raises(OperationRefused, match="has 16 bytes as JSON, and 15 are kept; publish a rubric"):
+        await bench.operations.submit(PROJECT, "score", request(1) | {"run": "123456"})
+    assert len(await bench.operations.list(PROJECT)) == 1
+
+
+async def test_who_follows_reads_an_operation_only_when_it_has_changed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = await bench.submitted(2)
+    await bench.begun(0, 1)
+    asked = {"get": 0, "stands": 0}
+    looked = asyncio.Event()
+
+    def counted(name: str) -> None:
+        ask = getattr(SQLOperations, name)
+
+        async def counting(store: SQLOperations, *given: str) -> object:
+            asked[name] += 1
+            if asked["stands"] >= 10:
+                looked.set()
+            return await ask(store, *given)
+
+        monkeypatch.setattr(SQLOperations, name, counting)
+
+    for name in asked:
+        counted(name)
+    seen = []
+
+    async def follow() -> None:
+        async for operation in bench.operations.events(PROJECT, id_):
+            seen.append(operation.revision)
+
+    following = asyncio.create_task(follow())
+    await looked.wait()
+    assert asked["get"] == len(seen) == 1
+    bench.kind.let(2)
+    await following
+    assert asked["get"] == len(seen)
 
 
 async def test_events_begin_after_what_was_seen_and_end_with_the_operation(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """What the kinds make of answers and errors of the service."""
 
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
-from judge_server.operations.kinds import ScoreKind
-from judge_server.operations.kinds.asking import CHUNK_RESPONSES, ClientFor, Pins, in_chunks
+from judge_server.operations.kinds import EvaluateKind, ScoreKind, asking
+from judge_server.operations.kinds.asking import CHUNK_RESPONSES, TELL_EVERY_S, ClientFor, Hindrances, Pins, in_chunks
 from judge_server.operations.kinds.evaluate import MOST_CRITERIA, auroc, summary_of
 from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricVersion
-from trainer_client.wire.operation_rows import MOST_ATTEMPTS, ChunkRef, ChunkWork
+from trainer_client.wire.operation_rows import MOST_ATTEMPTS, WILL_TRY_AGAIN, ChunkRef, ChunkWork
 from trainer_client.wire.operations import ScoreOperation
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
@@ -107,7 +108,13 @@ async def test_verdicts_that_nothing_will_mend_stand_at_once(lasting: str) -> No
         (problem(429, "overloaded", retryable=True), ServiceAway),
         (problem(503, "not-ready", retryable=True), ServiceAway),
         (problem(422, "unsuitable-rubric", retryable=False), ChunkFailed),
-        (problem(401, "unauthorized", retryable=False), ChunkFailed),
+        (problem(404, "unknown-rubric", retryable=False), ChunkFailed),
+        (problem(413, "too-large", retryable=False), ChunkFailed),
+        (httpx2.Response(413, text="a proxy"), ChunkFailed),
+        (problem(401, "unauthorized", retryable=False), ServiceAway),  # of this worker's pass, not of the chunk
+        (problem(403, "forbidden", retryable=False), ServiceAway),
+        (problem(404, "not-found", retryable=False), ServiceAway),  # of this worker's ADJUDGE_URL
+        *((httpx2.Response(status, text="a proxy"), ServiceAway) for status in (302, 401, 403, 404, 500)),
         (problem(500, "internal", retryable=False), ChunkUndone),
         (httpx2.Response(502, text="a proxy"), ServiceAway),
         (problem(502, "judging-failed", retryable=True), ChunkUndone),
@@ -126,6 +133,67 @@ async def test_a_service_that_cannot_be_reached_is_away() -> None:
 
     with pytest.raises(ServiceAway):
         await kind(refuse).run(work())
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (problem(401, "unauthorized", retryable=False), ("status 401", "ADJUDGE_FENCE_SECRET", "clocks")),
+        (httpx2.Response(404, text="Who asked: secret."), ("status 404", "ADJUDGE_URL", "stands between")),
+    ],
+)
+async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_minute_and_quotes_nothing(
+    answer: httpx2.Response, says: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, told = [0.0], []
+    monkeypatch.setattr(asking, "HINDRANCES", Hindrances(lambda: now[0]))
+    for now[0] in (0.0, TELL_EVERY_S - 1, TELL_EVERY_S, TELL_EVERY_S + 1):
+        with pytest.raises(ServiceAway):
+            await kind(lambda _: answer).run(work())
+        told.append(len(caplog.records))
+    assert told == [1, 1, 2, 2]
+    assert all(word in caplog.text for word in says)
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert "Who asked" not in caplog.text
+
+
+async def test_a_service_that_is_merely_away_is_nothing_to_mend_in_a_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(asking, "HINDRANCES", Hindrances())
+    for answer in (httpx2.Response(502, text="a proxy"), problem(503, "not-ready", retryable=True)):
+        with pytest.raises(ServiceAway):
+            await kind(lambda _, answer=answer: answer).run(work())
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+async def test_all_tries_of_a_chunk_come_under_one_key_and_all_but_the_last_say_that_there_may_be_another(
+    evaluates: bool,
+) -> None:
+    sent: list[httpx2.Headers] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request.headers)
+        return httpx2.Response(503)
+
+    asked = EvaluateKind(clients(answer), NoRubrics(), None) if evaluates else kind(answer)  # type: ignore[arg-type]
+    labelled = {"labels": [{"a": True}]} if evaluates else {}
+
+    async def tried(attempt: int, chunk: int = 0, run: str = "r") -> tuple[str, str]:
+        one = work(attempt)
+        body = one.body | {"groups": [group | labelled for group in one.body["groups"]]}
+        ref = one.ref._replace(chunk=chunk)
+        with pytest.raises(ServiceAway):
+            await asked.run(one._replace(ref=ref, body=body, request=one.request | {"run": run}))
+        return sent[-1]["Idempotency-Key"], sent[-1][WILL_TRY_AGAIN]
+
+    key, again = await tried(1)
+    assert again == "true"
+    assert await tried(MOST_ATTEMPTS - 1) == (key, "true")
+    assert await tried(MOST_ATTEMPTS) == (key, "false")
+    assert (await tried(1, chunk=1))[0] != key
+    assert (await tried(1, run="as another release writes it"))[0] != key
 
 
 @given(st.lists(st.integers(1, 2 * CHUNK_RESPONSES), min_size=1, max_size=40))

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judge_server.access import Gate
 from judge_server.access.known import AWAY_S
-from judge_server.errors import NotReady
+from judge_server.errors import NotReady, Unauthorized
 from judge_server.operations.passes import VALID_S, Passes, PassIdentities
 from tests.judge_server.access.keyed import Ring
 from trainer_client.wire.tenants import Limits
@@ -88,3 +89,18 @@ async def test_a_pass_for_a_project_that_there_is_not_is_for_nobody() -> None:
     ring.add("score", project_id="b")
     passes = Passes(b"secret")
     assert await PassIdentities(passes, ring)(passes.sign("c")) is None
+
+
+@pytest.mark.parametrize("required", [True, False])
+async def test_a_pass_opens_its_project_and_one_that_does_not_hold_opens_nothing_even_where_no_key_is_needed(
+    required: bool,
+) -> None:
+    ring = Ring()
+    ring.add("score", project_id="b")
+    ours, theirs = Passes(b"secret"), Passes(b"other")
+    gate = Gate(ring, required=required, passes=PassIdentities(ours, ring))
+    assert (await gate.identify(f"Bearer {ours.sign('b')}")).project_id == "b"
+    for shown in (theirs.sign("b"), theirs.sign("default"), ours.sign("b")[:-10], "adjwork_"):
+        for asked in (gate, Gate(ring, required=required)):
+            with pytest.raises(Unauthorized, match="ADJUDGE_FENCE_SECRET, and clocks"):
+                await asked.identify(f"Bearer {shown}")

@@ -3,15 +3,18 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from judge_server.operations.feeder import WINDOW, Feeder
+from judge_server.operations.feeder import LOST_AFTER_S, REPEAT_AFTER_S, WINDOW, Feeder
 from judge_server.operations.runner import STORE_PAUSE_S, ChunkRunner
+from rubric_store import SQLOperations
+from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.operations.queues import Queue
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk, NewOperation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REF = ChunkRef("p", "op-1", 0)
@@ -24,7 +27,7 @@ class Store:
     def __init__(self, **answers: Sequence[Any]) -> None:
         self.answers = {name: deque(some) for name, some in answers.items()}
         self.calls: list[str] = []
-        self.lost: list[datetime | None] = []
+        self.lost: list[float] = []
         self.limits: list[int] = []
 
     def _next(self, name: str, otherwise: Any) -> Any:
@@ -47,8 +50,8 @@ class Store:
     async def give_back(self, *_: Any, **__: Any) -> None:
         self._next("give_back", None)
 
-    async def due(self, _: datetime, limit: int, *, announced_before: datetime | None) -> Sequence[ChunkRef]:
-        self.lost.append(announced_before)
+    async def due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
+        self.lost.append(lost_after_s)
         self.limits.append(limit)
         return self._next("due", [])  # type: ignore[no-any-return]
 
@@ -132,7 +135,7 @@ async def test_a_kind_that_an_older_worker_does_not_know_is_left_to_a_newer_one(
 
     class Waiting(Store):
         async def give_back(  # type: ignore[override]
-            self, work: ChunkWork, problem: str | None, now: datetime, *, after_s: float, counts: bool, **_: object
+            self, work: ChunkWork, problem: str | None, *, after_s: float, counts: bool, **_: object
         ) -> None:
             said.append((problem, after_s, counts))
 
@@ -144,22 +147,46 @@ def feeder(store: Store, queue: Queue) -> Feeder:
     return Feeder(store, queue, now=lambda: NOW)  # type: ignore[arg-type]
 
 
-async def test_a_queue_is_filled_up_to_its_window_and_no_further() -> None:
-    store, queue = Store(due=[[REF]]), Queue(WINDOW - 3, WINDOW)
+async def test_a_queue_is_filled_up_to_its_window_as_soon_as_half_of_it_is_empty() -> None:
+    store, queue = Store(due=[[REF]]), Queue(WINDOW // 2, WINDOW // 2 + 1)
     feeding = feeder(store, queue)
     assert await feeding.feed() == 1
     assert await feeding.feed() == 0
-    assert (store.limits, queue.got) == ([3], [REF])
+    assert (store.limits, queue.got) == ([WINDOW // 2], [REF])
 
 
-async def test_chunks_are_announced_again_only_where_the_queue_is_empty() -> None:
+async def test_chunks_are_announced_again_soon_where_the_queue_is_empty_and_else_much_later() -> None:
     store, queue = Store(), Queue(1, 0)
     feeding = feeder(store, queue)
     await feeding.feed()
     await feeding.feed()
-    assert store.lost[0] is None
-    assert store.lost[1] is not None
-    assert store.lost[1] < NOW
+    assert store.lost == [LOST_AFTER_S, REPEAT_AFTER_S]
+    assert LOST_AFTER_S > 10 * REPEAT_AFTER_S
+
+
+async def test_what_a_broker_did_not_take_is_announced_again_though_its_queue_is_never_empty(
+    tmp_path: Path, new_sqlite: NewSQLite
+) -> None:
+    class Failing(Queue):
+        fails = True
+
+        async def put(self, refs: Sequence[ChunkRef]) -> None:
+            if self.fails:
+                raise ConnectionError("another broker takes over")
+            await super().put(refs)
+
+    now = NOW
+    store, queue = SQLOperations(new_sqlite(tmp_path / "operations.db"), clock=lambda: now), Failing(*[7] * 4)
+    await store.create(NewOperation("op-1", "p", "score", {}, [NewChunk(1, {}), NewChunk(1, {})], NOW))
+    feeding = Feeder(store, queue)
+    assert await feeding.feed() == 0
+    queue.fails = False
+    assert await feeding.feed() == 0
+    now += timedelta(seconds=LOST_AFTER_S + 1)
+    assert await feeding.feed() == 2
+    assert await feeding.feed() == 0
+    assert queue.got == [REF, ChunkRef("p", "op-1", 1)]
+    await store.close()
 
 
 async def test_nothing_that_goes_wrong_ends_the_feeding() -> None:

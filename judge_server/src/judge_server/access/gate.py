@@ -23,6 +23,9 @@ from judge_server.telemetry.redaction import reason
 
 log = logging.getLogger("adjudge")
 
+PASS_BEGINS = "adjwork_"  # noqa: S105 - no secret
+"""What every pass of a worker begins with, and no key."""
+
 _FLUSH_S = 2.0
 _FLUSHES_A_LOOK = 5
 _BEARER = "bearer "
@@ -82,8 +85,8 @@ class Gate:
 
     async def _identity(self, given: str) -> Identity:
         text = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
-        if text is not None and self._passes is not None and (identity := await self._passes(text)) is not None:
-            return identity
+        if text is not None and text.startswith(PASS_BEGINS):
+            return await self._of_pass(text)
         if text is None or not text.startswith("adj_"):
             if self.required:
                 raise Unauthorized(f"This needs an API key: {_HOW}.")
@@ -97,6 +100,15 @@ class Gate:
             raise Unauthorized(f"This key is {state}; ask whoever keeps this service for another.")
         self.usage.key_used(known.key.id)
         return Identity.of(known.key, known.limits)
+
+    async def _of_pass(self, text: str) -> Identity:
+        identity = None if self._passes is None else await self._passes(text)
+        if identity is None:
+            raise Unauthorized(
+                "This is no pass of a worker of this deployment, or it has run out. All its processes need the same "
+                "ADJUDGE_FENCE_SECRET, and clocks that agree within some minutes."
+            )
+        return identity
 
     async def admit(self, identity: Identity) -> None:
         """Count a request; raises `RateLimited` where its project has had too many."""

@@ -1,6 +1,8 @@
 """The `Operations` port over a store and a queue: operations in chunks, which any process may work on."""
 
 import asyncio
+import hashlib
+import json
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -10,8 +12,15 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from judge_server.operations.feeder import Feeder
 from judge_server.operations.kind import Kind, OperationRefused
-from judge_server.ports.operations import Operation, OperationKind, OperationStore, ResultPage, UnknownOperation
-from trainer_client.wire.operation_rows import NewOperation
+from judge_server.ports.operations import (
+    ENDED,
+    Operation,
+    OperationKind,
+    OperationStore,
+    ResultPage,
+    UnknownOperation,
+)
+from trainer_client.wire.operation_rows import NewOperation, Submission
 from trainer_client.wire.operations import MOST_RESULTS, OperationRequest
 from trainer_client.wire.problems import field_errors
 
@@ -19,6 +28,9 @@ LOOK_EVERY_S = 0.5
 """Seconds between looks at an operation that is followed."""
 
 MOST_LISTED = 500
+
+MOST_KEPT_BYTES = 2**20
+"""Of JSON, what is asked of all inputs may have: it goes to a worker with each chunk, and out with each change."""
 
 T = TypeVar("T")
 
@@ -54,10 +66,17 @@ class ChunkedOperations:
     ) -> Operation:
         """Keep an operation, split into chunks; it is kept when this returns, and begins when a worker is free.
 
+        What the same submission made before is given as it stands, whatever references stand for by now.
+
         Raises:
-            ValueError: the request is none of its kind, or cannot be run here.
+            ValueError: the request is none of its kind, or cannot be run here; the submission asked for something else.
             ConnectionError: the store cannot be reached.
         """
+        said = None
+        if submission is not None:
+            said = Submission(submission, await asyncio.to_thread(_digest, kind, request))
+            if (made := await self._store.submitted(project_id, said)) is not None:
+                return made
         runs = self._kinds.get(kind)
         if runs is None:
             raise OperationRefused(f"{kind} cannot be run here; there are {', '.join(self._kinds)}")
@@ -67,6 +86,11 @@ class ChunkedOperations:
             first = field_errors(error.errors())[0]
             raise ValueError(f"{first.field}: {first.message}") from None
         kept, chunks = await runs.split(project_id, read)
+        if (size := await asyncio.to_thread(_size, kept)) > MOST_KEPT_BYTES:
+            raise OperationRefused(
+                f"what is asked of all inputs has {size:,} bytes as JSON, and {MOST_KEPT_BYTES:,} are kept; publish a "
+                "rubric that is so large, and name its reference"
+            )
         new = NewOperation(
             id=f"op-{secrets.token_hex(8)}",
             project_id=project_id,
@@ -74,7 +98,7 @@ class ChunkedOperations:
             request=kept,
             chunks=chunks,
             created_at=self._now(),
-            submission=submission,
+            submission=said,
             finishes=runs.finishes,
         )
         operation = await self._store.create(new)
@@ -92,11 +116,12 @@ class ChunkedOperations:
     async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
         """The operation each time it is seen to have changed, until it has ended."""
         while True:
-            operation = await self.get(project_id, operation_id)
-            if operation.revision > after:
-                after = operation.revision
+            revision, state = _known(await self._store.stands(project_id, operation_id), operation_id)
+            if revision > after:
+                operation = await self.get(project_id, operation_id)
+                after, state = operation.revision, operation.state
                 yield operation
-            if operation.ended:
+            if state in ENDED:
                 return
             await self._sleep(self._look_every_s)
 
@@ -115,6 +140,14 @@ class ChunkedOperations:
         operation = _known(await self._store.retry(project_id, operation_id), operation_id)
         self._feeder.wake()
         return operation
+
+
+def _digest(kind: OperationKind, request: Mapping[str, JsonValue]) -> bytes:
+    return hashlib.sha256(json.dumps([kind, dict(request)], sort_keys=True).encode()).digest()
+
+
+def _size(kept: Mapping[str, JsonValue]) -> int:
+    return len(json.dumps(kept, separators=(",", ":")))
 
 
 def _known(found: T | None, operation_id: str) -> T:

@@ -1,25 +1,31 @@
 """Announces chunks that are to be done: those of new operations, and those whose worker or announcement was lost.
 
 Any number of processes may do this at once, for the store gives each chunk to one of them. Nothing is ever forgotten:
-what a broker lost with its memory is announced again as soon as its queue is seen to be empty.
+what a broker lost with its memory is announced again as soon as its queue is seen to be empty, and what was lost out of
+a queue that never is, after some minutes.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from judge_server.ports.operations import ChunkQueue, OperationStore
 
 log = logging.getLogger("adjudge")
 
 WINDOW = 256
-"""Announcements that may wait: enough for any number of workers, and few enough to repeat all of them."""
+"""Announcements that may wait: enough for any number of workers, and few enough to repeat all of them. More come
+once half of them are taken, since the store has to look at all that waits to see whose turn it is."""
 
 FEED_EVERY_S = 2.0
 REPEAT_AFTER_S = 5.0
 """How long a chunk may be announced and taken by nobody, while the queue is empty, before it is announced again."""
+
+LOST_AFTER_S = 300.0
+"""The same while the queue is not empty. What only waited for its turn is then announced twice, and refused once: at
+most `WINDOW` times in so long."""
 
 PURGE_EVERY_S = 3600.0
 
@@ -41,7 +47,7 @@ class Feeder:
     ) -> None:
         self._store = store
         self._queue = queue
-        self._repeat_after = timedelta(seconds=repeat_after_s)
+        self._repeat_after_s = repeat_after_s
         self._now = now
         self._due = asyncio.Event()
         self._purged: datetime | None = None
@@ -54,11 +60,10 @@ class Feeder:
         """Announce what there is room for; how many chunks. What cannot be reached now is left for the next time."""
         try:
             waiting = await self._queue.waiting()
-            if waiting >= WINDOW:
+            if waiting > WINDOW // 2:
                 return 0
-            now = self._now()
-            lost = now - self._repeat_after if waiting == 0 else None
-            refs = await self._store.due(now, WINDOW - waiting, announced_before=lost)
+            lost_after_s = LOST_AFTER_S if waiting else self._repeat_after_s
+            refs = await self._store.due(WINDOW - waiting, lost_after_s=lost_after_s)
             await self._queue.put(refs)
         except ConnectionError as error:
             log.warning("operations wait, for their queue or store cannot be reached: %s", error)

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable
 
+from judge_server.access.gate import PASS_BEGINS
 from judge_server.access.identity import OPENS, Identity
 from judge_server.access.known import AWAY_S
 from judge_server.errors import NotReady
@@ -20,14 +21,16 @@ from judge_server.telemetry.redaction import reason
 
 log = logging.getLogger("adjudge")
 
-PREFIX = "adjwork"
+WORKERS = "operations"
+"""The actor of requests that come with a pass."""
+
 VALID_S = 600
 """How long a pass is good for; a request that was let in stays in."""
 
 _PATIENCE_S = 5.0
 
 _OPENS = OPENS["score"] | OPENS["rubrics:write"]
-_PASS = re.compile(r"adjwork_(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL)
+_PASS = re.compile(PASS_BEGINS + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL)
 
 
 class Passes:
@@ -40,7 +43,7 @@ class Passes:
     def sign(self, project_id: str) -> str:
         """A pass for a project."""
         until = int(self._clock()) + VALID_S
-        return f"{PREFIX}_{until}_{self._signature(project_id, until)}_{project_id}"
+        return f"{PASS_BEGINS}{until}_{self._signature(project_id, until)}_{project_id}"
 
     def project_of(self, shown: str) -> str | None:
         """The project that a pass is for; None for what is no pass of ours, or no longer one."""
@@ -87,7 +90,6 @@ class PassIdentities:
             message = "The project of an operation cannot be read now: the store does not answer."
             raise NotReady(message, retry_after_s=2) from error
         self._seen = {
-            project.id: (self._clock(), Identity(project.id, "operations", _OPENS, project.limits))
-            for project in projects
+            project.id: (self._clock(), Identity(project.id, WORKERS, _OPENS, project.limits)) for project in projects
         }
         return self._seen[project_id][1] if project_id in self._seen else None

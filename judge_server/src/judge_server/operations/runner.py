@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from opentelemetry.trace import SpanKind
@@ -39,10 +38,6 @@ NOWHERE: Mapping[str, str] = {}
 """The headers of an announcement that names no span."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class ChunkRunner:
     """Works on chunks, any number at a time. A lease is renewed three times in `lease_s`."""
 
@@ -55,7 +50,6 @@ class ChunkRunner:
         metrics: OperationMetrics | None = None,
         pause_s: float = 1.0,
         away_pause_s: float = AWAY_PAUSE_S,
-        now: Callable[[], datetime] = _now,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -65,7 +59,6 @@ class ChunkRunner:
         self._metrics = metrics or OperationMetrics()
         self._pause_s = pause_s
         self._away_pause_s = away_pause_s
-        self._now = now
         self._clock = clock
         self._sleep = sleep
 
@@ -76,7 +69,7 @@ class ChunkRunner:
         too many chunks for one trace.
         """
         try:
-            work = await self._store.claim(ref, secrets.token_hex(16), self._now(), self._lease_s)
+            work = await self._store.claim(ref, secrets.token_hex(16), self._lease_s)
         except ConnectionError as error:
             log.warning("operation %s: the store cannot be reached: %s", ref.operation_id, error)
             return
@@ -108,7 +101,7 @@ class ChunkRunner:
         except asyncio.CancelledError:
             await self._stop(doing)
             with suppress(ConnectionError):  # then its lease runs out
-                await self._store.give_back(work, None, self._now(), after_s=0.0, outcome=ChunkOutcome(), counts=False)
+                await self._store.give_back(work, None, after_s=0.0, outcome=ChunkOutcome(), counts=False)
             raise
         finally:
             await self._stop(doing, keeping)
@@ -130,7 +123,7 @@ class ChunkRunner:
         while True:
             await self._sleep(pause_s)
             try:
-                if not await self._store.renew(work, self._now(), self._lease_s):
+                if not await self._store.renew(work, self._lease_s):
                     return
                 pause_s = self._lease_s / 3
             except ConnectionError as error:
@@ -140,10 +133,10 @@ class ChunkRunner:
     async def _end(self, work: ChunkWork, done: asyncio.Future[ChunkOutcome]) -> ChunkEnd:
         error = done.exception()
         if error is None:
-            kept = await self._kept(lambda: self._store.complete(work, done.result(), self._now()))
+            kept = await self._kept(lambda: self._store.complete(work, done.result()))
             return "done" if kept else "lost"
         if isinstance(error, ChunkFailed):
-            await self._kept(lambda: self._store.give_up(work, str(error), self._now()))
+            await self._kept(lambda: self._store.give_up(work, str(error)))
             return "failed"
         if isinstance(error, ServiceAway):
             await self._give_back(work, str(error), error.outcome, after_s=self._away_pause_s, counts=False)
@@ -162,9 +155,7 @@ class ChunkRunner:
     async def _give_back(
         self, work: ChunkWork, problem: str | None, outcome: ChunkOutcome, *, after_s: float, counts: bool
     ) -> None:
-        await self._kept(
-            lambda: self._store.give_back(work, problem, self._now(), after_s=after_s, outcome=outcome, counts=counts)
-        )
+        await self._kept(lambda: self._store.give_back(work, problem, after_s=after_s, outcome=outcome, counts=counts))
 
     async def _kept(self, keep: Callable[[], Awaitable[T]]) -> T:
         """Have the store keep something, once it can be reached; what is kept twice is refused by the store."""

@@ -9,7 +9,14 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewOperation, OperationCounts
+from trainer_client.wire.operation_rows import (
+    ChunkOutcome,
+    ChunkRef,
+    ChunkWork,
+    NewOperation,
+    OperationCounts,
+    Submission,
+)
 from trainer_client.wire.operations import (
     ENDED,
     Operation,
@@ -52,7 +59,7 @@ class Operations(Protocol):
         """The operation as it stands."""
 
     async def list(self, project_id: str) -> tuple[Operation, ...]:
-        """The project's operations, the newest first."""
+        """The project's operations, the newest first. A large `request` may be left out: it is empty then."""
 
     def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
         """The operation each time it changed, as of revision `after + 1`, until it has ended.
@@ -61,7 +68,7 @@ class Operations(Protocol):
         """
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
-        """Results `after`, `after + 1`, …, at most `limit` of them."""
+        """Results `after`, `after + 1`, …, at most `limit` of them, and fewer where they are large."""
 
     async def cancel(self, project_id: str, operation_id: str) -> Operation:
         """End it where it is; what is done stays done. One that has ended stays as it is."""
@@ -74,7 +81,8 @@ class OperationStore(Protocol):
     """Where operations in chunks are kept.
 
     A chunk is `claim`ed for some seconds, which `renew` prolongs, and then completed, given back or given up, by who
-    claimed it and by nobody else. Every method raises `ConnectionError` where the store cannot be reached now.
+    claimed it and by nobody else. What time it is then, the store says: clocks of those who ask differ. Every method
+    raises `ConnectionError` where the store cannot be reached now.
     """
 
     async def create(self, new: NewOperation) -> Operation:
@@ -83,14 +91,20 @@ class OperationStore(Protocol):
         Raises `ValueError` where that submission asked for something else.
         """
 
+    async def submitted(self, project_id: str, submission: Submission) -> Operation | None:
+        """The operation that a submission made; None where it made none. Raises `ValueError` as `create` does."""
+
     async def get(self, project_id: str, operation_id: str) -> Operation | None:
         """The operation as it stands."""
 
+    async def stands(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
+        """Its revision and its state alone, which costs little however large it is."""
+
     async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
-        """The project's operations, the newest first."""
+        """The project's operations, the newest first; the `request` of one is empty where it is large."""
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
-        """A page of results; None where there is no such operation."""
+        """A page of results, shorter where they are large; None where there is no such operation."""
 
     async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
         """End an operation that has not ended, and take its chunks from whoever works on them."""
@@ -98,26 +112,29 @@ class OperationStore(Protocol):
     async def retry(self, project_id: str, operation_id: str) -> Operation | None:
         """Queue the chunks of an operation that failed or was cancelled, but for those that are done."""
 
-    async def due(self, now: datetime, limit: int, *, announced_before: datetime | None) -> Sequence[ChunkRef]:
+    async def due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
         """Chunks to put into the queue, which then count as announced: those that were not, and whose lease ran out.
 
-        Also those that were announced before that moment and that nobody took.
+        Also those that were announced longer ago than that and that nobody took. Projects take turns: the next chunk
+        is of the one that has the fewest announced or worked on, for its weight.
         """
 
-    async def claim(self, ref: ChunkRef, owner: str, now: datetime, lease_s: float) -> ChunkWork | None:
+    async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> ChunkWork | None:
         """Take a chunk that is to be worked on; None where somebody has it, or it is done, not due or gone."""
 
-    async def renew(self, work: ChunkWork, now: datetime, lease_s: float) -> bool:
+    async def renew(self, work: ChunkWork, lease_s: float) -> bool:
         """Keep a chunk for longer; False where it was taken away."""
 
-    async def complete(self, work: ChunkWork, outcome: ChunkOutcome, now: datetime) -> bool:
-        """Keep a chunk's results and what they cost, all or nothing; False where the chunk was taken away."""
+    async def complete(self, work: ChunkWork, outcome: ChunkOutcome) -> bool:
+        """Keep a chunk's results and what they cost, all or nothing; False where the chunk was taken away.
+
+        Its inputs are forgotten.
+        """
 
     async def give_back(
         self,
         work: ChunkWork,
         problem: str | None,
-        now: datetime,
         *,
         after_s: float,
         outcome: ChunkOutcome,
@@ -128,7 +145,7 @@ class OperationStore(Protocol):
         Of the outcome only the usage is kept.
         """
 
-    async def give_up(self, work: ChunkWork, problem: str, now: datetime) -> None:
+    async def give_up(self, work: ChunkWork, problem: str) -> None:
         """Say that a chunk cannot be done."""
 
     async def counts(self, now: datetime) -> OperationCounts:

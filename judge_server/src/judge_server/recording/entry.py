@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
 from judge_server.grouping import PlannedGroup
 from judge_server.judging.judge import Judge
@@ -73,3 +74,10 @@ class Judged:
             at=datetime.now(UTC),
             record=record,
         )
+
+
+class Records(Protocol):
+    """Takes over what is to be recorded."""
+
+    def record(self, judged: Judged) -> None:
+        """Take a judged request over; never blocks."""

@@ -11,6 +11,9 @@ from trainer_client.wire.operations import Operation
 log = logging.getLogger("adjudge")
 
 EVENTS = "text/event-stream"
+STOPPING = "stopping"
+"""The name under which a request's state may have an `asyncio.Event`: the server that took it begins to stop."""
+
 HEARTBEAT_S = 15.0
 """Seconds without an event after which a comment says that the connection lives."""
 
@@ -33,14 +36,18 @@ EVENT: dict[str, Any] = {
 """What the OpenAPI document says of each event."""
 
 
-async def event_stream(changes: AsyncIterator[Operation]) -> AsyncIterator[bytes]:
-    """Events, and comments where none comes for a while; ends early where the store is away, to be asked again."""
+async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    """Events, and comments where none comes for a while.
+
+    Ends early where the store is away, and when the server begins to stop: whoever follows asks again, of another one.
+    """
     coming = asyncio.ensure_future(anext(changes, None))
+    leaving = asyncio.ensure_future(stopping.wait())
     try:
         yield _HEARTBEAT
-        while True:
-            done, _ = await asyncio.wait({coming}, timeout=HEARTBEAT_S)
-            if not done:
+        while not stopping.is_set():
+            done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            if coming not in done:
                 yield _HEARTBEAT
                 continue
             operation = coming.result()
@@ -52,4 +59,5 @@ async def event_stream(changes: AsyncIterator[Operation]) -> AsyncIterator[bytes
         log.warning("events end early: %s", error)
     finally:
         coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+        leaving.cancel()
+        await asyncio.gather(coming, leaving, return_exceptions=True)

@@ -15,11 +15,15 @@ from typing import Annotated
 from fastapi import Header, Request, Response
 
 from judge_server.errors import InProgress
-from judge_server.web.access import project_of
+from judge_server.operations.passes import WORKERS
+from judge_server.recording import Records
+from judge_server.recording.tries import Tries
+from judge_server.web.access import identity_of, project_of
 from judge_server.web.problems import invalid_request
 from judge_server.web.service import service_of
 from trainer_client.wire import FieldError
 from trainer_client.wire.idempotency import Claim, KeptAnswer
+from trainer_client.wire.operation_rows import WILL_TRY_AGAIN
 
 log = logging.getLogger("adjudge")
 
@@ -93,6 +97,14 @@ async def record_of(request: Request, key: str | None) -> bytes | None:
         return None
     began = int(claim.first_at.timestamp() * 1e6).to_bytes(8, "big")
     return began + sha256(f"{project_of(request)}\0{key}".encode()).digest()[:8]
+
+
+def records_of(request: Request) -> Records | None:
+    """What takes over what is judged for this request, if anything; a worker is believed that it will ask again."""
+    recorder, again = service_of(request).recorder, request.headers.get(WILL_TRY_AGAIN)
+    if recorder is None or again is None or identity_of(request).actor != WORKERS:
+        return recorder
+    return Tries(recorder, again=again == "true")
 
 
 async def _claimed(request: Request, key: str, hold_s: float) -> Claim:

@@ -3,6 +3,7 @@
 Knows HTTP and the `Operations` port. Refuses to know who does the work.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable
 from typing import Annotated, Any, TypeVar
@@ -15,7 +16,7 @@ from judge_server.errors import NotReady, ServiceError
 from judge_server.ports import Operations, UnknownOperation
 from judge_server.telemetry.about import tell
 from judge_server.web.access import identity_of, project_of
-from judge_server.web.events import EVENT, EVENTS, event_stream
+from judge_server.web.events import EVENT, EVENTS, STOPPING, event_stream
 from judge_server.web.idempotency import IdempotencyKey, once
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
@@ -81,7 +82,7 @@ async def submit(
 
 @router.get("", summary="List operations", response_model=OperationList, responses=documented(503))
 async def list_operations(request: Request) -> OperationList:
-    """The newest 500, the newest first."""
+    """The newest 500, the newest first. A `request` of more than 16 KiB is left out: it is empty."""
     return OperationList(operations=await _found(operations_of(request).list(project_of(request))))
 
 
@@ -136,7 +137,8 @@ async def operation_events(
     after = _revision(last_event_id)
     operations, project_id = operations_of(request), project_of(request)
     await _found(operations.get(project_id, id))  # what is wrong with the request is no 200
-    stream = event_stream(operations.events(project_id, id, after=after))
+    stopping = getattr(request.state, STOPPING, None) or asyncio.Event()
+    stream = event_stream(operations.events(project_id, id, after=after), stopping)
     return StreamingResponse(
         stream, media_type=EVENTS, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
@@ -166,7 +168,7 @@ async def operation_results(
     page = await _found(operations.results(project_id, id, after=after, limit=MOST_RESULTS if lines else limit))
     if lines:
         return StreamingResponse(_lines(operations, project_id, id, page), media_type=NDJSON)
-    return Response(page.model_dump_json(), media_type="application/json")
+    return Response(await asyncio.to_thread(page.model_dump_json), media_type="application/json")
 
 
 def operations_of(request: Request) -> Operations:
@@ -198,8 +200,11 @@ def _revision(last_event_id: str | None) -> int:
 
 async def _lines(operations: Operations, project_id: str, id_: str, page: ResultPage) -> AsyncIterator[bytes]:
     while page.results:
-        for result in page.results:
-            yield json.dumps(result).encode() + b"\n"
+        yield await asyncio.to_thread(_written, page)
         if page.next_after is None:
             return
         page = await operations.results(project_id, id_, after=page.next_after, limit=MOST_RESULTS)
+
+
+def _written(page: ResultPage) -> bytes:
+    return b"".join([json.dumps(result).encode() + b"\n" for result in page.results])

@@ -12,7 +12,7 @@ from judge_server.judging.desk import Desk
 from judge_server.judging.judge import Judge
 from judge_server.metrics import OperationMetrics
 from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, Operations, RubricSource
-from judge_server.recording import Recorder
+from judge_server.recording import Recorder, Records
 from judge_server.scoring import Scorer
 from trainer_client.wire import DEFAULT_JUDGE, FieldError
 
@@ -65,9 +65,9 @@ class Service:
             raise InvalidRequest(f"judge: {message}", errors=(FieldError(field="judge", message=message),))
         raise NotReady(f"Cannot judge yet: {self.why_not or self.problem}. GET /readyz says when.", retry_after_s=2)
 
-    def scorer(self, judge: str = DEFAULT_JUDGE) -> Scorer:
-        """The scorer with the judge of that name; raises as `ready_judge` does."""
-        return Scorer(self.ready_judge(judge), self.rubrics, self.recorder)
+    def scorer(self, judge: str, records: Records | None) -> Scorer:
+        """The scorer with the judge of that name, which has `records` take over; raises as `ready_judge` does."""
+        return Scorer(self.ready_judge(judge), self.rubrics, records)
 
     def readable_ledger(self) -> LedgerReader:
         """The ledger; raises `NotReady` where this process has none."""

@@ -4,17 +4,18 @@ Whoever changes a chunk's outcome locks its operation first, so that of two work
 it and the other is told that it was taken away.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Table, and_, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.operations.connection import OperationsDatabase, change_operation, lock_operation, of
 from rubric_store.operations.rows import after_chunk, after_try, pack, unpack
-from rubric_store.operations.tables import chunks, operations, results
+from rubric_store.operations.tables import chunks, results
+from rubric_store.operations.turns import KEY, next_in_turn, these, to_announce
 from trainer_client.wire.operation_rows import MOST_ATTEMPTS, ChunkOutcome, ChunkRef, ChunkWork
 from trainer_client.wire.operations import ENDED
 
@@ -25,38 +26,32 @@ _ROWS_A_STATEMENT = 500
 class ChunkLeases(OperationsDatabase):
     """The part of `SQLOperations` that workers use."""
 
-    def __init__(self, url: str, kept_for: timedelta | None) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, kept_for: timedelta | None, clock: Callable[[], datetime] | None) -> None:
+        super().__init__(url, clock)
         self._kept_for = kept_for
 
-    async def due(self, now: datetime, limit: int, *, announced_before: datetime | None) -> Sequence[ChunkRef]:
-        """Chunks to announce, which count as announced from now on; those of all operations by turns.
+    async def due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
+        """Chunks to announce, which count as announced from now on: those of all projects by turns.
 
         Several may ask at once, and each chunk is given to one of them.
         """
-        unannounced: ColumnElement[bool] = chunks.c.announced_at.is_(None)
-        if announced_before is not None:
-            unannounced = or_(unannounced, chunks.c.announced_at < announced_before)
-        waits = and_(chunks.c.state == "queued", chunks.c.due_at <= now, unannounced)
-        abandoned = and_(chunks.c.state == "running", chunks.c.lease_until < now)
-        key = (chunks.c.project_id, chunks.c.operation_id, chunks.c.chunk)
-        same = and_(operations.c.project_id == chunks.c.project_id, operations.c.operation_id == chunks.c.operation_id)
-        wanted = (
-            select(*key)
-            .join(operations, same)
-            .where(operations.c.state.not_in(ENDED), or_(waits, abandoned))
-            .order_by(chunks.c.chunk, operations.c.created_at)
-            .limit(limit)
-            .with_for_update(of=chunks, skip_locked=True)
-        )
+        async with self.reading() as connection:
+            now = await self.moment(connection)
+            lost_before = now - timedelta(seconds=lost_after_s)
+            turns = [ChunkRef(*row) for row in await connection.execute(next_in_turn(now, lost_before, limit))]
+        if not turns:
+            return []
+        still = select(*KEY).where(these(turns), to_announce(now, lost_before))
         async with self.writing() as connection:
-            found = [ChunkRef(*row) for row in await connection.execute(wanted)]
+            locked = {ChunkRef(*row) for row in await connection.execute(still.with_for_update(skip_locked=True))}
+            found = [ref for ref in turns if ref in locked]
             if found:
-                given = update(chunks).where(tuple_(*key).in_(found))
-                await connection.execute(given.values(state="queued", owner=None, lease_until=None, announced_at=now))
+                given = {"state": "queued", "owner": None, "lease_until": None}
+                announced = {**given, "announced_at": await self.moment(connection)}
+                await connection.execute(update(chunks).where(these(found)).values(announced))
         return found
 
-    async def claim(self, ref: ChunkRef, owner: str, now: datetime, lease_s: float) -> ChunkWork | None:
+    async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> ChunkWork | None:
         """Take a chunk for some seconds; None where it is not to be had.
 
         One that was begun too often without coming to an end is given up instead.
@@ -66,6 +61,7 @@ class ChunkLeases(OperationsDatabase):
             if operation is None or operation.state in ENDED:
                 return None
             row = (await connection.execute(select(chunks).where(_of(ref)).with_for_update())).one_or_none()
+            now = await self.moment(connection)
             if row is None or not _to_be_had(row, now):
                 return None
             if row.attempts >= MOST_ATTEMPTS:
@@ -80,19 +76,23 @@ class ChunkLeases(OperationsDatabase):
         request = unpack(operation.request)
         return ChunkWork(ref, operation.kind, request, body, row.inputs, row.attempts + 1, owner)
 
-    async def renew(self, work: ChunkWork, now: datetime, lease_s: float) -> bool:
+    async def renew(self, work: ChunkWork, lease_s: float) -> bool:
         """Keep a chunk for some more seconds; False where it was taken away."""
         async with self.writing() as connection:
-            prolonged = update(chunks).where(_held(work)).values(lease_until=now + timedelta(seconds=lease_s))
-            return bool((await connection.execute(prolonged)).rowcount)
+            until = await self.moment(connection) + timedelta(seconds=lease_s)
+            prolonged = await connection.execute(update(chunks).where(_held(work)).values(lease_until=until))
+            return bool(prolonged.rowcount)
 
-    async def complete(self, work: ChunkWork, outcome: ChunkOutcome, now: datetime) -> bool:
-        """Keep the results and what they cost; False, and nothing of it, where the chunk was taken away."""
+    async def complete(self, work: ChunkWork, outcome: ChunkOutcome) -> bool:
+        """Keep the results and what they cost; False, and nothing of it, where the chunk was taken away.
+
+        Its inputs are not kept any longer: nobody works on it again.
+        """
         async with self.writing() as connection:
             operation = await self._held_operation(connection, work)
             if operation is None:
                 return False
-            done = {"state": "done", "owner": None, "lease_until": None, "problem": None}
+            done = {"state": "done", "owner": None, "lease_until": None, "problem": None, "body": None}
             await connection.execute(update(chunks).where(_of(work.ref)).values(done))
             rows = [
                 {**work.ref._asdict(), "place": place, "number": operation.results + place, "body": pack(result)}
@@ -103,14 +103,13 @@ class ChunkLeases(OperationsDatabase):
             values = after_chunk(operation, work.inputs, outcome)
             if outcome.summary is not None:
                 values["summary"] = pack(outcome.summary)
-            await self._settle(connection, operation, values, now)
+            await self._settle(connection, operation, values, await self.moment(connection))
         return True
 
     async def give_back(
         self,
         work: ChunkWork,
         problem: str | None,
-        now: datetime,
         *,
         after_s: float,
         outcome: ChunkOutcome,
@@ -126,7 +125,7 @@ class ChunkLeases(OperationsDatabase):
                 "owner": None,
                 "lease_until": None,
                 "announced_at": None,
-                "due_at": now + timedelta(seconds=after_s),
+                "due_at": await self.moment(connection) + timedelta(seconds=after_s),
                 "attempts": work.attempt if counts else work.attempt - 1,
                 "problem": problem,
             }
@@ -134,11 +133,12 @@ class ChunkLeases(OperationsDatabase):
             values = after_try(operation, outcome)
             await change_operation(connection, operation, problem=problem, **values)
 
-    async def give_up(self, work: ChunkWork, problem: str, now: datetime) -> None:
+    async def give_up(self, work: ChunkWork, problem: str) -> None:
         """Say that it cannot be done; nothing happens where it was taken away."""
         async with self.writing() as connection:
             operation = await self._held_operation(connection, work)
             if operation is not None:
+                now = await self.moment(connection)
                 await self._fail(connection, operation, work.ref, problem, work.inputs, now)
 
     async def _held_operation(self, connection: AsyncConnection, work: ChunkWork) -> Row[Any] | None:

@@ -3,14 +3,22 @@
 import hashlib
 import json
 import zlib
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import Row
 
 from trainer_client.wire.answers import Usage
 from trainer_client.wire.operation_rows import ChunkOutcome
-from trainer_client.wire.operations import Operation, OperationProgress
+from trainer_client.wire.operations import Operation, OperationProgress, ResultPage
+
+MOST_LISTED_BYTES = 16 * 1024
+"""Of JSON, what a request may have to stand in a list, so that a list of large ones costs little."""
+
+MOST_PAGE_BYTES = 2**20
+"""What the results of a page have together, packed; their JSON is a multiple of it."""
 
 
 def pack(value: Any) -> bytes:
@@ -23,6 +31,12 @@ def unpack(body: bytes) -> Any:
     return json.loads(zlib.decompress(body))
 
 
+def unpack_small(body: bytes | None) -> Any:
+    """The value that was packed; an empty object for what is not there, or has more than `MOST_LISTED_BYTES`."""
+    text = b"" if body is None else zlib.decompressobj().decompress(body, MOST_LISTED_BYTES + 1)
+    return json.loads(text) if 0 < len(text) <= MOST_LISTED_BYTES else {}
+
+
 def as_json(value: Any) -> bytes:
     """Canonical JSON; half a surrogate pair is written as its escape."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
@@ -33,10 +47,13 @@ def digest(text: bytes) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-def operation_of(row: Row[Any], now: datetime) -> Operation:
-    """An operation as it stands, with how long it has taken and will take."""
+def operation_of(row: Row[Any], now: datetime, *, listed: bool = False) -> Operation:
+    """An operation as it stands, with how long it has taken and will take; in a list, without a large request.
+
+    Takes as long as its request is large: not for an event loop.
+    """
     progress = OperationProgress.model_validate(row.progress)
-    seconds = 0.0 if row.started_at is None else ((row.ended_at or now) - row.started_at).total_seconds()
+    seconds = 0.0 if row.started_at is None else max(0.0, ((row.ended_at or now) - row.started_at).total_seconds())
     new, left = progress.done - progress.known, (progress.total or 0) - progress.done
     rate = new / seconds if new > 0 and seconds > 0 else None
     eta_s = left / rate if rate and row.ended_at is None else None
@@ -44,7 +61,7 @@ def operation_of(row: Row[Any], now: datetime) -> Operation:
         id=row.operation_id,
         project_id=row.project_id,
         kind=row.kind,
-        request=unpack(row.request),
+        request=unpack_small(row.request) if listed else unpack(row.request),
         state=row.state,
         revision=row.revision,
         progress=progress.model_copy(update={"seconds": seconds, "rate": rate, "eta_s": eta_s}),
@@ -57,6 +74,16 @@ def operation_of(row: Row[Any], now: datetime) -> Operation:
         ended_at=row.ended_at,
         expires_at=row.expires_at,
     )
+
+
+def fitting(sizes: Sequence[int]) -> int:
+    """How many results of these sizes go into a page: the first, and all that `MOST_PAGE_BYTES` have room for."""
+    return max(1, sum(together <= MOST_PAGE_BYTES for together in accumulate(sizes)))
+
+
+def page_of(bodies: Sequence[bytes], next_after: int | None) -> ResultPage:
+    """A page of packed results; not for an event loop."""
+    return ResultPage(results=tuple([unpack(body) for body in bodies]), next_after=next_after)
 
 
 def after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, Any]:

@@ -5,24 +5,21 @@ The work on their chunks stands beside this, in `leases`.
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy import Row, and_, case, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.operations.connection import change_operation, lock_operation, of
 from rubric_store.operations.leases import ChunkLeases
-from rubric_store.operations.rows import as_json, digest, operation_of, pack, unpack
+from rubric_store.operations.rows import MOST_LISTED_BYTES, digest, fitting, operation_of, pack, page_of
 from rubric_store.operations.tables import chunks, operations, results
-from trainer_client.wire.operation_rows import NewOperation, OperationCounts
-from trainer_client.wire.operations import ENDED, Operation, ResultPage
+from trainer_client.wire.operation_rows import NewOperation, OperationCounts, Submission
+from trainer_client.wire.operations import ENDED, Operation, OperationState, ResultPage
 
 _PURGED_AT_ONCE = 100
 _ROWS_A_STATEMENT = 500
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class SQLOperations(ChunkLeases):
@@ -31,9 +28,10 @@ class SQLOperations(ChunkLeases):
     Every method raises `ConnectionError` where the database cannot be reached now.
     """
 
-    def __init__(self, url: str, *, keep_days: float | None = None, clock: Callable[[], datetime] = _now) -> None:
-        super().__init__(url, None if keep_days is None else timedelta(days=keep_days))
-        self._clock = clock
+    def __init__(
+        self, url: str, *, keep_days: float | None = None, clock: Callable[[], datetime] | None = None
+    ) -> None:
+        super().__init__(url, None if keep_days is None else timedelta(days=keep_days), clock)
 
     async def create(self, new: NewOperation) -> Operation:
         """Keep an operation with its chunks; where the same submission made one, give that.
@@ -41,45 +39,39 @@ class SQLOperations(ChunkLeases):
         Raises:
             ValueError: that submission asked for something else.
         """
-        bodies = await asyncio.to_thread(lambda: [pack(chunk.body) for chunk in new.chunks])
-        asked = digest(b"\0".join([new.kind.encode(), as_json(new.request), *map(digest, bodies)]))
-        submission = None if new.submission is None else digest(new.submission.encode())
+        request, *bodies = await asyncio.to_thread(
+            lambda: [pack(one) for one in (new.request, *(chunk.body for chunk in new.chunks))]
+        )
+        submission = new.submission
+        values = {
+            "project_id": new.project_id,
+            "operation_id": new.id,
+            "kind": new.kind,
+            "state": "queued",
+            "revision": 1,
+            "submission": None if submission is None else digest(submission.key.encode()),
+            "asked": b"" if submission is None else submission.asked,
+            "request": request,
+            "progress": {"total": sum(chunk.inputs for chunk in new.chunks)},
+            "usage": {},
+            "tries": 1,
+            "results": 0,
+            "unfinished": len(new.chunks) + new.finishes,
+            "created_at": new.created_at,
+        }
+        own = self._insert(operations).on_conflict_do_nothing(index_elements=["project_id", "submission"])
         async with self.writing() as connection:
-            values = {
-                "project_id": new.project_id,
-                "operation_id": new.id,
-                "kind": new.kind,
-                "state": "queued",
-                "revision": 1,
-                "submission": submission,
-                "asked": asked,
-                "request": pack(new.request),
-                "progress": {"total": sum(chunk.inputs for chunk in new.chunks)},
-                "usage": {},
-                "tries": 1,
-                "results": 0,
-                "unfinished": len(new.chunks) + new.finishes,
-                "created_at": new.created_at,
-            }
-            if submission is not None:
-                await connection.execute(self._insert(operations).values(values).on_conflict_do_nothing())
-                where = (operations.c.project_id == new.project_id, operations.c.submission == submission)
-                row = (await connection.execute(select(operations).where(*where))).one()
-                if row.asked != asked:
-                    raise ValueError(
-                        f"operation {row.operation_id} was submitted under the same Idempotency-Key with other "
-                        "content; give every submission a key of its own"
-                    )
-                if row.operation_id != new.id:
-                    return operation_of(row, self._clock())
-            else:
-                await connection.execute(insert(operations).values(values))
-            await self._add_chunks(connection, new, bodies)
-            made = select(operations).where(of(operations, new.project_id, new.id))
-            return operation_of((await connection.execute(made)).one(), self._clock())
+            made = await connection.execute(own.values(values).returning(*operations.c))
+            if (row := made.one_or_none()) is not None:
+                await self._add_chunks(connection, new, bodies)
+            elif submission is not None:
+                row = await _submitted(connection, new.project_id, submission)
+        assert row is not None
+        return await self._shown(row)
 
     async def _add_chunks(self, connection: Any, new: NewOperation, bodies: list[bytes]) -> None:
-        common = {"project_id": new.project_id, "operation_id": new.id, "attempts": 0, "due_at": new.created_at}
+        key = {"project_id": new.project_id, "operation_id": new.id}
+        common = {**key, "attempts": 0, "due_at": await self.moment(connection)}
         rows: list[dict[str, Any]] = [
             {**common, "chunk": number, "state": "queued", "inputs": chunk.inputs, "body": body}
             for number, (chunk, body) in enumerate(zip(new.chunks, bodies, strict=True))
@@ -89,39 +81,52 @@ class SQLOperations(ChunkLeases):
         for start in range(0, len(rows), _ROWS_A_STATEMENT):
             await connection.execute(insert(chunks), rows[start : start + _ROWS_A_STATEMENT])
 
+    async def submitted(self, project_id: str, submission: Submission) -> Operation | None:
+        """The operation that this submission made, if any; raises `ValueError` where it asked for something else."""
+        async with self.reading() as connection:
+            row = await _submitted(connection, project_id, submission)
+        return None if row is None else await self._shown(row)
+
     async def get(self, project_id: str, operation_id: str) -> Operation | None:
         """The operation as it stands."""
         async with self.reading() as connection:
             wanted = select(operations).where(of(operations, project_id, operation_id))
             row = (await connection.execute(wanted)).one_or_none()
-        return None if row is None else operation_of(row, self._clock())
+        return None if row is None else await self._shown(row)
+
+    async def stands(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
+        """Its revision and its state."""
+        wanted = select(operations.c.revision, operations.c.state).where(of(operations, project_id, operation_id))
+        async with self.reading() as connection:
+            row = (await connection.execute(wanted)).one_or_none()
+        return None if row is None else (row.revision, row.state)
 
     async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
-        """The project's operations, the newest first."""
+        """The project's operations, the newest first, without requests that are large."""
+        request = operations.c.request
+        small = case((func.length(request) <= MOST_LISTED_BYTES, request)).label("request")
+        columns = [small if column is request else column for column in operations.c]
         newest = (operations.c.created_at.desc(), operations.c.operation_id)
-        wanted = select(operations).where(operations.c.project_id == project_id).order_by(*newest).limit(limit)
+        wanted = select(*columns).where(operations.c.project_id == project_id).order_by(*newest).limit(limit)
         async with self.reading() as connection:
             rows = (await connection.execute(wanted)).all()
         now = self._clock()
-        return tuple([operation_of(row, now) for row in rows])
+        return await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
-        """Results `after`, `after + 1`, … in the order in which they were made."""
-        wanted = (
-            select(results.c.body)
-            .where(of(results, project_id, operation_id, results.c.number >= after))
-            .order_by(results.c.number)
-            .limit(limit + 1)
-        )
+        """Results `after`, `after + 1`, … in the order in which they were made; fewer than `limit` where large."""
+        where = of(results, project_id, operation_id, results.c.number >= after)
+        bodies = select(results.c.body).where(where).order_by(results.c.number)
+        sizes = bodies.with_only_columns(func.length(results.c.body)).limit(limit + 1)
         async with self.reading() as connection:
             about = select(operations.c.state).where(of(operations, project_id, operation_id))
             state = (await connection.execute(about)).scalar_one_or_none()
             if state is None:
                 return None
-            bodies = (await connection.execute(wanted)).scalars().all()
-        page = tuple([unpack(body) for body in bodies[:limit]])
-        more = len(bodies) > limit or state not in ENDED
-        return ResultPage(results=page, next_after=after + len(page) if more else None)
+            found = (await connection.execute(sizes)).scalars().all()
+            page = (await connection.execute(bodies.limit(fitting(found[:limit])))).scalars().all()
+        more = len(found) > len(page) or state not in ENDED
+        return await asyncio.to_thread(page_of, page, after + len(page) if more else None)
 
     async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
         """End it, and take its chunks from whoever works on them; one that has ended stays as it is."""
@@ -141,7 +146,7 @@ class SQLOperations(ChunkLeases):
         async with self.writing() as connection:
             row = await lock_operation(connection, project_id, operation_id)
             if row is not None and row.state in ("failed", "cancelled"):
-                again = {"attempts": 0, "due_at": self._clock(), "announced_at": None, "problem": None}
+                again = {"attempts": 0, "due_at": await self.moment(connection), "announced_at": None, "problem": None}
                 failed = of(chunks, project_id, operation_id, chunks.c.state == "failed")
                 undone = (await connection.execute(select(func.sum(chunks.c.inputs)).where(failed))).scalar_one() or 0
                 requeued = await connection.execute(update(chunks).where(failed).values(state="queued", **again))
@@ -194,3 +199,18 @@ class SQLOperations(ChunkLeases):
             gone += len(found)
             if len(found) < _PURGED_AT_ONCE:
                 return gone
+
+    async def _shown(self, row: Row[Any]) -> Operation:
+        return await asyncio.to_thread(operation_of, row, self._clock())
+
+
+async def _submitted(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:
+    """The row that a submission made; raises `ValueError` where it asked for something else."""
+    mine = and_(operations.c.project_id == project_id, operations.c.submission == digest(submission.key.encode()))
+    row = (await connection.execute(select(operations).where(mine))).one_or_none()
+    if row is not None and row.asked != submission.asked:
+        raise ValueError(
+            f"operation {row.operation_id} was submitted under the same Idempotency-Key with other content; give every "
+            "submission a key of its own"
+        )
+    return row

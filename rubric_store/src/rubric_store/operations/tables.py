@@ -74,8 +74,8 @@ chunks = Table(
     ),
     Index("ix_operation_chunks_state", "state", "chunk"),
 )
-"""One row per chunk: `queued`, `running` under a lease, `done` or `failed`; the one without a body is `waiting` until
-all others have ended, and finishes the operation."""
+"""One row per chunk: `queued`, `running` under a lease, `done` or `failed`; the one that never has a body is `waiting`
+until all others have ended, and finishes the operation. The others' bodies go when they are done."""
 
 results = Table(
     "operation_results",

@@ -68,7 +68,7 @@ def listen(settings: Settings, make: Callable[[Failed], FastAPI], what: str, mor
         give_up(str(error))
     port = taken.getsockname()[1]
     announce(settings, f"{what} http://{settings.host}:{port}{more}")
-    options = guarded(settings.client_patience_s)
+    options = guarded(settings.client_patience_s, settings.drain_s)
     config = uvicorn.Config(app, settings.host, port, log_config=None, access_log=False, **options)
     server = _Server(config, send_last_spans)
     collect_garbage_rarely()

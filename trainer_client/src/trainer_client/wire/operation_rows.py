@@ -19,6 +19,9 @@ ChunkState = Literal["queued", "running", "waiting", "done", "failed"]
 MOST_ATTEMPTS = 5
 """How often a chunk is begun before it is given up; attempts that found no service to ask are not counted."""
 
+WILL_TRY_AGAIN = "Adjudge-Will-Try-Again"
+"""A header of what a worker asks: `true` where it will ask again if verdicts fail that another attempt may mend."""
+
 
 class ChunkRef(NamedTuple):
     """Which chunk: the `chunk`th of an operation, from 0."""
@@ -35,8 +38,15 @@ class NewChunk(NamedTuple):
     body: JsonValue
 
 
+class Submission(NamedTuple):
+    """What its submitter calls a submission, and a digest of all that was asked for in it, as it came."""
+
+    key: str
+    asked: bytes
+
+
 class NewOperation(NamedTuple):
-    """An operation to be kept. `submission` is what its submitter calls this submission, so that it is made once.
+    """An operation to be kept; under the same `submission` it is made once.
 
     `finishes` says whether one more chunk, without inputs, is worked on when all others have ended.
     """
@@ -47,7 +57,7 @@ class NewOperation(NamedTuple):
     request: dict[str, Any]
     chunks: Sequence[NewChunk]
     created_at: datetime
-    submission: str | None = None
+    submission: Submission | None = None
     finishes: bool = False
 
 

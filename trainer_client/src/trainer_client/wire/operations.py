@@ -3,7 +3,6 @@
 Knows nothing of where operations are kept, nor of who works on them.
 """
 
-import json
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from trainer_client.wire.base import Answer, Flag, Number, Request
 from trainer_client.wire.groups import Group
 from trainer_client.wire.judging import Priority
 from trainer_client.wire.rewards import RewardRequest
+from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 from trainer_client.wire.verdicts import VerdictRequest
 
 OperationKind = Literal["score", "generate_rubrics", "validate_rubrics", "evaluate_judge"]
@@ -31,16 +31,17 @@ CHUNK_DEADLINE_S = 600.0
 
 
 def _lines(given: Any) -> Any:
-    """A list from the text of a JSONL file; anything else as it is."""
+    """A list from the text of a JSONL file, each line as strict JSON; anything else as it is."""
     if not isinstance(given, str):
         return given
     read = []
     for number, line in enumerate(given.split("\n"), 1):
         if line.strip():
             try:
-                read.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number} is not JSON: {error}") from None
+                read.append(strict_json(line))
+            except NotStrictJsonError as error:
+                at = f", {error.field}" if error.field else ""
+                raise ValueError(f"line {number}{at}: {error}") from None
     return read
 
 

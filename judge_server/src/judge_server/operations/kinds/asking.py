@@ -1,5 +1,7 @@
 """What kinds share that ask the judge over HTTP: groups in chunks, and what an answer or an error means for a chunk."""
 
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -7,7 +9,9 @@ from typing import Any, TypeVar
 from pydantic import JsonValue
 
 from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
+from judge_server.operations.passes import VALID_S
 from judge_server.ports import RubricSource
+from judge_server.recording.tries import PASSING
 from judge_server.rubrics import find_rubric
 from trainer_client import AsyncClient
 from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
@@ -15,14 +19,26 @@ from trainer_client.wire import Group, RubricContent, Verdict
 from trainer_client.wire.operation_rows import NewChunk
 from trainer_client.wire.operations import EvaluateOperation, ScoreOperation
 
+log = logging.getLogger("adjudge")
+
 CHUNK_RESPONSES = 32
 """Responses of a chunk: some seconds of a judge's time, so that little is lost with a worker. Groups stay whole."""
 
-PASSING = frozenset({"timeout", "engine", "overloaded"})
-"""Kinds of failed verdicts that another attempt may mend."""
+TELL_EVERY_S = 60.0
 
 _OF_A_PROXY = frozenset({429, 502, 503, 504})
 """What stands between a worker and its service answers so while the service is away."""
+
+_NO_SUCH_ADDRESS = "urn:adjudge:not-found"
+
+_NOT_LET_IN = (
+    "the service does not let this process in (status {status}); set the same ADJUDGE_FENCE_SECRET for both, and keep "
+    f"their clocks within {VALID_S / 60:g} minutes of each other"
+)
+_NOT_THE_SERVICE = (
+    "what answered is not the service (status {status}); look whether ADJUDGE_URL leads to its API, and what stands "
+    "between"
+)
 
 ClientFor = Callable[[str], AsyncClient]
 """A client of the service that asks on behalf of a project, to be closed by who got it."""
@@ -88,11 +104,30 @@ def may_pass(verdicts: Iterable[Verdict]) -> str | None:
     return f"{len(passing)} verdicts failed, for example: {passing[0].kind}: {passing[0].detail}"
 
 
+class Hindrances:
+    """Says in the log what keeps this process from the service, at most once a minute; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tell_at = float("-inf")
+
+    def tell(self, hindrance: str) -> None:
+        """Say it, unless something was said lately."""
+        if self._clock() >= self._tell_at:
+            self._tell_at = self._clock() + TELL_EVERY_S
+            log.error("chunks of operations wait: %s", hindrance)
+
+
+HINDRANCES = Hindrances()
+"""Those of this process."""
+
+
 @asynccontextmanager
 async def asking() -> AsyncIterator[None]:
     """Turn the client's errors into what they mean for a chunk.
 
-    A service that is away, overloaded or not ready is waited for, however long that takes. A request it refuses is
+    A service that is away, overloaded or not ready is waited for, however long that takes, and so is one that does not
+    let this process in, or that something else answers for: another process may do the chunk. A request it refuses is
     refused for good. All else may be tried again some times.
     """
     try:
@@ -100,7 +135,25 @@ async def asking() -> AsyncIterator[None]:
     except (ConnectionFailed, NotReady, Overloaded, BudgetExhausted) as error:
         raise ServiceAway(str(error)) from error
     except AdjudgeError as error:
+        if (hindrance := _hindrance(error)) is not None:
+            HINDRANCES.tell(hindrance)
+            raise ServiceAway(str(error)) from error
         if error.problem is None and error.status in _OF_A_PROXY:
             raise ServiceAway(str(error)) from error
         refused = error.status is not None and 400 <= error.status < 500 and not error.retryable
         raise (ChunkFailed if refused else ChunkUndone)(str(error)) from error
+
+
+def _hindrance(error: AdjudgeError) -> str | None:
+    """What keeps this process from the service, in words that quote nothing; None where it is the chunk's own error.
+
+    Whoever answers 413, the chunk is too large for it.
+    """
+    status = error.status
+    if status is None or 200 <= status < 300:
+        return None
+    if error.problem is None:
+        return None if status == 413 or status in _OF_A_PROXY else _NOT_THE_SERVICE.format(status=status)
+    if status in (401, 403):
+        return _NOT_LET_IN.format(status=status)
+    return _NOT_THE_SERVICE.format(status=status) if error.problem.type == _NO_SUCH_ADDRESS else None

@@ -49,7 +49,7 @@ class EvaluateKind:
         defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
         request = VerdictRequest.model_validate({**defaults, **work.request, "groups": groups})
         async with asking(), self._client_for(work.ref.project_id) as client:
-            answer = await client.send_verdicts(request)
+            answer = await client.send_verdicts(request, work)
         problem = may_pass(v for group in answer.groups for response in group.responses for v in response.verdicts)
         if problem is not None and not work.last_attempt:
             raise ChunkUndone(problem, ChunkOutcome(usage=answer.usage))

@@ -37,7 +37,7 @@ class ScoreKind:
         defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
         request = RewardRequest.model_validate({**defaults, **work.request, "groups": work.body["groups"]})
         async with asking(), self._client_for(work.ref.project_id) as client:
-            answer = await client.send_rewards(request)
+            answer = await client.send_rewards(request, work)
         verdicts = [v for group in answer.groups for response in group.responses for v in response.verdicts]
         problem = may_pass(verdicts)
         if problem is not None and not work.last_attempt:

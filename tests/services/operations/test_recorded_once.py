@@ -1,0 +1,129 @@
+"""The ledger has each group of an operation once, with the answer that the operation has, however often it is tried."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from adjudge_services import judges, operations
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import build_app, prepare_store
+from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.operations.kind import ChunkUndone, Kind
+from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.rubrics import PROJECT_ID
+from tests.fixtures.migrated import NewSQLite
+from tests.services import test_idempotency
+from tests.services.operations.cluster import CRITERIA, groups
+from trainer_client.wire.operation_rows import MOST_ATTEMPTS, WILL_TRY_AGAIN, ChunkRef, ChunkWork
+
+VERDICTS = 2 * 8 * len(CRITERIA)
+
+pytestmark = pytest.mark.parametrize("name", ["score", "evaluate_judge"])
+
+
+class Script:
+    """What an engine answers: yes, and while it is `broken` nothing for one response of sixteen."""
+
+    broken = True
+
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        if self.broken and "Answer 1.3" in batch.shared + call.question:
+            return CallFailed("engine", "not now")
+        return always(True)(batch, call)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """The answers of the service's engine."""
+    made = Script()
+    monkeypatch.setattr(judges, "engine_of", lambda *_: ScriptedEngine(made))
+    return made
+
+
+@pytest.fixture
+async def transport(script: Script, data_dir: Path, new_sqlite: NewSQLite) -> AsyncIterator[httpx2.ASGITransport]:
+    """A service that records what it judges."""
+    new_sqlite(data_dir / "adjudge.db")
+    settings = Settings.with_options(engine_url="scripted://yes")
+    await prepare_store(settings)
+    app = build_app(settings, wait_for_judge=True)
+    async with AsyncExitStack() as closing:
+        await closing.enter_async_context(app.router.lifespan_context(app))
+        yield httpx2.ASGITransport(app, raise_app_exceptions=False)
+
+
+@pytest.fixture
+async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def kind(transport: httpx2.ASGITransport, name: Any) -> Kind:
+    """What a worker does with chunks."""
+    client_for = operations.clients("http://localhost", Settings(), transport=transport)
+    return operations.kinds_of(client_for, None, None, None)[name]  # type: ignore[arg-type]
+
+
+def work(name: Any, attempt: int, **request: Any) -> ChunkWork:
+    """A try of a chunk of two groups."""
+    labels = {"labels": [{"right": True}] * 8} if name == "evaluate_judge" else {}
+    body = {"first": 0, "groups": [group | labels for group in groups(2)]}
+    asked = {"rubric": {"criteria": CRITERIA}, "run": "r", **request}
+    return ChunkWork(ChunkRef(PROJECT_ID, "op-1", 0), name, asked, body, 2, attempt, "w")
+
+
+async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
+    """The figures of the run once so many verdicts have gone into the ledger."""
+    async with asyncio.timeout(30):
+        return await test_idempotency.recorded(http, uses)
+
+
+async def tried(kind: Kind, name: str, attempts: int, **request: Any) -> None:
+    """So many tries, of which each leaves its chunk undone."""
+    for attempt in range(1, attempts + 1):
+        with pytest.raises(ChunkUndone):
+            await kind.run(work(name, attempt, **request))
+
+
+async def test_tries_that_leave_their_chunk_undone_and_answers_that_a_killed_worker_lost_are_recorded_once(
+    http: httpx2.AsyncClient, kind: Kind, name: str, script: Script
+) -> None:
+    await tried(kind, name, 2)
+    script.broken = False
+    for attempt in (3, 4):  # the first of them dies before it can keep what it got
+        assert len((await kind.run(work(name, attempt))).results) == 2
+    run = await recorded(http, 2 * VERDICTS)
+    assert (run["requests"], run["responses"], run["verdicts"], run["failed"]) == (1, 16, VERDICTS, 0)
+
+
+async def test_failures_that_stand_after_the_last_try_are_recorded_as_the_operation_has_them(
+    http: httpx2.AsyncClient, kind: Kind, name: str
+) -> None:
+    await tried(kind, name, MOST_ATTEMPTS - 1)
+    assert (await kind.run(work(name, MOST_ATTEMPTS))).counts == {"failed": 1}
+    run = await recorded(http, VERDICTS)
+    assert (run["requests"], run["verdicts"], run["failed"]) == (1, VERDICTS, 2)
+
+
+async def test_a_chunk_that_got_no_answer_is_recorded_when_it_gets_one(
+    http: httpx2.AsyncClient, kind: Kind, name: str, script: Script
+) -> None:
+    refuses = {"on_failure": "error"} if name == "score" else {}
+    await tried(kind, name, MOST_ATTEMPTS if refuses else 1, **refuses)
+    script.broken = False
+    await kind.run(work(name, 1, **refuses))  # as somebody asked for another try
+    run = await recorded(http, VERDICTS)
+    assert (run["requests"], run["verdicts"], run["failed"]) == (1, VERDICTS, 0)
+
+
+async def test_nobody_but_a_worker_keeps_what_failed_out_of_the_ledger(http: httpx2.AsyncClient, name: str) -> None:
+    path = "/v1/rewards" if name == "score" else "/v1/verdicts"
+    body = {"rubric": {"criteria": CRITERIA}, "run": "r", "groups": groups(2)}
+    assert (await http.post(path, json=body, headers={WILL_TRY_AGAIN: "true"})).status_code == 200
+    assert (await recorded(http, VERDICTS))["failed"] == 2

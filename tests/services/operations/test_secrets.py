@@ -1,0 +1,31 @@
+"""Workers whose secret is not the service's: they burn no chunk, say what is wrong, and another one does the work."""
+
+import time
+
+import pytest
+
+from tests.services.operations.cluster import score
+from tests.services.operations.conftest import MakeCluster
+from tests.services.operations.test_killed import GROUPS, assert_whole, end_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults]
+
+
+def test_a_worker_with_another_secret_leaves_its_chunks_to_one_that_is_let_in(
+    cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = cluster(0.0)
+    client = running.start_api()
+    with monkeypatch.context() as patched:
+        patched.setenv("ADJUDGE_FENCE_SECRET", "the secret of the release before")
+        old = running.start_worker()
+    id_ = client.submit(score(GROUPS)).id
+    while client.operation(id_).problem is None:
+        time.sleep(0.1)
+    waiting = client.operation(id_)
+    assert (waiting.state, waiting.progress.done) == ("running", 0)
+    assert "ADJUDGE_FENCE_SECRET" in (waiting.problem or "")
+    running.start_worker()
+    old.kill()
+    assert_whole(client, end_of(client, id_))
+    assert capfd.readouterr().err.count("set the same ADJUDGE_FENCE_SECRET for both") == 1
