@@ -1,5 +1,6 @@
 """Alerts and dashboards ask for metrics that the service has, in PromQL that parses, and alerts have a page each."""
 
+import asyncio
 import json
 import re
 import runpy
@@ -13,8 +14,12 @@ from fastapi.testclient import TestClient
 
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
+from judge_server.engines import EnginePool
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.web.metrics import judges_page
 from tests.deploy.chart import FOLDER, NAMESPACE, objects, of_kind
 from tests.deploy.tools import ROOT, VENV, needs_tools, run
+from tests.judge_server.support import judge
 
 RULES = [
     rule
@@ -48,13 +53,20 @@ def queries() -> list[str]:
     return [*(rule["expr"] for rule in RULES), *shown]
 
 
+async def of_a_pool() -> str:
+    """The metrics of a judge over two endpoints."""
+    pooled = await judge(EnginePool({"a": ScriptedEngine, "b": ScriptedEngine}))  # type: ignore[arg-type]
+    try:
+        return judges_page({"default": pooled}).decode()
+    finally:
+        await pooled.close()
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The metrics of a service that judged once and did an operation: names of samples, and the labels they had."""
+    """The metrics of a service that judged once and did an operation, and of a pool: names of samples, and labels."""
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"), engine_url="scripted://hash")
     found: dict[str, set[str]] = {}
-    import asyncio
-
     asyncio.run(prepare_store(settings))
     with TestClient(build_app(settings, wait_for_judge=True), "http://localhost") as client:
         assert client.post("/v1/rewards", json=REQUEST).status_code == 200
@@ -62,7 +74,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         with client.stream("GET", f"{submitted.headers['Location']}/events") as events:
             assert "done" in "".join(events.iter_text())
         page = client.get("/metrics").text
-    for line in page.splitlines():
+    for line in f"{page}\n{asyncio.run(of_a_pool())}".splitlines():
         if line and not line.startswith("#"):
             name, _, rest = line.partition("{")
             found.setdefault(name.split(" ")[0], set()).update(re.findall(r'([a-z_]+)="', rest))

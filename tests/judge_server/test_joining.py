@@ -87,6 +87,40 @@ async def test_what_is_computed_after_who_began_it_has_left_is_paid_for_by_who_s
     assert accounts[2].tokens_computed > 0
 
 
+async def test_who_has_what_it_waited_for_pays_no_longer_for_the_rest() -> None:
+    engine = Gated()
+    made = await judge(engine)
+    deadline = await soon()
+    accounts = [Outcomes() for _ in range(3)]
+
+    def asked(place: int, *wanted: str) -> "asyncio.Task[Outcomes]":
+        of = plans(made, "Yes.", of=criteria(*wanted))
+        return asyncio.create_task(made.outcomes(of, deadline, into=accounts[place]))
+
+    leaving = asked(0, "Alpha.", "Beta.", "Gamma.")
+    await engine.busy()
+    first, rest = asked(1, "Alpha."), asked(2, "Beta.", "Gamma.")
+    await settle()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    engine.let(1)
+    await first
+    engine.let(2)
+    await rest
+    assert [account.calls for account in accounts] == [0, 1, 2]
+
+
+async def test_who_leaves_pays_for_the_time_until_then() -> None:
+    engine = Gated()
+    made = await judge(engine)
+    hasty, patient = ask(made, "Yes.", deadline=await soon(30.0)), ask(made, "Yes.", deadline=await soon())
+    await engine.busy()
+    pass_time(45.0)
+    assert (await hasty).seconds_judging > 0
+    engine.let(2)
+    assert (await patient).seconds_judging == 0
+
+
 async def test_a_deadline_ends_what_a_request_pays_for() -> None:
     engine = Gated()
     made = await judge(engine)

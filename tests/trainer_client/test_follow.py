@@ -76,6 +76,12 @@ def kind(request):
     return request.param
 
 
+def test_a_page_in_many_pieces_is_no_sign_of_life_and_is_given_up(kind):
+    page = [(b"<!doctype html>\n\n", 0.0), (b"<p>Back soon.\n\n", 0.0), (b"</p>", 0.0)]
+    with pytest.raises(ConnectionFailed):
+        Streams(*[page] * 15).followed_by(kind)()
+
+
 def test_a_stream_that_ends_after_a_long_quiet_time_is_asked_for_again(kind):
     quiet = [(ALIVE, 0.0), (event(3, "running"), 0.0), *[(ALIVE, 15.0)] * int(QUIET_S / 15)]
     streams = Streams(quiet, [(ALIVE, 0.0), (event(4, "done"), 0.0)])

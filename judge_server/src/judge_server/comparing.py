@@ -34,6 +34,7 @@ async def compare(
     Raises:
         InvalidRequest, UnknownRubric: before anything is judged.
         Overloaded: the judge's queue has no room.
+        NotReady: no judge is there.
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [pair.rubric for pair in request.pairs]

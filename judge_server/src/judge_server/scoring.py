@@ -59,6 +59,7 @@ class Scorer:
         Raises:
             InvalidRequest, UnknownRubric, RubricRefused: before anything is judged.
             Overloaded: the judge's queue has no room.
+            NotReady: no judge is there.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
         job = await self._begin(request, request_id, project_id, record)

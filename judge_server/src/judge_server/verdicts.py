@@ -31,6 +31,7 @@ async def judge_responses(
     Raises:
         InvalidRequest, UnknownRubric: before anything is judged.
         Overloaded: the judge's queue has no room.
+        NotReady: no judge is there.
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [group.rubric for group in request.groups]

@@ -6,6 +6,7 @@ uvicorn bounds neither with its fast parser. Knows connections; a body's size an
 
 import asyncio
 import logging
+import math
 import secrets
 from typing import Any, NamedTuple
 
@@ -191,7 +192,10 @@ class GuardedHTTP(HttpToolsProtocol):
             self._hang_up()
 
     def _cut_off(self) -> None:
-        log.warning("a request is not answered %g s after the process was told to stop, and is cut off", self.drain_s)
+        if self.cycle is not None and not self.cycle.response_complete:
+            log.warning(
+                "a request is not answered %g s after the process was told to stop, and is cut off", self.drain_s
+            )
         self.transport.abort()
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -213,6 +217,7 @@ def guarded(patience_s: float, drain_s: float) -> dict[str, Any]:
         "http": type("GuardedHTTP", (GuardedHTTP,), {"patience_s": patience_s, "drain_s": drain_s}),
         "ws": "none",
         "timeout_keep_alive": KEEP_ALIVE_S,
+        "timeout_graceful_shutdown": math.ceil(drain_s) + 2,  # for what goes on though nobody waits for it
         "server_header": False,
     }
 

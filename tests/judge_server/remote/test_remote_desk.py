@@ -223,14 +223,18 @@ async def test_with_every_judge_gone_requests_are_refused_for_a_while_and_answer
         assert not failures(await api.outcomes(asked, await soon()))
 
 
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "loading again"])
 async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothing_is_no_failure_of_verdicts(
-    monkeypatch: pytest.MonkeyPatch,
+    gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
     async with judges(None) as served:
         api = Judge(RemoteDesk([JudgeLink(served[0].url, TOKEN)], every_s=3600.0), MemoryCache(), FENCE)
         await api.start()
-        await served[0].stop()
+        if gone:
+            await served[0].stop()
+        else:
+            served[0].process.judge = None
         with pytest.raises(NotReady, match="no judge is there"):
             await api.outcomes(plans(api, "Yes.", of=AB), await soon())
         await api.close()

@@ -23,6 +23,7 @@ from trainer_client import (
     InvalidRequest,
     JudgingFailed,
     NotFound,
+    NotReady,
     RubricRefused,
     ServerError,
     Unauthorized,
@@ -67,6 +68,13 @@ async def test_a_service_that_fails_leaves_all_rows_without_a_reward_and_says_wh
     assert kinds(reward) == [(kind,), (kind,)]
     [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert f"2 of 2 responses have no reward from http://judge.test (2 {kind})" in said
+
+
+async def test_where_failures_are_errors_a_service_without_a_judge_stops_training():
+    judge = Judge(lambda body: problem("not-ready", 503, retryable=True))
+    reward = RubricReward(client(judge, retries=0), "r", on_failure="error", max_unscored=1.0)
+    with pytest.raises(NotReady):
+        await reward(*TWO)
 
 
 async def test_groups_that_came_before_the_answer_broke_are_kept_and_the_others_asked_for_again():

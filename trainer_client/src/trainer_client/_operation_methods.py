@@ -96,10 +96,10 @@ class OperationMethods(Connection):
                 raise error_for(response)
             begun = False
             for piece in response.iter_bytes():
-                if begun:
-                    yield None
-                begun = True
-                yield from events.feed(piece)
+                for operation in events.feed(piece):
+                    if begun or operation is not None:
+                        yield operation
+                    begun = True
         raise _ended(self.base_url)
 
 
@@ -172,11 +172,10 @@ class AsyncOperationMethods(AsyncConnection):
                     raise error_for(response)
                 begun = False
                 async for piece in response.aiter_bytes():
-                    if begun:
-                        yield None
-                    begun = True
                     for operation in events.feed(piece):
-                        yield operation
+                        if begun or operation is not None:
+                            yield operation
+                        begun = True
         raise _ended(self.base_url)
 
 

@@ -88,13 +88,13 @@ def whole_verdicts_call(request: VerdictRequest, chunk: ChunkWork | None) -> Cal
 
 
 class Events:
-    """The events of one stream, read from bytes as they come; comments are passed over."""
+    """The events of one stream, read from bytes as they come, and None for each comment, a sign of life."""
 
     def __init__(self) -> None:
         self._half = b""
 
-    def feed(self, piece: bytes) -> Iterable[Operation]:
-        """Give the operations whose events end in this piece; raises `ServerError` for what is none."""
+    def feed(self, piece: bytes) -> Iterable[Operation | None]:
+        """Give the operations and signs of life that end in this piece; raises `ServerError` for what is none."""
         *whole, self._half = (self._half + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in whole:
             data = b"\n".join(line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:"))
@@ -103,6 +103,8 @@ class Events:
                     yield Operation.model_validate_json(data)
                 except ValidationError as error:
                     raise ServerError("an event of the operation is no Operation", status=200) from error
+            elif event.startswith(b":"):
+                yield None
 
 
 def _whole_call(

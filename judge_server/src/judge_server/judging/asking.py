@@ -59,6 +59,7 @@ class Asking:
         self._caller = caller
         self._account = account
         self._ticket: Ticket | None = None
+        self._charged = False
         self._round: Round | None = None
         self._arrived: list[tuple[int, Reply | CallFailed]] = []
         self._whole: list[Asked] = []
@@ -76,10 +77,10 @@ class Asking:
 
     def _charge(self) -> None:
         """Add the seconds that the batch under way has taken to the account, once."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is None:
+        if self._ticket is None or self._charged:
             return
-        queued, judging = ticket.seconds(self._asker.admission.clock())
+        self._charged = True
+        queued, judging = self._ticket.seconds(self._asker.admission.clock())
         self._account.seconds_queued += queued
         self._account.seconds_judging += judging
         self._asker.metrics.batch(self._caller, queued, judging)
@@ -107,8 +108,9 @@ class Asking:
             self._round = None
 
     def _left(self, account: Outcomes) -> None:
-        """Somebody waits no more. If it was who paid, who still waits pays from now on: no call is for nothing."""
+        """Somebody waits no more. If it was who paid, who still waits pays from now on."""
         if account is self._account:
+            self._charge()
             self._account = next(iter(self._flight.waiters)).result
 
     def _abandoned(self) -> None:
@@ -185,7 +187,7 @@ class Asking:
         self._round = make()
         if not self._round.batch.calls:
             return
-        self._ticket = Ticket(self._caller, self._round.batch, admission.clock())
+        self._ticket, self._charged = Ticket(self._caller, self._round.batch, admission.clock()), False
         try:
             async with admission.turn(self._ticket):
                 while loop.time() >= self._flight.deadline:  # noqa: ASYNC110 - what is expired is cancelled any moment
@@ -196,6 +198,7 @@ class Asking:
         finally:
             self._read()
             self._charge()
+            self._ticket = None
 
     async def _answers(self, batch: Batch) -> None:
         """Take what the engine answers, and a failure for each call it leaves out: its faults cost no other call."""

@@ -22,6 +22,7 @@ class Errand(Protocol):
 
         Raises:
             Overloaded: nothing of it was judged, since there is no room.
+            NotReady: nothing of it was judged, since no judge is there.
         """
 
     def leave(self) -> None:

@@ -17,7 +17,7 @@ from judge_server.ports import Batch, Engine, EngineIdentity
 
 
 class EngineErrand:
-    """What one request waits for, and the askings that it set off and pays for."""
+    """What one request waits for, and the askings that it set off, and pays for as long as it waits."""
 
     def __init__(self, waiter: Waiter) -> None:
         self.waiter = waiter

@@ -40,7 +40,7 @@ class Waiter:
         missing -= mine
         if not missing:
             del self._missing_of[flight]
-            flight.waiters.pop(self, None)
+            flight.served(self)
             if not self._missing_of and not self._all_known.done():
                 self._all_known.set_result(None)
         self._waiting.known(mine)
@@ -89,7 +89,7 @@ class Flight:
         waiters: the requests that wait for some of it.
         thinned: somebody who waited has left, so that nobody may want some of it any more.
         task: what asks.
-        on_left: called with what became of a request that has left, while others still wait.
+        on_left: called with the account of a request that waits no more, while others still do.
         on_abandoned: called when the last one who waited has left.
         hurry: called when somebody online has joined.
     """
@@ -120,14 +120,17 @@ class Flight:
         self.waiters[waiter] = None
         waiter.waits_for(self, digests)
 
+    def served(self, waiter: Waiter) -> None:
+        """A request has all that it waited for."""
+        self.waiters.pop(waiter, None)
+        if self.waiters and self.on_left is not None:
+            self.on_left(waiter.result)
+
     def leave(self, waiter: Waiter) -> None:
         """A request waits no more; the last one to leave cancels what is left."""
-        self.waiters.pop(waiter, None)
+        self.served(waiter)
         self.thinned = True
-        if self.waiters:
-            if self.on_left is not None:
-                self.on_left(waiter.result)
-        else:
+        if not self.waiters:
             self._flights.forget(self, self._open.values())
             if self.on_abandoned is not None:
                 self.on_abandoned()

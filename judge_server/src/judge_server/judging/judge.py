@@ -123,6 +123,7 @@ class Judge:
 
         Raises:
             Overloaded: the queue has no room for the calls that must be asked.
+            NotReady: no judge is there to be asked.
         """
         result = Outcomes() if into is None else into
         digests = {digest for plan in plans for digest in plan.digests}

@@ -1,6 +1,6 @@
 """Which tries of a chunk of an operation are recorded: those whose answer the operation keeps.
 
-So the ledger has each group once, as its result has it, however often it was asked for.
+So the ledger has each group once, as its result has it, however often it was asked for; docs/ledger.md has exceptions.
 """
 
 from judge_server.judging.votes import combine_votes

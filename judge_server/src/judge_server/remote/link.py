@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -14,7 +14,7 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server.engines.openai_http import retry_after_s
-from judge_server.errors import EngineStartError, Overloaded
+from judge_server.errors import EngineStartError, NotReady, Overloaded
 from judge_server.ports import Batch, EngineIdentity
 from judge_server.remote.messages import PROTOCOL, Asking, Introduction, Line, Tokens
 from judge_server.telemetry.carrying import carried
@@ -37,7 +37,7 @@ class JudgeGone(Exception):
 
 
 class JudgeAway(JudgeGone):
-    """A judge that no connection could be made to: it was given nothing."""
+    """A judge that was given nothing: no connection could be made to it, or it said that it is not ready."""
 
 
 class OtherProtocol(JudgeGone):
@@ -155,11 +155,13 @@ class JudgeLink:
                 Problem.model_validate_json(answer.content).detail,
                 retry_after_s=None if wait is None else math.ceil(wait),
             )
-        try:
-            why = Problem.model_validate_json(answer.content).detail
-        except ValidationError:
-            why = "and not as a judge does"  # whatever stands between may repeat what it was sent
-        raise JudgeGone(f"the judge at {self.url} answered HTTP {answer.status_code}: {why}")
+        refusal, why = JudgeGone, "and not as a judge does"  # whatever stands between may repeat what it was sent
+        with suppress(ValidationError):
+            problem = Problem.model_validate_json(answer.content)
+            why = problem.detail
+            if problem.type == NotReady.type:
+                refusal = JudgeAway
+        raise refusal(f"the judge at {self.url} answered HTTP {answer.status_code}: {why}")
 
     def _gone(self, error: Exception) -> JudgeGone:
         away = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)

@@ -99,7 +99,7 @@ async def record_of(request: Request, key: str | None) -> bytes | None:
     return began + sha256(f"{project_of(request)}\0{key}".encode()).digest()[:8]
 
 
-def records_of(request: Request) -> Records | None:
+def recorder_of(request: Request) -> Records | None:
     """What takes over what is judged for this request, if anything; a worker is believed that it will ask again."""
     recorder, again = service_of(request).recorder, request.headers.get(WILL_TRY_AGAIN)
     if recorder is None or again is None or identity_of(request).actor != WORKERS:

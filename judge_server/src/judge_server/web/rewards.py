@@ -12,7 +12,7 @@ from judge_server.errors import ServiceError
 from judge_server.telemetry.about import tell
 from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered, while_connected
-from judge_server.web.idempotency import IdempotencyKey, record_of, records_of
+from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
@@ -77,7 +77,7 @@ async def rewards(
     """
     request_id = request.state.request_id
     tell(run=body.run)
-    scorer = service_of(request).scorer(body.judge, records_of(request))
+    scorer = service_of(request).scorer(body.judge, recorder_of(request))
     project_id, record = project_of(request), await record_of(request, idempotency_key)
     if NDJSON in request.headers.get("accept", ""):
         stream = scorer.stream(body, request_id=request_id, project_id=project_id, record=record)

@@ -8,7 +8,7 @@ from judge_server.telemetry.about import tell
 from judge_server.verdicts import judge_responses
 from judge_server.web.access import project_of
 from judge_server.web.disconnect import answered
-from judge_server.web.idempotency import IdempotencyKey, record_of, records_of
+from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
@@ -57,7 +57,7 @@ async def verdicts(
         body,
         request_id=request.state.request_id,
         project_id=project_of(request),
-        recorder=records_of(request),
+        recorder=recorder_of(request),
         record=await record_of(request, idempotency_key),
     )
     return await answered(request, work)

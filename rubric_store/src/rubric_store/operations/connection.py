@@ -1,6 +1,6 @@
 """The database that operations are kept in: transactions that have one operation to themselves, and one clock for all.
 
-Clocks of hosts differ. What one process writes and another compares with is therefore told by the database's clock.
+Clocks of hosts differ. Leases and pauses, which one process writes and another compares with, go by the database's.
 """
 
 from collections.abc import AsyncIterator, Callable

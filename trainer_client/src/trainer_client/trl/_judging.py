@@ -150,6 +150,8 @@ class _Judging:
                 self._judged.last_error = str(error)
                 self._failed(waiting.values(), kind_of(error))
                 if not error.retryable or not 0 < len(waiting) < before:
+                    if self._ask.on_failure == "error" and isinstance(error, NotReady):
+                        raise  # no judge is there: as much a failure as one that answers nothing
                     return
             seconds_left = self._ask.deadline_s - (self._loop.time() - self._began)
 
