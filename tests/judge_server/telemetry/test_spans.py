@@ -147,7 +147,7 @@ async def test_a_judge_that_goes_away_marks_its_errand(spans: Spans) -> None:
         served[0].process.judge = None
         await api.outcomes(asked, await soon(0.2))
         served[0].process.judge = served[0].judge
-    assert "JudgeGone" in {one.status.description for one in spans.named("errand")}
+    assert "JudgeAway" in {one.status.description for one in spans.named("errand")}
 
 
 async def test_where_nothing_is_exported_there_are_no_spans_and_no_headers(serve: Serve) -> None:
