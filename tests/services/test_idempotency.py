@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
 from rubric_store import RubricStore, SQLIdempotencyKeys, migrations
 from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import checked_problem, fields
+from tests.services.operations.in_process import serving_within
 from trainer_client import AsyncClient, InProgress
 from trainer_client.wire.idempotency import Claim
 
@@ -39,12 +37,8 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def transport(url: str, data_dir: Path) -> AsyncIterator[httpx2.ASGITransport]:
     """A service that keeps all it judges."""
-    settings = Settings.with_options(engine_url="scripted://hash", database_url=url)
-    await prepare_store(settings)
-    app = build_app(settings, wait_for_judge=True)
-    async with AsyncExitStack() as closing:
-        await closing.enter_async_context(app.router.lifespan_context(app))
-        yield httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with serving_within(database_url=url) as made:
+        yield made
 
 
 @pytest.fixture

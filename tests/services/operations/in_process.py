@@ -1,7 +1,7 @@
 """A service inside this process that does the work of operations itself, and what its tests ask of it."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx2
@@ -14,13 +14,19 @@ from trainer_client.wire.operations import Operation
 Start = Callable[..., Awaitable[AsyncClient]]
 
 
-async def started(closing: AsyncExitStack, engine: str = "scripted://hash", **given: Any) -> AsyncClient:
-    """A client of a service with these settings, both closed by `closing`."""
+@asynccontextmanager
+async def serving_within(engine: str = "scripted://hash", **given: Any) -> AsyncIterator[httpx2.ASGITransport]:
+    """What reaches a service with these settings, which runs in this process."""
     settings = Settings.with_options(engine_url=engine, **given)
     await prepare_store(settings)
     service = build_app(settings, wait_for_judge=True)
-    transport = httpx2.ASGITransport(service, raise_app_exceptions=False)
-    await closing.enter_async_context(service.router.lifespan_context(service))
+    async with service.router.lifespan_context(service):
+        yield httpx2.ASGITransport(service, raise_app_exceptions=False)
+
+
+async def started(closing: AsyncExitStack, engine: str = "scripted://hash", **given: Any) -> AsyncClient:
+    """A client of a service with these settings, both closed by `closing`."""
+    transport = await closing.enter_async_context(serving_within(engine, **given))
     return await closing.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
 

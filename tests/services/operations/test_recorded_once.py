@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from adjudge_services import judges, operations
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_app, prepare_store
 from judge_server.engines.scripted import ScriptedEngine, always
 from judge_server.operations.kind import ChunkUndone, Kind
 from judge_server.ports import Batch, Call, CallFailed, Reply
@@ -19,6 +17,7 @@ from judge_server.rubrics import PROJECT_ID
 from tests.fixtures.migrated import NewSQLite
 from tests.services import test_idempotency
 from tests.services.operations.cluster import CRITERIA, groups
+from tests.services.operations.in_process import serving_within
 from trainer_client.wire.operation_rows import MOST_ATTEMPTS, WILL_TRY_AGAIN, ChunkRef, ChunkWork
 
 VERDICTS = 2 * 8 * len(CRITERIA)
@@ -49,12 +48,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 async def transport(script: Script, data_dir: Path, new_sqlite: NewSQLite) -> AsyncIterator[httpx2.ASGITransport]:
     """A service that records what it judges."""
     new_sqlite(data_dir / "adjudge.db")
-    settings = Settings.with_options(engine_url="scripted://yes")
-    await prepare_store(settings)
-    app = build_app(settings, wait_for_judge=True)
-    async with AsyncExitStack() as closing:
-        await closing.enter_async_context(app.router.lifespan_context(app))
-        yield httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with serving_within("scripted://yes") as made:
+        yield made
 
 
 @pytest.fixture

@@ -94,12 +94,8 @@ class OperationMethods(Connection):
             if not response.is_success:
                 response.read()
                 raise error_for(response)
-            begun = False
             for piece in response.iter_bytes():
-                for operation in events.feed(piece):
-                    if begun or operation is not None:
-                        yield operation
-                    begun = True
+                yield from events.feed(piece)
         raise _ended(self.base_url)
 
 
@@ -170,12 +166,9 @@ class AsyncOperationMethods(AsyncConnection):
                 if not response.is_success:
                     await response.aread()
                     raise error_for(response)
-                begun = False
                 async for piece in response.aiter_bytes():
                     for operation in events.feed(piece):
-                        if begun or operation is not None:
-                            yield operation
-                        begun = True
+                        yield operation
         raise _ended(self.base_url)
 
 

@@ -88,10 +88,11 @@ def whole_verdicts_call(request: VerdictRequest, chunk: ChunkWork | None) -> Cal
 
 
 class Events:
-    """The events of one stream, read from bytes as they come, and None for each comment, a sign of life."""
+    """The events of one stream, read from bytes as they come, and None for each comment later than at its beginning."""
 
     def __init__(self) -> None:
         self._half = b""
+        self._begun = False
 
     def feed(self, piece: bytes) -> Iterable[Operation | None]:
         """Give the operations and signs of life that end in this piece; raises `ServerError` for what is none."""
@@ -103,8 +104,11 @@ class Events:
                     yield Operation.model_validate_json(data)
                 except ValidationError as error:
                     raise ServerError("an event of the operation is no Operation", status=200) from error
-            elif event.startswith(b":"):
+            elif not event.startswith(b":"):
+                continue
+            elif self._begun:
                 yield None
+            self._begun = True
 
 
 def _whole_call(
