@@ -1,6 +1,6 @@
 """A service, a broker, a database and workers as processes of their own, each of which a test may kill and start.
 
-Between the workers and the service stands a door that notes which groups they had judged.
+Between the workers and the service stands a door that notes which groups they had judged, and can be held shut.
 """
 
 import os
@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from json import loads
+from math import inf
 from typing import Any
 
 import httpx2
@@ -25,6 +26,9 @@ from trainer_client import Client
 from trainer_client.wire.operation_rows import WILL_TRY_AGAIN
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "polite", "description": "Is polite."}]
+
+AT_ONCE = 2
+"""The chunks that a worker works on at a time, when a test does not say."""
 
 PASSED_ON = ("Content-Type", "Authorization", "Idempotency-Key", WILL_TRY_AGAIN)
 
@@ -80,6 +84,30 @@ class Door:
     port: int
     asked: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _shut_after: float = inf
+    _unshut: threading.Event = field(default_factory=threading.Event)
+    _held: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def shut_after(self, groups: int) -> None:
+        """Hold what comes once so many groups have been asked for, until `unshut`."""
+        self._shut_after = groups
+
+    def wait_until_holding(self, requests: int) -> None:
+        """Wait until so many requests are held."""
+        for _ in range(requests):
+            self._held.acquire()
+
+    def unshut(self) -> None:
+        """Pass on what is held, and all that comes."""
+        self._unshut.set()
+
+    def _note(self, groups: list[str]) -> None:
+        with self.lock:
+            held = len(self.asked) >= self._shut_after
+            self.asked += groups
+        if held:
+            self._held.release()
+            self._unshut.wait()
 
     @contextmanager
     def open(self) -> Iterator[str]:
@@ -91,8 +119,7 @@ class Door:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                with door.lock:
-                    door.asked += [group["id"] for group in loads(body)["groups"]]
+                door._note([group["id"] for group in loads(body)["groups"]])
                 headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
                 try:
                     url = f"http://127.0.0.1:{door.port}{self.path}"
@@ -128,6 +155,7 @@ class Door:
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
+            self.unshut()
             server.shutdown()
             serving.join()
             server.server_close()
@@ -166,7 +194,7 @@ class Cluster:
         self.service = None
 
     def start_worker(
-        self, concurrency: int = 2, *, port: int | None = None, first: str = ""
+        self, concurrency: int = AT_ONCE, *, port: int | None = None, first: str = ""
     ) -> "subprocess.Popen[bytes]":
         """Start one more worker, whose probes are at `port`; it runs the code `first` before anything else."""
         code = f"{first}\nfrom adjudge_services.cli.main import app\napp()"

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.fixtures.ports import unused_port
-from tests.services.operations.cluster import Broker, Cluster, Door, score
+from tests.services.operations.cluster import AT_ONCE, Broker, Cluster, Door, score
 from tests.services.operations.conftest import MakeCluster
 from trainer_client import Client
 from trainer_client.wire.operations import Operation
@@ -19,7 +19,11 @@ GROUPS = 48
 VERDICTS = GROUPS * 8 * 2
 
 
-def part_done(client: Client, id_: str, groups: int = 4) -> set[str]:
+PART = 4
+"""The groups that are done, or a few more, when something is killed; the door holds the others."""
+
+
+def part_done(client: Client, id_: str, groups: int = PART) -> set[str]:
     """Wait until so many groups are done, and more are not; those that are done then."""
     for operation in client.follow(id_):
         if operation.progress.done >= groups:
@@ -63,12 +67,15 @@ def assert_recorded_once(cluster: Cluster, client: Client) -> None:
 
 def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster: MakeCluster) -> None:
     running = cluster()
+    running.door.shut_after(PART)
     client = running.start_api()
     first = running.start_worker()
     id_ = client.submit(score(GROUPS)).id
     done = part_done(client, id_)
+    running.door.wait_until_holding(AT_ONCE)
     first.kill()
     before = running.door.times_asked()
+    running.door.unshut()
     running.start_worker()
     assert_whole(client, end_of(client, id_))
     assert_not_asked_again(running, done, before)
@@ -80,6 +87,7 @@ def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster:
 
 def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(cluster: MakeCluster) -> None:
     running = cluster()
+    running.door.shut_after(PART)
     client = running.start_api()
     running.start_worker()
     id_ = client.submit(score(GROUPS)).id
@@ -87,6 +95,7 @@ def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(clust
     before = running.door.times_asked()
     running.broker.kill()
     running.broker.start()
+    running.door.unshut()
     assert_whole(client, end_of(client, id_))
     assert_not_asked_again(running, done, before)
 
@@ -104,11 +113,13 @@ def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back
 
 def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster: MakeCluster) -> None:
     running = cluster()
+    running.door.shut_after(PART)
     client = running.start_api()
     running.start_worker()
     id_ = client.submit(score(GROUPS)).id
     done = part_done(client, id_)
     before = running.door.times_asked()
+    running.door.unshut()
     seen = []
     for operation in client.follow(id_):
         seen.append(operation.revision)
@@ -122,12 +133,15 @@ def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster:
 
 def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) -> None:
     running = cluster(0.0)
+    running.door.shut_after(PART)
     client = running.start_api()
     running.start_worker()
     running.start_worker()
     killed, undisturbed = (client.submit(score(GROUPS)).id for _ in range(2))
     part_done(client, killed, 1)
+    running.door.wait_until_holding(2 * AT_ONCE)
     running.workers[0].kill()
+    running.door.unshut()
     by_index = [
         sorted(assert_whole(client, end_of(client, id_)), key=lambda result: result["index"])
         for id_ in (killed, undisturbed)
@@ -155,11 +169,14 @@ def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
 
 def test_a_worker_that_is_asked_to_stop_ends_what_it_has_begun(cluster: MakeCluster) -> None:
     running = cluster()
+    running.door.shut_after(PART)
     client = running.start_api()
     first = running.start_worker()
     id_ = client.submit(score(GROUPS)).id
     part_done(client, id_)
+    running.door.wait_until_holding(AT_ONCE)
     first.terminate()
+    running.door.unshut()
     assert first.wait(60) == 0
     assert client.operation(id_).state == "running"
     running.start_worker()
