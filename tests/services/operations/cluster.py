@@ -95,7 +95,7 @@ class Door:
     def wait_until_holding(self, requests: int) -> None:
         """Wait until so many requests are held."""
         for _ in range(requests):
-            self._held.acquire()
+            assert self._held.acquire(timeout=60), f"{requests} requests were not held in a minute"
 
     def unshut(self) -> None:
         """Pass on what is held, and all that comes."""
