@@ -1,5 +1,6 @@
 """The recorder: nothing waits for it, nothing is written twice or lost but what it counts, whatever the ledger does."""
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -242,3 +243,12 @@ async def test_what_came_within_a_while_is_written_together(
         running.record(await judged("req_3"))
     assert ledger.written == [f"req_{n}" for n in range(4)]
     assert ledger.tries == 2  # a stop waits for no more to come
+
+
+async def test_what_is_written_is_kept_in_memory_no_longer(ledger: Fake, tmp_path: Path, judged: Any) -> None:
+    entry = await judged("req_let_go")
+    with recording(ledger, tmp_path) as running:
+        running.record(entry)
+        wait_until(lambda: running.state().written == USES)
+        rows = [kept for kept in gc.get_objects() if type(kept) is LedgerRows]
+    assert "req_let_go" not in [row.request_id for some in rows for row in some.requests]

@@ -164,9 +164,7 @@ class Recorder:
         while files := self._next(alone=alone > 0):
             alone = max(0, alone - 1)
             try:
-                rows = _together([self._rows_of(file) for file in files])
-                with span("ledger write", verdicts=len(rows.uses)):
-                    self.ledger.write(rows)
+                written = self._write(files)
             except ConnectionError as error:
                 self._say(f"the ledger cannot be written: {error}")
                 self._stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
@@ -179,8 +177,15 @@ class Recorder:
                 log.exception("the ledger refused %s, which is given up", files[0].path.name)
                 self._done(files, lost=files[0].uses or 0)
             else:
-                self._done(files, written=len(rows.uses))
+                self._done(files, written=written)
             failures = 0
+
+    def _write(self, files: list[Spooled]) -> int:
+        """Write them together; how many uses they hold. Their rows are let go of before the next are waited for."""
+        rows = _together([self._rows_of(file) for file in files])
+        with span("ledger write", verdicts=len(rows.uses)):
+            self.ledger.write(rows)
+        return len(rows.uses)
 
     def _rows_of(self, file: Spooled) -> LedgerRows:
         fresh = self._fresh.get(file)
