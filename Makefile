@@ -75,7 +75,7 @@ lint-secrets: # a file is read once, and again when it, the baseline or the tool
 	@mv .cache/secrets.now .cache/secrets.passed
 
 check: lint ## lint, and the quick tests; TRL, processes, faults and benchmarks are left to make test
-	@$(BIN)/pytest -n 4 --dist worksteal --hypothesis-profile quick -m "$(QUICK)" --ignore tests/trainer_client/trl \
+	@$(BIN)/pytest -n 6 --dist worksteal --hypothesis-profile quick -m "$(QUICK)" --ignore tests/trainer_client/trl \
 		--ignore tests/benchmarks --ignore tests/deploy --ignore tests/vllm
 
 schemathesis: $(STAMP) ## everything the API may be asked, with and without a key (some minutes)

@@ -74,8 +74,11 @@ def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Pat
     assert result.exit_code == 0, result.output
     assert "6 rubrics from 6 inputs" in result.stdout
     assert "6 new in the store" in result.stderr
-    for record, line in zip(read_lines(out / "rubrics.jsonl"), read_lines(out / "published.jsonl"), strict=True):
-        version = found(line["reference"])
+    references = {line["key"]: line["reference"] for line in read_lines(out / "published.jsonl")}
+    records = read_lines(out / "rubrics.jsonl")
+    assert {record["key"] for record in records} == references.keys()
+    for record in records:
+        version = found(references[record["key"]])
         assert version is not None
         assert version.reference.startswith("team/toy/")
         assert [c.model_dump(mode="json", exclude_none=True) for c in version.criteria] == record["criteria"]
