@@ -3,22 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from pydantic import BaseModel, JsonValue
 
 from judge_server.operations.kind import ChunkUndone
 from judge_server.operations.kinds.asking import ClientFor, asking, may_pass, split_groups
 from judge_server.ports import OperationStore, RubricSource
-from trainer_client.measures import agreement_rate, cohen_kappa
 from trainer_client.wire import VerdictRequest
 from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk
 from trainer_client.wire.operations import CHUNK_DEADLINE_S, MOST_RESULTS, EvaluateOperation
-
-SATISFIED = 0.5
-"""The least score of a verdict that says yes."""
-
-MOST_CRITERIA = 200
-"""Criteria that a summary has figures of by themselves; above that it has those of all of them alone."""
 
 
 class EvaluateKind:
@@ -76,45 +68,6 @@ class EvaluateKind:
                 break
             verdicts += [verdict for result in page.results for verdict in result["verdicts"]]  # type: ignore[union-attr,misc]
             after = page.next_after if page.results else None
+        from judge_server.operations.kinds.agreement import summary_of  # numpy: 10 MB that other processes go without
+
         return summary_of(verdicts)
-
-
-def summary_of(verdicts: Sequence[dict[str, Any]]) -> dict[str, JsonValue]:
-    """Figures over all labelled verdicts, and by criterion where those are not too many."""
-    criteria = sorted({verdict["criterion"] for verdict in verdicts})
-    by_criterion: dict[str, JsonValue] = {}
-    if len(criteria) <= MOST_CRITERIA:
-        for criterion in criteria:
-            by_criterion[criterion] = _figures([one for one in verdicts if one["criterion"] == criterion])
-    return {**_figures(verdicts), "criteria": by_criterion}
-
-
-def _figures(verdicts: Sequence[dict[str, Any]]) -> dict[str, JsonValue]:
-    judged = [one for one in verdicts if one["score"] is not None]
-    said = [one["score"] >= SATISFIED for one in judged]
-    labels = [one["label"] for one in judged]
-    figures: dict[str, JsonValue] = {
-        "verdicts": len(judged),
-        "failed": len(verdicts) - len(judged),
-        "accuracy": agreement_rate(said, labels),
-        "kappa": cohen_kappa(said, labels),
-        "auroc": auroc([one["score"] if one["probability"] is None else one["probability"] for one in judged], labels),
-        "yes_labels": sum(labels),
-        "yes_verdicts": sum(said),
-    }
-    return figures
-
-
-def auroc(scores: Sequence[float], labels: Sequence[bool]) -> float | None:
-    """The chance that a random yes scores above a random no, ties half; None where one of them is missing.
-
-    By ranks (Mann and Whitney): the ranks of the yes, less the least that they could have, over all pairs.
-    """
-    yes = np.array(labels, dtype=bool)
-    pairs = int(yes.sum()) * int((~yes).sum())
-    if not pairs:
-        return None
-    _, places, counts = np.unique(np.array(scores, dtype=float), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    least = yes.sum() * (yes.sum() + 1) / 2
-    return float((ranks[yes].sum() - least) / pairs)
