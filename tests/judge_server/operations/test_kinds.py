@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
 from judge_server.operations.kinds import EvaluateKind, ScoreKind, asking
-from judge_server.operations.kinds.asking import CHUNK_RESPONSES, TELL_EVERY_S, ClientFor, Hindrances, Pins, in_chunks
 from judge_server.operations.kinds.agreement import MOST_CRITERIA, auroc, summary_of
+from judge_server.operations.kinds.asking import CHUNK_RESPONSES, TELL_EVERY_S, ClientFor, Hindrances, Pins, in_chunks
 from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricVersion
 from trainer_client.wire.operation_rows import MOST_ATTEMPTS, WILL_TRY_AGAIN, ChunkRef, ChunkWork
