@@ -48,7 +48,7 @@ demo-all: $(STAMP) ## score all examples; some minutes on two cores
 		--table --engine llamacpp://$(MODEL)
 
 test: $(STAMP) ## run every test, with a PostgreSQL, a Redis and a judge model of its own
-	@$(BIN)/pytest -n 3 --dist worksteal -m "not model and not vllm"
+	@$(BIN)/pytest -n 4 --dist worksteal -m "not model and not vllm"
 	@$(BIN)/pytest -m model
 
 lint: $(STAMP) ## format, lint, types, import floors, bandit, secrets
