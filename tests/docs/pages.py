@@ -10,7 +10,7 @@ PAGES = sorted(
     path
     for pattern in ("*.md", "*/README.md", "docs/**/*.md")
     for path in ROOT.glob(pattern)
-    if not path.is_relative_to(ROOT / ".venv")
+    if not path.relative_to(ROOT).parts[0].startswith(".")  # environments and caches, which have pages too
 )
 
 _FENCED = re.compile(r"^(?P<fence>```|~~~)(?P<language>\w*)\n(?P<code>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
