@@ -20,7 +20,7 @@ VERDICTS = GROUPS * 8 * 2
 
 
 PART = 4
-"""The groups that are done, or a few more, when something is killed; the door holds the others."""
+"""The groups that are done, or a few more, when something is killed."""
 
 
 def part_done(client: Client, id_: str) -> set[str]:
@@ -30,6 +30,18 @@ def part_done(client: Client, id_: str) -> set[str]:
             break
     assert not operation.ended
     return {str(result["id"]) for result in client.operation_results(id_)}
+
+
+def held_in_the_middle(running: Cluster, workers: int = 1) -> tuple[Client, str, set[str]]:
+    """An operation of which a part is done, and more is begun and held at the door: client, id, and what is done."""
+    running.door.shut_after(PART)
+    client = running.start_api()
+    for _ in range(workers):
+        running.start_worker()
+    id_ = client.submit(score(GROUPS)).id
+    done = part_done(client, id_)
+    running.door.wait_until_holding(workers * AT_ONCE)
+    return client, id_, done
 
 
 def end_of(client: Client, id_: str) -> Operation:
@@ -67,13 +79,8 @@ def assert_recorded_once(cluster: Cluster, client: Client) -> None:
 
 def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster: MakeCluster) -> None:
     running = cluster()
-    running.door.shut_after(PART)
-    client = running.start_api()
-    first = running.start_worker()
-    id_ = client.submit(score(GROUPS)).id
-    done = part_done(client, id_)
-    running.door.wait_until_holding(AT_ONCE)
-    first.kill()
+    client, id_, done = held_in_the_middle(running)
+    running.workers[0].kill()
     before = running.door.times_asked()
     running.door.unshut()
     running.start_worker()
@@ -87,11 +94,7 @@ def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster:
 
 def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(cluster: MakeCluster) -> None:
     running = cluster()
-    running.door.shut_after(PART)
-    client = running.start_api()
-    running.start_worker()
-    id_ = client.submit(score(GROUPS)).id
-    done = part_done(client, id_)
+    client, id_, done = held_in_the_middle(running)
     before = running.door.times_asked()
     running.broker.kill()
     running.broker.start()
@@ -113,11 +116,7 @@ def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back
 
 def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster: MakeCluster) -> None:
     running = cluster()
-    running.door.shut_after(PART)
-    client = running.start_api()
-    running.start_worker()
-    id_ = client.submit(score(GROUPS)).id
-    done = part_done(client, id_)
+    client, id_, done = held_in_the_middle(running)
     before = running.door.times_asked()
     running.door.unshut()
     seen = []
@@ -133,13 +132,7 @@ def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster:
 
 def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) -> None:
     running = cluster(0.0)
-    running.door.shut_after(PART)
-    client = running.start_api()
-    running.start_worker()
-    running.start_worker()
-    disturbed = client.submit(score(GROUPS)).id
-    part_done(client, disturbed)
-    running.door.wait_until_holding(2 * AT_ONCE)
+    client, disturbed, _ = held_in_the_middle(running, workers=2)
     running.workers[0].kill()
     running.door.unshut()
     by_index = [
@@ -169,15 +162,10 @@ def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
 
 def test_a_worker_that_is_asked_to_stop_ends_what_it_has_begun(cluster: MakeCluster) -> None:
     running = cluster()
-    running.door.shut_after(PART)
-    client = running.start_api()
-    first = running.start_worker()
-    id_ = client.submit(score(GROUPS)).id
-    part_done(client, id_)
-    running.door.wait_until_holding(AT_ONCE)
-    first.terminate()
+    client, id_, _ = held_in_the_middle(running)
+    running.workers[0].terminate()
     running.door.unshut()
-    assert first.wait(60) == 0
+    assert running.workers[0].wait(60) == 0
     assert client.operation(id_).state == "running"
     running.start_worker()
     assert_whole(client, end_of(client, id_))
