@@ -100,7 +100,7 @@ def test_a_worker_needs_a_queue_that_others_see() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("package", ["celery", "kombu", "numpy", "torch", "transformers"])
-def test_a_service_starts_without_what_only_some_need(package: str) -> None:
-    code = f"import sys, adjudge_services.cli.listening; sys.exit('{package}' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_commands_start_without_what_only_some_need() -> None:
+    needless = ("celery", "kombu", "numpy", "torch", "transformers")
+    code = f"import sys, adjudge_services.cli.main; print(*sorted(sys.modules.keys() & {set(needless)}))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []
