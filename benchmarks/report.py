@@ -32,15 +32,26 @@ def commit() -> str:
     return run.stdout.strip() or "unknown"
 
 
-def publish(name: str, title: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str] = ()) -> None:
-    """Print the rows as a table and write them, with machine, commit and time, to `.cache/bench/NAME.json`."""
+def publish(
+    name: str,
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    notes: Sequence[str] = (),
+    *,
+    detail: Mapping[str, Any] | None = None,
+    width: int = 160,
+) -> None:
+    """Print the rows as a table and write them, with machine, commit and time, to `.cache/bench/NAME.json`.
+
+    `detail` is what the file holds beside the rows; `width` is how wide the table may be, in characters.
+    """
     table = Table()
     columns = list(rows[0])
     for column in columns:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
-    console = Console(width=160)
+    console = Console(width=width)
     console.print(f"[bold]{title}[/]", highlight=False)
     console.print(table)
     for note in notes:
@@ -54,6 +65,7 @@ def publish(name: str, title: str, rows: Sequence[Mapping[str, Any]], notes: Seq
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": list(rows),
         "notes": list(notes),
+        **({} if detail is None else {"detail": detail}),
     }
     (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -1,100 +1,89 @@
-"""`python -m benchmarks.agreement DATA`: score public data sets with real judges and compare with their labels.
+"""`python -m benchmarks.agreement DATA`: measure binary verdicts against the labels of public data sets.
 
-Each task goes through `adjudge score` as a user would run it. What is printed is what was measured: weak judges show
-as weak. The folder is read in place and nothing of it is kept but figures.
+Contenders ask the same model about the same items: `plain` is the question anyone would type, `adjudge` is what the
+service does. Replies are kept in `.cache/agreement`, so a second run asks only what is missing. The data sets are read
+where they are, and none of their text is stored.
 """
 
 import argparse
-import json
-import subprocess
+import asyncio
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from rich.progress import track
 
-from benchmarks.agreement.tasks import TASKS, Task
-from benchmarks.figures import agreement, auroc
+from benchmarks.agreement.items import LONGEST, MEASURED_ONLY, TASKS, Item, load_items
+from benchmarks.agreement.metrics import measure
+from benchmarks.agreement.store import ReplyStore, StoredEngine, slug
+from benchmarks.agreement.tables import detail, notes, table_rows
+from benchmarks.agreement.verdicts import Verdicts, judge_items, started
 from benchmarks.report import publish
+from judge_server.engines.llamacpp import LlamaCppEngine
+from judge_server.ports import Engine
+
+MODELS = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+CONTENDERS = ("plain", "adjudge")
+WIDTH = 200
 
 
-def run(task: Task, model: str) -> list[dict[str, Any]]:
-    """Score a task's groups; returns what `adjudge score` wrote."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "groups.jsonl"), Path(folder, "rewards.jsonl")
-        source.write_text("".join(json.dumps(group) + "\n" for group in task.groups), encoding="utf-8")
-        command = [sys.executable, "-m", "adjudge_services.cli", "score", str(source), "--mode", task.mode]
-        command += ["--engine", f"llamacpp://{model}", "--output", str(target), "--on-failure", "skip"]
-        subprocess.run(command, check=False)
-        return [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+def engine_of(model: str) -> Engine:
+    """The engine of a model: a catalogue name, an `hf://` address or a path."""
+    return LlamaCppEngine(model)
 
 
-def compare(name: str, task: Task, model: str, scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row: how often verdicts equal labels, and how well their probabilities order them."""
-    verdicts, labels, probabilities, named, right, ours, theirs = [], [], [], 0, 0, [], []
-    failed = 0
-    for group in scored:
-        for response, wanted in zip(group["responses"], task.labels[group["id"]], strict=True):
-            for verdict in response["verdicts"]:
-                if verdict["criterion"] not in wanted:
-                    continue
-                if verdict["status"] == "failed":
-                    failed += 1
-                    continue
-                verdicts.append(int(verdict["score"]))
-                probabilities.append(verdict["probability"])
-                labels.append(wanted[verdict["criterion"]])
-                if verdict["step"] is not None and verdict["score"] and wanted[verdict["criterion"]]:
-                    named += 1
-                    right += verdict["step"] == task.steps[group["id"]]
-        if group["id"] in task.rewards and group["responses"][0]["reward"] is not None:
-            ours.append(group["responses"][0]["reward"])
-            theirs.append(task.rewards[group["id"]])
-    observed, kappa = agreement(verdicts, labels)
-    return {
-        "task": name,
-        "labels by": task.labelled_by,
-        "model": model.removeprefix("qwen2.5-coder-"),
-        "verdicts": len(verdicts),
-        "failed": failed,
-        "yes, labels": f"{np.mean(labels):.2f}",
-        "yes, judge": f"{np.mean(verdicts):.2f}",
-        "agreement": f"{observed:.2f}",
-        "kappa": f"{kappa:.2f}",
-        "AUROC": f"{auroc(probabilities, labels):.2f}",
-        "also": _also(named, right, ours, theirs),
-    }
-
-
-def _also(named: int, right: int, ours: Sequence[float], theirs: Sequence[float]) -> str:
-    if named:
-        return f"first wrong step named: {right} of {named}"
-    if len(ours) > 2:
-        return f"reward correlation {np.corrcoef(ours, theirs)[0, 1]:.2f}"
-    return ""
+async def judge_tasks(model: str, tasks: dict[str, list[Item]], names: Sequence[str]) -> dict[str, Verdicts]:
+    """Have a model judge every item for every contender; returns the verdicts by contender."""
+    found: dict[str, Verdicts] = {name: {} for name in names}
+    inner = engine_of(model)
+    engine = StoredEngine(ReplyStore.of_model(model), inner)
+    try:
+        async with started(names, engine) as contenders:
+            for task, items in tasks.items():
+                for name, contender in contenders.items():
+                    before = engine.asked
+                    shown = track(items, f"{model} {task} {name}", transient=True, disable=not sys.stdout.isatty())
+                    judged = await judge_items(contender, shown)
+                    found[name] |= judged.verdicts
+                    why = "".join(f"; {times} failed: {reason}" for reason, times in judged.failures.most_common(3))
+                    print(f"{model} {task} {name}: {len(items)} items, asked {engine.asked - before}{why}", flush=True)
+    finally:
+        await inner.close()
+    return found
 
 
 def main() -> None:
-    """Run it for each model and task."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure each model, print its table and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the data sets")
-    parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--size", type=int, help="rows per task")
-    arguments = parser.parse_args()
-    rows = []
-    for name in arguments.tasks:
-        make, size = TASKS[name]
-        task = make(arguments.data, arguments.size or size)
-        for model in arguments.models:
-            scored = run(task, model)
-            rows.append(compare(name, task, model, scored))
-            print(rows[-1], flush=True)
-    publish(
-        "agreement", "Verdicts against labels", rows, ["agreement and kappa are of verdicts; AUROC of probabilities"]
+    parser.add_argument("--half", choices=["fit", "held"], default="held", help="half of the rows; held unless given")
+    parser.add_argument("--size", type=int, default=150, help="most items per task, as many met as not")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="all unless given; fit has no healthbench")
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument(
+        "--contenders", nargs="+", default=list(CONTENDERS), help="plain, adjudge, adjudge:DIR (a folder of templates)"
     )
+    parser.add_argument("--longest", type=int, default=LONGEST, help="leave out items of more characters than this")
+    given = parser.parse_args()
+    names = given.tasks or [task for task in TASKS if given.half == "held" or task not in MEASURED_ONLY]
+    contenders = list(dict.fromkeys(given.contenders))
+    try:
+        tasks = load_items(given.data, given.half, names, given.size, given.longest)
+    except (ValueError, FileNotFoundError) as error:
+        parser.error(str(error))
+    items = [item for of_task in tasks.values() for item in of_task]
+    if not items:
+        parser.error("no item is left; raise --size or --longest")
+    for model in given.models:
+        agreement = measure(items, asyncio.run(judge_tasks(model, tasks, contenders)))
+        publish(
+            f"agreement_{given.half}_{slug(model)}",
+            f"Verdicts against labels, {model}, rows of the half {given.half}",
+            table_rows(agreement, contenders),
+            notes(contenders),
+            detail=detail(agreement, contenders),
+            width=WIDTH,
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,184 @@
+"""Contenders: ways to ask a model whether a response meets a criterion. All of them ask the same engine.
+
+A contender makes an item into a system message, a shared text and a question, and reads a verdict from the reply.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks.agreement.items import Item
+from benchmarks.agreement.store import StoredEngine, StoredReply
+from judge_server.cache.memory import MemoryCache
+from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.judge import Judge
+from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
+from judge_server.judging.protocols import YES_NO
+from judge_server.judging.ways import Way
+from judge_server.ports import Batch, Call, CallFailed, Menu
+from judge_server.prompts.fencing import Fence
+from judge_server.prompts.library import TemplateLibrary
+from judge_server.verdicts import verdict_of
+from trainer_client.thinking import Material
+from trainer_client.wire import Criterion
+from trainer_client.wire.verification import ByJudge
+
+DEADLINE_S = 1800.0
+"""How long one judgement may take: long enough that a slow machine fails none."""
+
+_FENCE = Fence(b"the same in every run, so that replies are found again")
+
+
+@dataclass(frozen=True, slots=True)
+class ItemVerdict:
+    """A contender's verdict on an item.
+
+    Attributes:
+        satisfied: the verdict; for a pitfall, that the mistake is made.
+        probability: of yes, as the contender reports it.
+        raw_probability: the model's own, yes / (yes + no), before any calibration.
+        choice_mass: the probability that the model put on yes and no together.
+        tokens_computed, tokens_reused: prompt tokens.
+        seconds: how long the engine took.
+    """
+
+    satisfied: bool
+    probability: float
+    raw_probability: float
+    choice_mass: float
+    tokens_computed: int
+    tokens_reused: int
+    seconds: float
+
+
+class Contender(Protocol):
+    """One way to ask."""
+
+    async def start(self) -> None:
+        """Get ready to ask."""
+
+    def batch(self, item: Item) -> Batch:
+        """What the engine is asked about an item: a batch of one call."""
+
+    async def judge(self, item: Item) -> ItemVerdict | CallFailed:
+        """The verdict on an item, or why there is none."""
+
+    async def close(self) -> None:
+        """Release everything but the engine."""
+
+
+class PlainContender:
+    """The question anyone would type: no fences, no calibration; yes from a probability of one half on."""
+
+    SYSTEM = "You are a strict grader. Answer yes or no."
+
+    def __init__(self, engine: StoredEngine) -> None:
+        self._engine = engine
+
+    async def start(self) -> None:
+        """Start the engine."""
+        await self._engine.start()
+
+    def batch(self, item: Item) -> Batch:
+        """The item as plain text."""
+        parts = [f"Task:\n{item.prompt}"]
+        if item.grounding is not None:
+            parts.append(f"Source:\n{item.grounding}")
+        if item.reference_answer is not None:
+            parts.append(f"Reference answer:\n{item.reference_answer}")
+        parts.append(f"Response:\n{item.response}")
+        mistake = "The response makes this mistake: " if item.kind == "pitfall" else ""
+        question = f"Criterion: {mistake}{item.criterion}\n\nIs it met? Answer yes or no."
+        shared = "".join(f"{part}\n\n" for part in parts)
+        return Batch(self.SYSTEM, shared, (Call(question, Menu(YES_NO)),))
+
+    async def judge(self, item: Item) -> ItemVerdict | CallFailed:
+        """Ask, and compare the probability of yes with that of no."""
+        stored = await self._engine.ask(self.batch(item))
+        if isinstance(stored, CallFailed):
+            return stored
+        if stored.raw_probability is None:
+            return CallFailed("parse", "the judge put no probability on yes or no")
+        return _verdict(stored, stored.raw_probability >= 0.5, stored.raw_probability, stored.raw_probability)
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+class AdjudgeContender:
+    """What the service does for `binary`: its planner, templates, fences, queue and reading of replies.
+
+    Args:
+        engine: the engine.
+        templates: a folder of templates that replace the shipped ones; None for the shipped ones.
+    """
+
+    def __init__(self, engine: StoredEngine, templates: Path | None = None) -> None:
+        self._engine = engine
+        library = TemplateLibrary(None if templates is None else templates.resolve().parent)
+        self._judge = Judge(EngineDesk(engine), MemoryCache(), _FENCE, templates=library)
+        self._way = Way("binary", template=None if templates is None else templates.resolve().name)
+
+    async def start(self) -> None:
+        """Start the engine and check the templates; raises `InvalidRequest` where they cannot be used."""
+        await self._judge.start()
+        self._judge.setup(self._way)
+
+    def batch(self, item: Item) -> Batch:
+        """The batch that the service's planner makes."""
+        return self._plan(item).batch
+
+    async def judge(self, item: Item) -> ItemVerdict | CallFailed:
+        """Have the service's judge ask, and read the verdict as an answer of the service holds it."""
+        plan = self._plan(item)
+        outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
+        (slot,) = plan.slots
+        outcome, verdict = outcomes.of[slot.digests[0]], verdict_of(slot, outcomes)
+        if isinstance(outcome, CallFailed):
+            return outcome
+        stored = self._engine.find(plan.batch)
+        if stored is None or stored.raw_probability is None or verdict.score is None or verdict.probability is None:
+            raise RuntimeError(f"a verdict without a reply or a probability: {verdict}")
+        raw: float | None = getattr(outcome, "raw_probability", None)
+        return _verdict(
+            stored, verdict.score >= 0.5, verdict.probability, stored.raw_probability if raw is None else raw
+        )
+
+    async def close(self) -> None:
+        """Release what the judge holds."""
+        await self._judge.close()
+
+    def _plan(self, item: Item) -> ResponsePlan:
+        criterion = Criterion.model_validate(
+            {"id": "c", "description": item.criterion, "kind": item.kind, "verification": ByJudge(method="judge")}
+        )
+        context = Context(item.prompt, item.grounding, item.reference_answer, item.ground_truth)
+        planner = GroupPlanner(self._judge.setup(self._way), context, (criterion,))
+        return planner.plan(Material(item.response, 0, None))
+
+
+def _verdict(stored: StoredReply, satisfied: bool, probability: float, raw_probability: float) -> ItemVerdict:
+    return ItemVerdict(
+        satisfied,
+        probability,
+        raw_probability,
+        stored.choice_mass,
+        stored.tokens_computed,
+        stored.tokens_reused,
+        stored.seconds,
+    )
+
+
+def make_contender(name: str, engine: StoredEngine) -> Contender:
+    """A contender by its name: `plain`, `adjudge`, or `adjudge:DIR` with the templates in a folder.
+
+    Raises:
+        ValueError: there is no contender of that name.
+    """
+    kind, colon, folder = name.partition(":")
+    if kind == "adjudge" and bool(colon) == bool(folder):
+        return AdjudgeContender(engine, Path(folder) if folder else None)
+    if name == "plain":
+        return PlainContender(engine)
+    raise ValueError(f"there is no contender {name!r}; name plain, adjudge, or adjudge:DIR with a folder of templates")

@@ -1,0 +1,217 @@
+"""How well verdicts agree with labels, with intervals by a bootstrap over rows.
+
+Every figure is computed from a weight per item: a weight of 1 each gives the figure, and the counts of a resample give
+the figure in that resample. Rows are resampled, not items, since items of a row are alike; a row that several tasks
+share is drawn for all of them at once, and every contender is measured on the same resamples.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.agreement.contenders import ItemVerdict
+from benchmarks.agreement.items import Item
+
+Floats: TypeAlias = NDArray[np.float64]
+
+Figure: TypeAlias = Literal["balanced_accuracy", "auroc", "ece", "brier", "yes_rate"]
+
+FIGURES: tuple[Figure, ...] = ("balanced_accuracy", "auroc", "ece", "brier", "yes_rate")
+
+BINS = 10
+"""Bins of equal width in the expected calibration error; the last one holds a probability of 1."""
+
+RESAMPLES = 1000
+SEED = 20250101
+LEVEL = 0.95
+
+
+class Estimate(NamedTuple):
+    """A figure and its interval; nan where it is undefined."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Tokens(NamedTuple):
+    """Prompt tokens per judgement: those that were computed, and all."""
+
+    computed: float
+    all: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Verdicts with their labels, in arrays of shape (n,): what the figures are computed from."""
+
+    labels: NDArray[np.bool_]
+    satisfied: NDArray[np.bool_]
+    probabilities: Floats
+
+    def figures(self, weights: Floats | None = None) -> dict[Figure, Floats]:
+        """Every figure under each row of weights, shape (R, n); under a weight of 1 each unless given.
+
+        - balanced_accuracy: the mean of the share of met items judged met and of unmet items judged unmet.
+        - auroc: the chance that a met item has a higher probability than an unmet one, ties half.
+        - ece: the expected calibration error of the probability of yes in `BINS` bins of equal width.
+        - brier: the mean squared distance of the probability from the label.
+        - yes_rate: the share of items judged met.
+        """
+        w = np.ones((1, len(self.labels))) if weights is None else weights
+        yes, no = self.labels, ~self.labels
+        total = w.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            recall = w[:, yes] @ self.satisfied[yes] / w[:, yes].sum(axis=1)
+            specificity = w[:, no] @ ~self.satisfied[no] / w[:, no].sum(axis=1)
+            return {
+                "balanced_accuracy": (recall + specificity) / 2,
+                "auroc": self._auroc(w[:, yes], w[:, no]),
+                "ece": self._calibration_gaps(w) / total,
+                "brier": w @ (self.probabilities - self.labels) ** 2 / total,
+                "yes_rate": w @ self.satisfied / total,
+            }
+
+    def _auroc(self, w_yes: Floats, w_no: Floats) -> Floats:
+        above = self.probabilities[self.labels][:, None] - self.probabilities[~self.labels][None, :]
+        wins = (np.sign(above) + 1) / 2
+        found: Floats = ((w_yes @ wins) * w_no).sum(axis=1) / (w_yes.sum(axis=1) * w_no.sum(axis=1))
+        return found
+
+    def _calibration_gaps(self, w: Floats) -> Floats:
+        """In each bin |the sum of labels - the sum of probabilities|, summed over the bins."""
+        bins = np.minimum((self.probabilities * BINS).astype(int), BINS - 1)
+        in_bin = bins[:, None] == np.arange(BINS)
+        gaps: Floats = np.abs(w @ ((self.labels - self.probabilities)[:, None] * in_bin)).sum(axis=1)
+        return gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The figures of contenders on the same items.
+
+    Attributes:
+        n: the items that every contender has a verdict on; only these are scored.
+        failed: per contender, the items without a verdict.
+        tokens: per contender, over the scored items.
+        values: per contender and figure.
+        resampled: per contender and figure, the figure in each resample.
+    """
+
+    n: int
+    failed: Mapping[str, int]
+    tokens: Mapping[str, Tokens]
+    values: Mapping[str, Mapping[Figure, float]]
+    resampled: Mapping[str, Mapping[Figure, Floats]]
+
+    def estimate(self, contender: str, figure: Figure) -> Estimate:
+        """A contender's figure."""
+        return _estimate(self.values[contender][figure], self.resampled[contender][figure])
+
+    def difference(self, contender: str, baseline: str, figure: Figure) -> Estimate:
+        """How much a contender's figure is above another's, paired by item."""
+        return _estimate(
+            self.values[contender][figure] - self.values[baseline][figure],
+            self.resampled[contender][figure] - self.resampled[baseline][figure],
+        )
+
+
+class Agreement(NamedTuple):
+    """The measurement of each task, and of the mean over tasks."""
+
+    tasks: dict[str, Measurement]
+    mean: Measurement
+
+
+def measure(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, ItemVerdict]]) -> Agreement:
+    """Measure contenders on labelled items.
+
+    Args:
+        items: the items, of any number of tasks.
+        verdicts: per contender, its verdicts by the item's key. An item without one is counted as failed.
+    """
+    if not items or not verdicts:
+        raise ValueError("there is nothing to measure; give at least one item and one contender")
+    rng = np.random.default_rng(SEED)
+    place = {row: number for number, row in enumerate(dict.fromkeys(item.row for item in items))}
+    counts = _draw(rng, len(place), RESAMPLES)
+    tasks = {}
+    for task in dict.fromkeys(item.task for item in items):
+        of_task = [item for item in items if item.task == task]
+        scored = [item for item in of_task if all(item.key in found for found in verdicts.values())]
+        labels = np.array([item.label for item in scored], dtype=bool)
+        rows = np.array([place[item.row] for item in scored], dtype=int)
+        tasks[task] = _measure(of_task, scored, labels, _weights(counts, rows, labels, rng), verdicts)
+    return Agreement(tasks, _mean(list(tasks.values()), list(verdicts)))
+
+
+def _measure(
+    items: Sequence[Item],
+    scored: Sequence[Item],
+    labels: NDArray[np.bool_],
+    weights: Floats,
+    verdicts: Mapping[str, Mapping[str, ItemVerdict]],
+) -> Measurement:
+    failed, tokens, values, resampled = {}, {}, {}, {}
+    for contender, found in verdicts.items():
+        failed[contender] = sum(item.key not in found for item in items)
+        of_scored = [found[item.key] for item in scored]
+        computed, reused = (
+            np.array([getattr(v, name) for v in of_scored], dtype=float)
+            for name in ("tokens_computed", "tokens_reused")
+        )
+        tokens[contender] = Tokens(_average(computed), _average(computed + reused))
+        sample = Sample(
+            labels,
+            np.array([v.satisfied for v in of_scored], dtype=bool),
+            np.array([v.probability for v in of_scored], dtype=float),
+        )
+        values[contender] = {figure: float(value[0]) for figure, value in sample.figures().items()}
+        resampled[contender] = sample.figures(weights)
+    return Measurement(len(scored), failed, tokens, values, resampled)
+
+
+def _draw(rng: np.random.Generator, rows: int, resamples: int) -> Floats:
+    """How often each row is drawn in each resample; shape (resamples, rows)."""
+    return rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples).astype(float)
+
+
+def _weights(counts: Floats, rows: NDArray[np.int_], labels: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
+    """The weight of each item of a task in each resample; shape (R, n).
+
+    A resample in which the task has labels of one kind only, or none, is drawn again for this task.
+    """
+    weights = counts[:, rows]
+    if labels.all() or not labels.any():
+        return weights
+    own, rows_of_task = np.unique(rows, return_inverse=True)
+    while True:
+        lacking = ~((weights[:, labels].sum(axis=1) > 0) & (weights[:, ~labels].sum(axis=1) > 0))
+        if not lacking.any():
+            return weights
+        weights[lacking] = _draw(rng, len(own), int(lacking.sum()))[:, rows_of_task]
+
+
+def _mean(tasks: Sequence[Measurement], contenders: Sequence[str]) -> Measurement:
+    """The mean over the tasks that have items, each of the same weight; counts are sums."""
+    scored = [task for task in tasks if task.n] or list(tasks)
+    return Measurement(
+        sum(task.n for task in tasks),
+        {c: sum(task.failed[c] for task in tasks) for c in contenders},
+        {c: Tokens(*np.mean([task.tokens[c] for task in scored], axis=0).tolist()) for c in contenders},
+        {c: {f: float(np.mean([task.values[c][f] for task in scored])) for f in FIGURES} for c in contenders},
+        {c: {f: np.mean([task.resampled[c][f] for task in scored], axis=0) for f in FIGURES} for c in contenders},
+    )
+
+
+def _estimate(value: float, resampled: Floats) -> Estimate:
+    outside = (1 - LEVEL) / 2
+    low, high = np.quantile(resampled, [outside, 1 - outside])
+    return Estimate(value, float(low), float(high))
+
+
+def _average(figures: Floats) -> float:
+    return float(figures.mean()) if len(figures) else float("nan")

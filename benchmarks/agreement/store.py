@@ -1,0 +1,217 @@
+"""Replies of a model kept in a JSONL file, so that a stopped measurement goes on where it stopped.
+
+What is kept is the model's reply, and the verdict is read from it anew every time. So a changed calibration is
+measured without asking the model again, and a changed prompt is asked, since the prompt is part of the key.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from judge_server.errors import EngineStartError
+from judge_server.judging.fingerprint import CallDigests
+from judge_server.ports import Batch, Call, CallFailed, Capabilities, Engine, EngineIdentity, Menu, Reply
+
+FOLDER = Path(".cache/agreement")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """One line of the file: a model's reply to one yes-or-no question, and what the reply cost.
+
+    Attributes:
+        key: the digest of weights, engine build, system message, shared text, question and answer form.
+        model, weights, engine: the model's name, the SHA-256 of its file, the engine's build.
+        masses: the probability of yes and of no as the next token, before any constraint.
+        raw_probability: yes / (yes + no); None where both are 0.
+        choice_mass: yes + no.
+        tokens_computed, tokens_reused: prompt tokens.
+        seconds: how long the engine took.
+    """
+
+    key: str
+    model: str
+    weights: str
+    engine: str
+    masses: tuple[float, float]
+    raw_probability: float | None
+    choice_mass: float
+    tokens_computed: int
+    tokens_reused: int
+    tokens_written: int
+    seconds: float
+
+    @property
+    def reply(self) -> Reply:
+        """The reply as the engine gave it."""
+        return Reply(
+            self.masses,
+            tokens_computed=self.tokens_computed,
+            tokens_reused=self.tokens_reused,
+            tokens_written=self.tokens_written,
+        )
+
+
+class ReplyStore:
+    """The replies in one file, by key. A line that is no record, such as a torn last one, is dropped with a note."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._replies = {reply.key: reply for reply in _read(file)}
+
+    @classmethod
+    def of_model(cls, model: str, folder: Path | None = None) -> "ReplyStore":
+        """The store of a model's replies; `folder` is `FOLDER` unless given."""
+        return cls((folder or FOLDER) / f"{slug(model)}.jsonl")
+
+    @property
+    def latest(self) -> StoredReply | None:
+        """The reply that was read or added last."""
+        return next(reversed(self._replies.values()), None)
+
+    def get(self, key: str) -> StoredReply | None:
+        """The reply under a key, if there is one."""
+        return self._replies.get(key)
+
+    def add(self, reply: StoredReply) -> None:
+        """Append a reply to the file; it is on its way to the disk when this returns."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("ab+") as file:
+            torn = file.tell() > 0 and (file.seek(-1, 2), file.read(1))[1] != b"\n"
+            file.write((b"\n" if torn else b"") + json.dumps(asdict(reply)).encode() + b"\n")
+        self._replies.pop(reply.key, None)
+        self._replies[reply.key] = reply
+
+
+def _read(file: Path) -> Iterator[StoredReply]:
+    if not file.exists():
+        return
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                fields = json.loads(line)
+                fields["masses"] = tuple(fields["masses"])
+                reply = StoredReply(**fields)
+            except (ValueError, TypeError, KeyError):
+                print(f"{file}:{number}: dropped a line that is no record; it is asked again", file=sys.stderr)
+                continue
+            yield reply
+
+
+def slug(model: str) -> str:
+    """A model's reference as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.")
+
+
+class StoredEngine:
+    """An engine that asks another engine only for replies that are not in the store, and adds them to it.
+
+    Args:
+        store: the replies.
+        engine: the engine to ask; None for one that knows the store's replies and can be asked nothing else. It takes
+            weights and build from the store's latest reply.
+
+    Attributes:
+        asked: how many calls reached the other engine.
+    """
+
+    dead = ""
+
+    def __init__(self, store: ReplyStore, engine: Engine | None) -> None:
+        self._store = store
+        self._engine = engine
+        self._identity: EngineIdentity | None = None
+        self.asked = 0
+
+    async def start(self) -> EngineIdentity:
+        """Load the model, unless it is loaded."""
+        if self._identity is None:
+            self._identity = self._identity_of_store() if self._engine is None else await self._engine.start()
+        return self._identity
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """Answer the calls in order."""
+        for index, call in enumerate(batch.calls):
+            outcome = await self.ask(replace(batch, calls=(call,)))
+            yield index, outcome if isinstance(outcome, CallFailed) else outcome.reply
+
+    async def ask(self, batch: Batch) -> StoredReply | CallFailed:
+        """Ask a batch of one call."""
+        found = self.find(batch)
+        if found is not None:
+            return found
+        if self._engine is None:
+            return CallFailed("parse", "this call is not in the store")
+        began = time.perf_counter()
+        async for _, outcome in self._engine.answer(batch):
+            if isinstance(outcome, CallFailed):
+                return outcome
+            self.asked += 1
+            stored = self._stored(batch, outcome, time.perf_counter() - began)
+            self._store.add(stored)
+            return stored
+        return CallFailed("engine", "the engine gave no answer to the call")
+
+    def find(self, batch: Batch) -> StoredReply | None:
+        """The stored reply to a batch of one call, if there is one."""
+        return self._store.get(self._key(batch))
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """As the other engine counts; 0 without one."""
+        return 0 if self._engine is None else await self._engine.count_tokens(batch)
+
+    async def ready(self) -> bool:
+        """Whether the other engine is ready."""
+        return self._engine is None or await self._engine.ready()
+
+    async def close(self) -> None:
+        """Do nothing: the other engine belongs to whoever made it."""
+
+    def _key(self, batch: Batch) -> str:
+        identity, call = self._started, _only(batch)
+        digests = CallDigests(f"{identity.weights_digest}\0{identity.engine}", batch.system, batch.shared)
+        return digests.of(call)[0].hex()
+
+    def _stored(self, batch: Batch, reply: Reply, seconds: float) -> StoredReply:
+        if reply.masses is None:
+            raise ValueError("the engine reads no probabilities; measure with one that does, such as llama.cpp")
+        yes, no = reply.masses
+        return StoredReply(
+            self._key(batch),
+            self._started.model,
+            self._started.weights_digest,
+            self._started.engine,
+            (yes, no),
+            yes / (yes + no) if yes + no > 0 else None,
+            yes + no,
+            reply.tokens_computed,
+            reply.tokens_reused,
+            reply.tokens_written,
+            round(seconds, 4),
+        )
+
+    @property
+    def _started(self) -> EngineIdentity:
+        if self._identity is None:
+            raise RuntimeError("the engine is not started")
+        return self._identity
+
+    def _identity_of_store(self) -> EngineIdentity:
+        latest = self._store.latest
+        if latest is None:
+            raise EngineStartError(f"{self._store.file} holds no replies; run python -m benchmarks.agreement first")
+        able = Capabilities(True, True, True, prompt_logprobs=False, prefix_in_flight=False)
+        return EngineIdentity(latest.model, latest.weights, latest.engine, "", "", 8192, 1, able)
+
+
+def _only(batch: Batch) -> Call:
+    """The call of a batch that has one, which must be a yes-or-no question without reasons."""
+    (call,) = batch.calls
+    plain = isinstance(call.answer, Menu) and call.answer.then is None and len(call.answer.options) == 2
+    if not plain or call.reasoning is not None or call.think_tokens:
+        raise ValueError("only replies to plain yes-or-no questions are stored")
+    return call

@@ -1,0 +1,87 @@
+"""The measurement of one model as rows of a table, and as numbers for the JSON beside it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.agreement.items import LABELLED_BY
+from benchmarks.agreement.metrics import BINS, FIGURES, LEVEL, RESAMPLES, Agreement, Estimate, Figure, Measurement
+
+HEADINGS: dict[Figure, str] = {
+    "balanced_accuracy": "balanced accuracy",
+    "auroc": "AUROC",
+    "ece": "ECE",
+    "brier": "Brier",
+    "yes_rate": "yes",
+}
+
+
+def table_rows(agreement: Agreement, contenders: Sequence[str]) -> list[dict[str, Any]]:
+    """A row per task, and a last one with the mean over tasks. A cell gives the contenders' figures in order."""
+    return [
+        _row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()
+    ] + [_row("mean over tasks", "", agreement.mean, contenders)]
+
+
+def _row(task: str, labelled_by: str, measured: Measurement, contenders: Sequence[str]) -> dict[str, Any]:
+    def both(cell: Callable[[str], str]) -> str:
+        return " / ".join(cell(contender) for contender in contenders)
+
+    def figure(name: Figure) -> str:
+        return both(lambda contender: f"{measured.values[contender][name]:.2f}")
+
+    baseline, *others = contenders
+    row: dict[str, Any] = {"task": task, "labels by": labelled_by, "n": measured.n}
+    row["balanced accuracy"] = figure("balanced_accuracy")
+    for other in others:
+        row[difference_heading(other, baseline)] = _signed(measured.difference(other, baseline, "balanced_accuracy"))
+    row |= {HEADINGS[name]: figure(name) for name in FIGURES if name != "balanced_accuracy"}
+    row["tokens computed"] = both(lambda contender: f"{measured.tokens[contender].computed:.0f}")
+    row["tokens"] = both(lambda contender: f"{measured.tokens[contender].all:.0f}")
+    row["failed"] = both(lambda contender: str(measured.failed[contender]))
+    return row
+
+
+def difference_heading(contender: str, baseline: str) -> str:
+    """The heading of the difference in balanced accuracy."""
+    return f"{contender} - {baseline}"
+
+
+def _signed(estimate: Estimate) -> str:
+    return f"{estimate.value:+.2f} [{estimate.low:+.2f}, {estimate.high:+.2f}]"
+
+
+def detail(agreement: Agreement, contenders: Sequence[str]) -> dict[str, Any]:
+    """Every figure and difference with its interval, per task and for the mean over tasks."""
+    measured = {**agreement.tasks, "mean over tasks": agreement.mean}
+    return {task: _detail(one, contenders) for task, one in measured.items()}
+
+
+def _detail(measured: Measurement, contenders: Sequence[str]) -> dict[str, Any]:
+    baseline, *others = contenders
+    return {
+        "n": measured.n,
+        "contenders": {
+            contender: {
+                **{figure: measured.estimate(contender, figure)._asdict() for figure in FIGURES},
+                "tokens": measured.tokens[contender]._asdict(),
+                "failed": measured.failed[contender],
+            }
+            for contender in contenders
+        },
+        "differences": {
+            difference_heading(other, baseline): {
+                figure: measured.difference(other, baseline, figure)._asdict() for figure in FIGURES
+            }
+            for other in others
+        },
+    }
+
+
+def notes(contenders: Sequence[str]) -> list[str]:
+    """What the columns mean."""
+    return [
+        f"cells: {' / '.join(contenders)}; yes: share of verdicts that say yes, half of the labels do;",
+        f"intervals: {LEVEL:.0%}, {RESAMPLES:,} bootstrap resamples of rows, paired by item; ECE: {BINS} bins of equal "
+        "width;",
+        "tokens: prompt tokens per judgement, those computed and all; n: items on which no contender failed",
+    ]

@@ -1,0 +1,76 @@
+"""Verdicts of contenders on items: asked for, or read from the store without a model."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.agreement.contenders import Contender, ItemVerdict, make_contender
+from benchmarks.agreement.items import Item
+from benchmarks.agreement.store import ReplyStore, StoredEngine
+
+Verdicts = dict[str, ItemVerdict]
+"""Verdicts by the key of their item; an item whose judgement failed has none."""
+
+
+@dataclass(slots=True)
+class JudgedItems:
+    """The verdicts on items, and why the others have none."""
+
+    verdicts: Verdicts = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+async def judge_items(contender: Contender, items: Iterable[Item]) -> JudgedItems:
+    """Judge items one after another, in order."""
+    judged = JudgedItems()
+    for item in items:
+        outcome = await contender.judge(item)
+        if isinstance(outcome, ItemVerdict):
+            judged.verdicts[item.key] = outcome
+        else:
+            judged.failures[f"{outcome.kind}: {outcome.detail}"] += 1
+    return judged
+
+
+@asynccontextmanager
+async def started(names: Sequence[str], engine: StoredEngine) -> AsyncIterator[dict[str, Contender]]:
+    """Contenders by name, started, and closed at the end."""
+    contenders = {name: make_contender(name, engine) for name in names}
+    begun: list[Contender] = []
+    try:
+        for contender in contenders.values():
+            await contender.start()
+            begun.append(contender)
+        yield contenders
+    finally:
+        for contender in begun:
+            await contender.close()
+
+
+def load_verdicts(items: Iterable[Item], contender: str, model: str, folder: Path | None = None) -> Verdicts:
+    """Read the verdicts that are in a model's store, without loading the model.
+
+    Items that were not asked about are left out. Replies count where they are of the weights and the engine build of
+    the latest reply in the store.
+
+    Args:
+        items: the items.
+        contender: a contender's name, such as `plain` or `adjudge`.
+        model: the model's reference as it was measured, such as `qwen2.5-coder-0.5b`.
+        folder: where the stores are; `.cache/agreement` unless given.
+
+    Raises:
+        EngineStartError: nothing was asked of the model yet.
+        ValueError: there is no contender of that name.
+    """
+
+    async def read() -> Verdicts:
+        engine = StoredEngine(ReplyStore.of_model(model, folder), None)
+        async with started([contender], engine) as by_name:
+            asked = by_name[contender]
+            return (await judge_items(asked, [i for i in items if engine.find(asked.batch(i)) is not None])).verdicts
+
+    return asyncio.run(read())
