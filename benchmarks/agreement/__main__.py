@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rich.progress import track
 
+from benchmarks.agreement.contenders import CONTENDERS, UnknownContender
 from benchmarks.agreement.items import LONGEST, MEASURED_ONLY, TASKS, Item, load_items
 from benchmarks.agreement.metrics import measure
 from benchmarks.agreement.store import ReplyStore, StoredEngine, slug
@@ -20,10 +21,10 @@ from benchmarks.agreement.tables import detail, notes, table_rows
 from benchmarks.agreement.verdicts import Verdicts, judge_items, started
 from benchmarks.report import publish
 from judge_server.engines.llamacpp import LlamaCppEngine
+from judge_server.errors import EngineStartError, InvalidRequest
 from judge_server.ports import Engine
 
 MODELS = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
-CONTENDERS = ("plain", "adjudge")
 WIDTH = 200
 
 
@@ -61,7 +62,10 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="all unless given; fit has no healthbench")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument(
-        "--contenders", nargs="+", default=list(CONTENDERS), help="plain, adjudge, adjudge:DIR (a folder of templates)"
+        "--contenders",
+        nargs="+",
+        default=list(CONTENDERS),
+        help=f"{', '.join(CONTENDERS)}, adjudge:DIR (a folder of templates)",
     )
     parser.add_argument("--longest", type=int, default=LONGEST, help="leave out items of more characters than this")
     given = parser.parse_args()
@@ -75,7 +79,11 @@ def main() -> None:
     if not items:
         parser.error("no item is left; raise --size or --longest")
     for model in given.models:
-        agreement = measure(items, asyncio.run(judge_tasks(model, tasks, contenders)))
+        try:
+            verdicts = asyncio.run(judge_tasks(model, tasks, contenders))
+        except (UnknownContender, EngineStartError, InvalidRequest) as error:
+            parser.error(str(error))
+        agreement = measure(items, verdicts)
         publish(
             f"agreement_{given.half}_{slug(model)}",
             f"Verdicts against labels, {model}, rows of the half {given.half}",

@@ -4,6 +4,7 @@ A contender makes an item into a system message, a shared text and a question, a
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -170,15 +171,24 @@ def _verdict(stored: StoredReply, satisfied: bool, probability: float, raw_proba
     )
 
 
+class UnknownContender(ValueError):
+    """There is no contender of that name; the message says which there are."""
+
+
+CONTENDERS: dict[str, Callable[[StoredEngine], Contender]] = {"plain": PlainContender, "adjudge": AdjudgeContender}
+"""The contenders by name. `adjudge:DIR` names one more: the service with the templates in a folder."""
+
+
 def make_contender(name: str, engine: StoredEngine) -> Contender:
-    """A contender by its name: `plain`, `adjudge`, or `adjudge:DIR` with the templates in a folder.
+    """A contender by its name: one of `CONTENDERS`, or `adjudge:DIR`.
 
     Raises:
-        ValueError: there is no contender of that name.
+        UnknownContender: there is none of that name.
     """
-    kind, colon, folder = name.partition(":")
-    if kind == "adjudge" and bool(colon) == bool(folder):
-        return AdjudgeContender(engine, Path(folder) if folder else None)
-    if name == "plain":
-        return PlainContender(engine)
-    raise ValueError(f"there is no contender {name!r}; name plain, adjudge, or adjudge:DIR with a folder of templates")
+    kind, _, folder = name.partition(":")
+    if kind == "adjudge" and folder:
+        return AdjudgeContender(engine, Path(folder))
+    if name not in CONTENDERS:
+        known = ", ".join(CONTENDERS)
+        raise UnknownContender(f"there is no contender {name!r}; name {known}, or adjudge:DIR (a folder of templates)")
+    return CONTENDERS[name](engine)

@@ -107,6 +107,11 @@ class Measurement:
     values: Mapping[str, Mapping[Figure, float]]
     resampled: Mapping[str, Mapping[Figure, Floats]]
 
+    @property
+    def defined(self) -> bool:
+        """Whether every figure is defined, which takes scored items with labels of both kinds."""
+        return not any(np.isnan(value) for figures in self.values.values() for value in figures.values())
+
     def estimate(self, contender: str, figure: Figure) -> Estimate:
         """A contender's figure."""
         return _estimate(self.values[contender][figure], self.resampled[contender][figure])
@@ -120,10 +125,11 @@ class Measurement:
 
 
 class Agreement(NamedTuple):
-    """The measurement of each task, and of the mean over tasks."""
+    """The measurement of each task, and the mean over those tasks whose figures are all defined."""
 
     tasks: dict[str, Measurement]
     mean: Measurement
+    averaged: tuple[str, ...]
 
 
 def measure(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, ItemVerdict]]) -> Agreement:
@@ -145,7 +151,8 @@ def measure(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, ItemVerdi
         labels = np.array([item.label for item in scored], dtype=bool)
         rows = np.array([place[item.row] for item in scored], dtype=int)
         tasks[task] = _measure(of_task, scored, labels, _weights(counts, rows, labels, rng), verdicts)
-    return Agreement(tasks, _mean(list(tasks.values()), list(verdicts)))
+    averaged = tuple([task for task, measured in tasks.items() if measured.defined])
+    return Agreement(tasks, _mean([tasks[task] for task in averaged], list(verdicts)), averaged)
 
 
 def _measure(
@@ -196,14 +203,21 @@ def _weights(counts: Floats, rows: NDArray[np.int_], labels: NDArray[np.bool_], 
 
 
 def _mean(tasks: Sequence[Measurement], contenders: Sequence[str]) -> Measurement:
-    """The mean over the tasks that have items, each of the same weight; counts are sums."""
-    scored = [task for task in tasks if task.n] or list(tasks)
+    """The mean over tasks, each of the same weight; counts are sums."""
+    undefined = np.full(RESAMPLES, np.nan)
+
+    def mean(figures: list[Floats]) -> Floats:
+        return np.mean(figures, axis=0) if figures else undefined
+
     return Measurement(
         sum(task.n for task in tasks),
         {c: sum(task.failed[c] for task in tasks) for c in contenders},
-        {c: Tokens(*np.mean([task.tokens[c] for task in scored], axis=0).tolist()) for c in contenders},
-        {c: {f: float(np.mean([task.values[c][f] for task in scored])) for f in FIGURES} for c in contenders},
-        {c: {f: np.mean([task.resampled[c][f] for task in scored], axis=0) for f in FIGURES} for c in contenders},
+        {
+            c: Tokens(_average([task.tokens[c].computed for task in tasks]), _average([t.tokens[c].all for t in tasks]))
+            for c in contenders
+        },
+        {c: {f: _average([task.values[c][f] for task in tasks]) for f in FIGURES} for c in contenders},
+        {c: {f: mean([task.resampled[c][f] for task in tasks]) for f in FIGURES} for c in contenders},
     )
 
 
@@ -213,5 +227,5 @@ def _estimate(value: float, resampled: Floats) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def _average(figures: Floats) -> float:
-    return float(figures.mean()) if len(figures) else float("nan")
+def _average(figures: Sequence[float] | Floats) -> float:
+    return float(np.mean(figures)) if len(figures) else float("nan")

@@ -1,10 +1,21 @@
 """The measurement of one model as rows of a table, and as numbers for the JSON beside it."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.agreement.items import LABELLED_BY
-from benchmarks.agreement.metrics import BINS, FIGURES, LEVEL, RESAMPLES, Agreement, Estimate, Figure, Measurement
+from benchmarks.agreement.metrics import (
+    BINS,
+    FIGURES,
+    LEVEL,
+    RESAMPLES,
+    Agreement,
+    Estimate,
+    Figure,
+    Measurement,
+    Tokens,
+)
 
 HEADINGS: dict[Figure, str] = {
     "balanced_accuracy": "balanced accuracy",
@@ -16,10 +27,10 @@ HEADINGS: dict[Figure, str] = {
 
 
 def table_rows(agreement: Agreement, contenders: Sequence[str]) -> list[dict[str, Any]]:
-    """A row per task, and a last one with the mean over tasks. A cell gives the contenders' figures in order."""
+    """A row per task and a last one with the mean over tasks; a cell gives the contenders' figures in order."""
     return [
         _row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()
-    ] + [_row("mean over tasks", "", agreement.mean, contenders)]
+    ] + [_row(f"mean of {len(agreement.averaged)} tasks", "", agreement.mean, contenders)]
 
 
 def _row(task: str, labelled_by: str, measured: Measurement, contenders: Sequence[str]) -> dict[str, Any]:
@@ -51,9 +62,12 @@ def _signed(estimate: Estimate) -> str:
 
 
 def detail(agreement: Agreement, contenders: Sequence[str]) -> dict[str, Any]:
-    """Every figure and difference with its interval, per task and for the mean over tasks."""
-    measured = {**agreement.tasks, "mean over tasks": agreement.mean}
-    return {task: _detail(one, contenders) for task, one in measured.items()}
+    """Every figure and difference with its interval, per task and for the mean over tasks; an undefined one is null."""
+    return {
+        "tasks": {task: _detail(one, contenders) for task, one in agreement.tasks.items()},
+        "mean": _detail(agreement.mean, contenders),
+        "averaged": list(agreement.averaged),
+    }
 
 
 def _detail(measured: Measurement, contenders: Sequence[str]) -> dict[str, Any]:
@@ -62,19 +76,23 @@ def _detail(measured: Measurement, contenders: Sequence[str]) -> dict[str, Any]:
         "n": measured.n,
         "contenders": {
             contender: {
-                **{figure: measured.estimate(contender, figure)._asdict() for figure in FIGURES},
-                "tokens": measured.tokens[contender]._asdict(),
+                **{figure: _numbers(measured.estimate(contender, figure)) for figure in FIGURES},
+                "tokens": _numbers(measured.tokens[contender]),
                 "failed": measured.failed[contender],
             }
             for contender in contenders
         },
         "differences": {
             difference_heading(other, baseline): {
-                figure: measured.difference(other, baseline, figure)._asdict() for figure in FIGURES
+                figure: _numbers(measured.difference(other, baseline, figure)) for figure in FIGURES
             }
             for other in others
         },
     }
+
+
+def _numbers(figures: Estimate | Tokens) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in figures._asdict().items()}
 
 
 def notes(contenders: Sequence[str]) -> list[str]:

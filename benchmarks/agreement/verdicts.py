@@ -64,7 +64,7 @@ def load_verdicts(items: Iterable[Item], contender: str, model: str, folder: Pat
 
     Raises:
         EngineStartError: nothing was asked of the model yet.
-        ValueError: there is no contender of that name.
+        UnknownContender: there is no contender of that name.
     """
 
     async def read() -> Verdicts:

@@ -1,13 +1,141 @@
-"""What the agreement benchmark prints is computed right, on figures small enough to check by hand."""
+"""The agreement benchmark: items, the store of replies, contenders, and figures small enough to check by hand."""
 
+import asyncio
 import json
 import math
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from benchmarks.agreement.__main__ import compare
-from benchmarks.agreement.tasks import Task, gsm8k, processbench
+from benchmarks.agreement import __main__ as command
+from benchmarks.agreement import store as stores
+from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
+from benchmarks.agreement.items import TASKS, Item, balanced, load_items
+from benchmarks.agreement.metrics import FIGURES, RESAMPLES, Sample, measure
+from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply
+from benchmarks.agreement.tables import detail, table_rows
+from benchmarks.agreement.verdicts import judge_items, load_verdicts, started
+from benchmarks.data import GSM8K_MODELS
 from benchmarks.figures import agreement, auroc
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.ports import Batch, Call, CallFailed, Menu, Option, Reply, Written
+from judge_server.prompts.sources import own_templates
+
+MODEL = "tiny"
+RIGHT, WRONG = "3*2 = <<3*2=6>>6 eggs\nA: 6", "3+2 = <<3+2=5>>5 eggs\nA: 5"
+LONG = "This agreement says a great many things of no importance. " * 60
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows as JSONL."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder of made-up rows in the data sets' shapes."""
+    data = tmp_path / "data"
+    data.mkdir()
+    write(
+        data / "gsm8k_model_rollouts.jsonl",
+        [
+            {"question": f"Eggs, {n}?", "ground_truth": f"So 3 * 2 = <<3*2=6>>6 ({n})\nA: 6"}
+            | {
+                model: {"is_correct": solution is RIGHT, "solution": f"I am {model}. {solution}"}
+                for model, solution in zip(GSM8K_MODELS, (RIGHT, WRONG, RIGHT, WRONG), strict=True)
+            }
+            for n in range(8)
+        ],
+    )
+    evidence = {"evidence_spans": [0]}
+    write(
+        data / "contractnli_dev_test_docs.jsonl",
+        [
+            {
+                "id": n,
+                "text": f"Secrets stay secret, {n}. {LONG}",
+                "spans": [[0, 24], [25, 80]],
+                "criteria": [
+                    {"id": "a", "hypothesis": "Secrets stay secret.", "choice": "Entailment"} | evidence,
+                    {"id": "b", "hypothesis": "Secrets are told.", "choice": "Contradiction"} | evidence,
+                    {"id": "c", "hypothesis": "Cats are kept.", "choice": "NotMentioned", "evidence_spans": []},
+                ],
+            }
+            for n in range(24)
+        ],
+    )
+    write(
+        data / "processbench.jsonl",
+        [{"id": f"p{n}", "problem": "?", "steps": ["a", "b", "c"], "label": n - 1} for n in range(4)],
+    )
+    write(
+        data / "infobench_gpt4_decomposed.jsonl",
+        [
+            {
+                "id": f"i{n}",
+                "instruction": "Write.",
+                "input": "",
+                "output": f"Written {n}.",
+                "decomposed_questions": ["Is it written?", "Is it long?"],
+                "question_label": [["Content"], ["Style"]],
+                "eval": [True, None],
+            }
+            for n in range(12)
+        ],
+    )
+    write(
+        data / "llmbar.jsonl",
+        [{"input": f"Do {n}.", "output_1": "Done.", "output_2": "No.", "label": 1} for n in range(4)],
+    )
+    write(
+        data / "biggen_instances_rubrics.jsonl",
+        [
+            {
+                "id": f"b{n}",
+                "capability": "planning",
+                "input": f"Plan {n}.",
+                "reference_answer": f"The plan {n}.",
+                "score_rubric": {"criteria": "Is it a plan?"},
+            }
+            for n in range(12)
+        ],
+    )
+    write(
+        data / "healthbench_m42_responses_llmjudged.jsonl",
+        [
+            {
+                "prompt_id": "h",
+                "prompt": [{"role": "user", "content": "I cough."}],
+                "rubrics": [{"criterion": "Asks how long."}, {"criterion": "Offers tea."}],
+                "prompt_response": [{"content": "How long?"}],
+                "responses": str([{"response_dict": {"criteria_met": met}} for met in (True, False)]),
+            }
+        ],
+    )
+    return data
+
+
+def item(n: int, label: bool, *, row: str = "", task: str = "t", kind: str = "point") -> Item:
+    return Item(task, row or f"row {n}", f"Prompt {n}.", f"Response {n}.", f"Criterion {n}.", label, kind)
+
+
+def verdict(probability: float, satisfied: bool | None = None) -> ItemVerdict:
+    yes = probability >= 0.5 if satisfied is None else satisfied
+    return ItemVerdict(yes, probability, probability, 0.9, 60, 40, 0.1)
+
+
+def sample(labels: list[int], probabilities: list[float]) -> Sample:
+    given = np.array(probabilities)
+    return Sample(np.array(labels, dtype=bool), given >= 0.5, given)
+
+
+# Figures of verdicts, which the benchmark of judging configurations uses too.
 
 
 def test_agreement_is_the_share_of_equal_verdicts_and_kappa_leaves_chance_out() -> None:
@@ -20,38 +148,328 @@ def test_a_judge_that_always_says_yes_has_no_kappa_to_speak_of() -> None:
     assert agreement([1, 1, 1, 1], [1, 0, 1, 0]) == (0.5, 0.0)
 
 
-def test_auroc_counts_ties_half_and_knows_when_it_is_undefined() -> None:
+def test_auroc_counts_ties_half_and_is_nan_where_it_is_undefined() -> None:
     assert auroc([0.9, 0.5, 0.5, 0.1], [1, 1, 0, 0]) == 0.875
     assert math.isnan(auroc([0.9, 0.1], [1, 1]))
 
 
-def test_failed_verdicts_are_counted_apart_and_compared_with_nothing() -> None:
-    task = Task("weighted_mean", labels={"g": [{"a": 1, "b": 0}]})
-    ok = {"criterion": "a", "status": "ok", "score": 1.0, "probability": 0.9, "step": None}
-    lost = {"criterion": "b", "status": "failed", "score": None, "probability": None, "step": None}
-    row = compare("t", task, "m", [{"id": "g", "responses": [{"reward": 1.0, "verdicts": [ok, lost]}]}])
-    assert (row["verdicts"], row["failed"], row["agreement"]) == (1, 1, "1.00")
+# Items.
 
 
-def test_rows_become_groups_with_a_label_for_each_verdict(tmp_path: Path) -> None:
-    models = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
-    row = {"question": "2 + 2?", "ground_truth": "2 + 2 = 4\nA: 4"}
-    row |= {model: {"is_correct": model.startswith("175b"), "solution": "A: 4"} for model in models}
-    (tmp_path / "gsm8k_model_rollouts.jsonl").write_text(json.dumps(row))
-    steps = {
-        "id": "p",
-        "split": "gsm8k",
-        "problem": "?",
-        "steps": ["a", "b"],
-        "label": 1,
-        "final_answer_correct": False,
-    }
-    (tmp_path / "processbench.jsonl").write_text(json.dumps(steps))
+def test_every_task_reads_made_up_rows_and_no_row_is_in_both_halves(folder: Path) -> None:
+    for task, make in TASKS.items():
+        items = list(make(folder))
+        assert items, task
+        assert {i.task for i in items} == {task}
+        assert len({i.key for i in items}) == len(items)
+        halves = {half: {i.row for i in items if i.half == half} for half in ("fit", "held")}
+        assert not halves["fit"] & halves["held"]
 
-    rollouts, solutions = gsm8k(tmp_path, 5), processbench(tmp_path, 5)
-    assert rollouts.groups[0]["ground_truth"] == "4"
-    assert rollouts.labels["gsm8k-0"] == [{"answer": 0}, {"answer": 0}, {"answer": 1}, {"answer": 1}]
-    assert solutions.groups[0]["responses"] == ["### Step 1:\na\n### Step 2:\nb", "### Step 1:\na"]
-    assert solutions.steps == {"p": 2}
-    criteria = [c for task in (rollouts, solutions) for group in task.groups for c in group["rubric"]["criteria"]]
-    assert all(criterion["verification"] == {"method": "judge"} for criterion in criteria)
+
+def test_items_have_the_labels_that_their_rows_give(folder: Path) -> None:
+    first = list(TASKS["gsm8k-answer"](folder))[:2]
+    assert [(i.criterion, i.response, i.label) for i in first] == [
+        ("The final answer is 6.", "I am 6b_finetuning. 3*2 = 6 eggs\nA: 6", True),
+        ("The final answer is 6.", "I am 6b_verification. 3+2 = 5 eggs\nA: 5", False),
+    ]
+    assert [i.label for i in TASKS["gsm8k-steps"](folder)][:2] == [True, False]
+    assert [(i.kind, i.label) for i in TASKS["gsm8k-pitfall"](folder)][:2] == [("pitfall", True), ("pitfall", False)]
+    assert [i.label for i in TASKS["contractnli"](folder)][:3] == [True, False, False]
+    cut = [(i.response.count("###"), i.label) for i in TASKS["processbench"](folder)]
+    assert cut == [(2, True), (1, False), (3, True), (2, False)]
+    grounded = list(TASKS["grounded"](folder))
+    assert {(i.response, i.label) for i in grounded} >= {("Secrets are told.", False), ("Secrets stay secret.", True)}
+    assert all(i.grounding and i.grounding.startswith("Secrets stay secret") for i in grounded if i.label)
+
+
+def test_balanced_items_are_as_many_met_as_not_and_do_not_depend_on_the_order_they_come_in() -> None:
+    items = [item(n, n % 4 == 0) for n in range(20)]
+    chosen = balanced(items, 8)
+    assert [sum(i.label is label for i in chosen) for label in (True, False)] == [4, 4]
+    assert balanced(items[::-1], 8) == chosen
+    assert [sum(i.label is label for i in balanced(items, 100)) for label in (True, False)] == [5, 5]
+
+
+def test_items_longer_than_allowed_are_left_out() -> None:
+    items = [item(n, n % 2 == 0) for n in range(4)] + [replace(item(9, True), prompt="x" * 100)]
+    assert all(len(i.prompt) < 100 for i in balanced(items, 10, longest=90))
+    assert balanced(items, 10, longest=3) == []
+
+
+def test_the_label_changes_no_key() -> None:
+    assert item(1, True).key == item(1, False).key != item(2, True).key
+
+
+def test_tasks_that_may_only_be_measured_are_refused_in_the_half_for_fitting(folder: Path) -> None:
+    with pytest.raises(ValueError, match="healthbench"):
+        load_items(folder, "fit")
+    assert list(load_items(folder, "held", ["healthbench"])) == ["healthbench"]
+
+
+# Metrics.
+
+
+def test_a_perfectly_calibrated_set_has_no_calibration_error() -> None:
+    calibrated = sample([1, 0, 0, 0, 1, 1, 1, 0], [0.25] * 4 + [0.75] * 4)
+    assert calibrated.figures()["ece"][0] == pytest.approx(0.0)
+    assert calibrated.figures()["brier"][0] == pytest.approx(0.1875)
+
+
+def test_figures_of_four_verdicts_checked_by_hand() -> None:
+    figures = {name: value[0] for name, value in sample([1, 1, 0, 0], [0.9, 0.45, 0.65, 0.1]).figures().items()}
+    assert figures["balanced_accuracy"] == 0.5
+    assert figures["auroc"] == 0.75
+    assert figures["ece"] == pytest.approx((0.1 + 0.55 + 0.65 + 0.1) / 4)
+    assert figures["brier"] == pytest.approx((0.1**2 + 0.55**2 + 0.65**2 + 0.1**2) / 4)
+    assert figures["yes_rate"] == 0.5
+
+
+def test_a_probability_of_one_is_in_the_last_bin() -> None:
+    assert sample([1, 0], [1.0, 0.95]).figures()["ece"][0] == pytest.approx(0.05 * 9.5)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 8)), min_size=1, max_size=30))
+def test_auroc_is_the_services_and_weights_count_repetitions(pairs: list[tuple[bool, int]]) -> None:
+    labels, probabilities = [int(label) for label, _ in pairs], [n / 8 for _, n in pairs]
+    one = sample(labels, probabilities).figures()
+    assert one["auroc"][0] == pytest.approx(auroc(probabilities, labels), nan_ok=True)
+    counts = np.arange(len(pairs)) % 3 + 1
+    weighted = sample(labels, probabilities).figures(counts[None, :].astype(float))
+    repeated = sample(list(np.repeat(labels, counts)), list(np.repeat(probabilities, counts))).figures()
+    for name in FIGURES:
+        assert weighted[name][0] == pytest.approx(repeated[name][0], nan_ok=True), name
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.floats(0, 1)), min_size=1, max_size=20).map(
+        lambda drawn: [*drawn, (True, 0, 0.5), (False, 1, 0.5)]
+    )
+)
+def test_identical_contenders_differ_by_exactly_nothing(drawn: list[tuple[bool, int, float]]) -> None:
+    items = [item(n, label, row=f"row {row}") for n, (label, row, _) in enumerate(drawn)]
+    found = {i.key: verdict(p) for i, (_, _, p) in zip(items, drawn, strict=True)}
+    measured = measure(items, {"plain": found, "adjudge": dict(found)})
+    for name in FIGURES:
+        assert measured.tasks["t"].difference("adjudge", "plain", name) == (0.0, 0.0, 0.0)
+        assert measured.mean.difference("adjudge", "plain", name) == (0.0, 0.0, 0.0)
+        value, low, high = measured.mean.estimate("plain", name)
+        assert 0 <= low <= high <= 1
+        assert 0 <= value <= 1
+
+
+def test_rows_are_drawn_whole_and_shared_rows_are_drawn_for_every_task_at_once() -> None:
+    # Every row has a met item and an unmet one: it is judged right on both, or wrong on both.
+    items, found = [], {}
+    for task in ("s", "t"):
+        for n in range(12):
+            for label in (True, False):
+                one = replace(item(2 * n + label, label, row=f"row {n}"), task=task)
+                items.append(one)
+                found[one.key] = verdict(0.9 if label == (n % 2 == 0) else 0.1)
+    measured = measure(items, {"plain": found})
+    drawn = measured.tasks["s"].resampled["plain"]["balanced_accuracy"]
+    assert drawn.shape == (RESAMPLES,)
+    assert np.array_equal(drawn, measured.tasks["t"].resampled["plain"]["balanced_accuracy"])
+    assert np.allclose(drawn * 12, np.round(drawn * 12))
+    assert measured.mean.estimate("plain", "balanced_accuracy") == measured.tasks["s"].estimate(
+        "plain", "balanced_accuracy"
+    )
+    assert measured.tasks["s"].estimate("plain", "balanced_accuracy").value == 0.5
+    again = measure(items, {"plain": found})
+    assert np.array_equal(drawn, again.tasks["s"].resampled["plain"]["balanced_accuracy"])
+
+
+def test_items_on_which_a_contender_failed_are_counted_and_score_for_none() -> None:
+    items = [item(n, n % 2 == 0) for n in range(6)]
+    plain = {i.key: verdict(0.9 if i.label else 0.1) for i in items}
+    adjudge = {i.key: v for i, v in zip(items, plain.values(), strict=True) if i is not items[0]}
+    task = measure(items, {"plain": plain, "adjudge": adjudge}).tasks["t"]
+    assert (task.n, dict(task.failed)) == (5, {"plain": 0, "adjudge": 1})
+    assert task.values["plain"]["yes_rate"] == 0.4
+    assert task.tokens["plain"] == (60, 100)
+
+
+def test_a_task_without_a_verdict_is_left_out_of_the_mean_and_null_in_the_file() -> None:
+    items = [item(n, n % 2 == 0) for n in range(4)] + [item(n, n % 2 == 0, task="u") for n in range(4)]
+    found = {i.key: verdict(0.9 if i.label else 0.1) for i in items if i.task == "t"}
+    measured = measure(items, {"plain": found, "adjudge": found})
+    assert measured.averaged == ("t",)
+    assert measured.mean.values["plain"]["balanced_accuracy"] == 1.0
+    rows = table_rows(measured, ["plain", "adjudge"])
+    assert [row["task"] for row in rows] == ["t", "u", "mean of 1 tasks"]
+    assert rows[0]["balanced accuracy"] == "1.00 / 1.00"
+    assert rows[0]["adjudge - plain"] == "+0.00 [+0.00, +0.00]"
+    assert rows[1]["failed"] == "4 / 4"
+    written = detail(measured, ["plain", "adjudge"])
+    assert written["tasks"]["u"]["contenders"]["plain"]["auroc"] == {"value": None, "low": None, "high": None}
+    json.dumps(written, allow_nan=False)
+
+
+# The store.
+
+
+def yes_or_no(question: str) -> Batch:
+    options = (Option("yes", ("yes",)), Option("no", ("no",)))
+    return Batch("system", "shared", (Call(question, Menu(options)),))
+
+
+async def test_a_reply_is_asked_for_once_also_by_a_later_process(tmp_path: Path) -> None:
+    file = tmp_path / "store" / "m.jsonl"
+    first = StoredEngine(ReplyStore(file), ScriptedEngine())
+    await first.start()
+    reply = await first.ask(yes_or_no("a"))
+    assert await first.ask(yes_or_no("a")) == reply
+    assert first.asked == 1
+    second = StoredEngine(ReplyStore(file), ScriptedEngine())
+    await second.start()
+    assert await second.ask(yes_or_no("a")) == reply
+    assert isinstance(await second.ask(yes_or_no("b")), StoredReply)
+    assert second.asked == 1
+    assert isinstance(reply, StoredReply)
+    assert reply.raw_probability == pytest.approx(reply.masses[0] / reply.choice_mass)
+    assert len(file.read_text().splitlines()) == 2
+
+
+async def test_a_torn_last_line_is_dropped_with_a_note_and_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.jsonl"
+    engine = StoredEngine(ReplyStore(file), ScriptedEngine())
+    await engine.start()
+    for question in ("a", "b"):
+        await engine.ask(yes_or_no(question))
+    file.write_text(file.read_text()[:-20])
+    torn = ReplyStore(file)
+    assert f"{file}:2: dropped" in capsys.readouterr().err
+    engine = StoredEngine(torn, ScriptedEngine())
+    await engine.start()
+    assert engine.find(yes_or_no("a")) is not None
+    assert engine.find(yes_or_no("b")) is None
+    await engine.ask(yes_or_no("b"))
+    whole = StoredEngine(ReplyStore(file), ScriptedEngine())
+    await whole.start()
+    assert whole.find(yes_or_no("b")) is not None
+
+
+async def test_failed_calls_are_not_stored_and_other_forms_of_answers_are_refused(tmp_path: Path) -> None:
+    def fail(batch: Batch, call: Call) -> Reply | CallFailed:
+        return CallFailed("truncated_input", "too long")
+
+    file = tmp_path / "m.jsonl"
+    engine = StoredEngine(ReplyStore(file), ScriptedEngine(fail))
+    await engine.start()
+    assert isinstance(await engine.ask(yes_or_no("a")), CallFailed)
+    assert not file.exists()
+    with pytest.raises(ValueError, match="yes-or-no"):
+        await engine.ask(Batch("", "", (Call("a", Written("{}", 5)),)))
+
+
+# Contenders.
+
+
+def test_the_plain_question_shows_every_part_and_names_a_pitfall_a_mistake(tmp_path: Path) -> None:
+    plain = PlainContender(StoredEngine(ReplyStore(tmp_path / "m.jsonl"), None))
+    full = replace(item(1, True, kind="pitfall"), grounding="Source 1.", reference_answer="Reference 1.")
+    batch = plain.batch(full)
+    assert batch.system == "You are a strict grader. Answer yes or no."
+    assert batch.shared + batch.calls[0].question == (
+        "Task:\nPrompt 1.\n\nSource:\nSource 1.\n\nReference answer:\nReference 1.\n\nResponse:\nResponse 1.\n\n"
+        "Criterion: The response makes this mistake: Criterion 1.\n\nIs it met? Answer yes or no."
+    )
+    bare = plain.batch(item(1, True))
+    assert bare.shared + bare.calls[0].question == (
+        "Task:\nPrompt 1.\n\nResponse:\nResponse 1.\n\nCriterion: Criterion 1.\n\nIs it met? Answer yes or no."
+    )
+
+
+async def test_adjudge_asks_what_the_service_plans_and_other_templates_change_it(tmp_path: Path) -> None:
+    templates = tmp_path / "mine"
+    templates.mkdir()
+    (templates / "question.j2").write_text("Now, truly: " + own_templates()["question.j2"])
+    engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine())
+    async with started(["plain", "adjudge", f"adjudge:{templates}"], engine) as contenders:
+        shipped, mine = contenders["adjudge"], contenders[f"adjudge:{templates}"]
+        assert isinstance(shipped, AdjudgeContender)
+        one = item(1, True)
+        batch = shipped.batch(one)
+        assert all(text in batch.shared + batch.calls[0].question for text in (one.prompt, one.response, one.criterion))
+        assert mine.batch(one).calls[0].question == "Now, truly: " + batch.calls[0].question
+        found = await shipped.judge(one)
+        stored = engine.find(batch)
+        assert isinstance(found, ItemVerdict)
+        assert stored is not None
+        assert (found.raw_probability, found.choice_mass) == (stored.raw_probability, stored.choice_mass)
+        assert engine.asked == 1
+        await mine.judge(one)
+        assert engine.asked == 2
+
+
+async def test_an_unknown_contender_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UnknownContender, match="plain, adjudge"):
+        async with started(["fancy"], StoredEngine(ReplyStore(tmp_path / "m.jsonl"), None)):
+            pass
+
+
+def test_verdicts_are_read_from_the_store_without_a_model(tmp_path: Path) -> None:
+    items = [item(n, n % 2 == 0) for n in range(3)]
+
+    async def ask() -> None:
+        engine = StoredEngine(ReplyStore.of_model(MODEL, tmp_path), ScriptedEngine())
+        async with started(["plain", "adjudge"], engine) as contenders:
+            for contender in contenders.values():
+                await judge_items(contender, items[:2])
+
+    asyncio.run(ask())
+    for name in ("plain", "adjudge"):
+        found = load_verdicts(items, name, MODEL, tmp_path)
+        assert list(found) == [i.key for i in items[:2]]
+        assert all(0 <= v.raw_probability <= 1 for v in found.values())
+
+
+# The command.
+
+
+def test_the_command_measures_both_contenders_and_asks_nothing_twice(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path / "bench")
+    monkeypatch.setattr(stores, "FOLDER", tmp_path / "store")
+    monkeypatch.setattr(command, "engine_of", lambda model: ScriptedEngine())
+    tasks = ["gsm8k-answer", "llmbar"]
+    monkeypatch.setattr(
+        sys, "argv", ["agreement", str(folder), "--models", MODEL, "--size", "8", "--half", "fit", "--tasks", *tasks]
+    )
+    command.main()
+    said = capsys.readouterr().out
+    items = load_items(folder, "fit", tasks, 8)
+    for task in tasks:
+        assert items[task]
+        for name in ("plain", "adjudge"):
+            assert f"{MODEL} {task} {name}: {len(items[task])} items, asked {len(items[task])}\n" in said
+    (file,) = (tmp_path / "bench").iterdir()
+    written = json.loads(file.read_text())
+    assert file.name == f"agreement_fit_{MODEL}.json"
+    assert [row["task"] for row in written["rows"]] == [*tasks, "mean of 2 tasks"]
+    assert [row["n"] for row in written["rows"][:-1]] == [len(items[task]) for task in tasks]
+    assert "adjudge - plain" in written["detail"]["mean"]["differences"]
+    command.main()
+    assert all(line.endswith("asked 0") for line in capsys.readouterr().out.splitlines() if "items, asked" in line)
+    assert json.loads(file.read_text())["detail"] == written["detail"]
+
+
+def test_the_command_says_what_is_wrong_with_its_arguments(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stores, "FOLDER", tmp_path / "store")
+    monkeypatch.setattr(command, "engine_of", lambda model: ScriptedEngine())
+    for words, reason in (
+        ([str(folder), "--contenders", "fancy"], "there is no contender 'fancy'"),
+        ([str(folder), "--contenders", f"adjudge:{tmp_path / 'none'}"], "none"),
+        ([str(folder), "--half", "fit", "--tasks", "healthbench"], "nothing may be fitted on healthbench"),
+        ([str(tmp_path / "nothing")], "nothing"),
+        ([str(folder), "--longest", "1"], "no item is left"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["agreement", *words])
+        with pytest.raises(SystemExit):
+            command.main()
+        assert reason in capsys.readouterr().err
