@@ -164,7 +164,9 @@ bench-ways: $(STAMP) ## criteria in a call and reasons first, against labels; DA
 	@$(BIN)/python -m benchmarks.ways $(DATA) --engine llamacpp://qwen2.5-coder-1.5b \
 		--data GSM8K ProcessBench --limit 2 --reasoned 1
 
-agreement: $(STAMP) ## verdicts against labels; DATA is a folder with the public data sets
+agreement: $(STAMP) ## verdicts and a plain prompt against labels; DATA is a folder with the public data sets
+	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
+	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
 	@$(BIN)/python -m benchmarks.agreement $(DATA)
 
 learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; three quarters of an hour on two cores
