@@ -30,6 +30,43 @@ async def test_a_rating_needs_no_rubric_and_rewards_its_place_between_one_and_te
         assert answer.groups[0].rubric == (None if rubric is None else answer.rubrics[0].digest)
 
 
+async def test_a_judge_that_hesitates_between_grades_gets_the_grade_between_them(serve: Serve) -> None:
+    masses = {5: (0.0, 0.0, 0.09, 0.21, 0.0), 10: (0.0,) * 7 + (0.1, 0.1, 0.0)}
+
+    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+        assert isinstance(call.answer, Menu)
+        return Reply(masses[len(call.answer.options)])
+
+    http = await serve(ScriptedEngine(script))
+    for mode, grade, score, menu_mass in (("graded_mean", 2.7, 0.675, 0.3), ("likert", 8.5, 7.5 / 9, 0.2)):
+        answer = await rewards(http, request("Yes.", rubric=ONE, reward={"mode": mode}))
+        (response,) = answer.groups[0].responses
+        (verdict,) = response.verdicts
+        assert (verdict.grade, verdict.menu_mass) == (pytest.approx(grade), pytest.approx(menu_mass))
+        assert response.reward == verdict.score == pytest.approx(score)
+
+
+async def test_a_rating_of_ten_in_words_is_not_on_offer_and_fails(serve: Serve) -> None:
+    for text, status in (("10", "failed"), ("7/10", "failed"), ("9", "ok"), ("Rating: 9/9", "ok")):
+        http = await serve(ScriptedEngine(lambda batch, call, text=text: Reply(text=text)))
+        answer = await rewards(http, request("Yes.", rubric=None, reward={"mode": "likert"}))
+        (verdict,) = answer.groups[0].responses[0].verdicts
+        assert (verdict.status, verdict.grade) == (status, 10.0 if status == "ok" else None)
+        assert verdict.failure is None or verdict.failure.kind == "parse"
+
+
+async def test_votes_on_a_rating_need_reasons_or_thoughts_to_sample(http: httpx2.AsyncClient) -> None:
+    refused = await http.post(
+        "/v1/rewards", json=request("Yes.", rubric=None, reward={"mode": "likert"}, judging={"votes": 3})
+    )
+    assert refused.status_code == 422
+    assert "exact probability" in refused.text
+    body = request("Yes.", rubric=None, reward={"mode": "likert"}, judging={"votes": 3, "rationale": True})
+    (verdict,) = (await rewards(http, body)).groups[0].responses[0].verdicts
+    assert None not in verdict.votes
+    assert verdict.score == pytest.approx(sum(vote or 0.0 for vote in verdict.votes) / 3)
+
+
 async def test_the_outcome_is_the_final_answer_compared_as_mathematics_and_asks_no_judge(serve: Serve) -> None:
     script = Recording()
     http = await serve(ScriptedEngine(script))

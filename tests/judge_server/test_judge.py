@@ -317,9 +317,11 @@ async def test_cancelling_keeps_the_verdicts_that_were_given_and_frees_the_queue
 
 def test_votes_on_a_plain_verdict_are_refused_where_its_probability_is_read() -> None:
     made = asyncio.run(judge())
-    with pytest.raises(InvalidRequest, match="exact probability"):
-        made.check_votes(Way("binary"), 3)
-    for way in (Way("binary", rationale=True), Way("graded", think_tokens=9), Way("binary", 2), Way("likert")):
+    for protocol in ("binary", "stepwise", "graded", "likert"):
+        with pytest.raises(InvalidRequest, match=f"votes on a {protocol} verdict whose exact probability"):
+            made.check_votes(Way(protocol), 3)
+    reasoned = [Way("binary", rationale=True), Way("graded", think_tokens=9), Way("likert", rationale=True)]
+    for way in (*reasoned, Way("likert", think_tokens=9), Way("binary", 2)):
         made.check_votes(way, 3)
     made.check_votes(Way("binary"), 1)
 

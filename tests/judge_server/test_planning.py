@@ -240,8 +240,8 @@ def test_likert_asks_once_about_the_whole_whatever_the_rubric() -> None:
         made = plan(setup("likert"), group(), "x", of)
         assert judged_by(made) == {"overall": "judge"}
         (call,) = made.batch.calls
-        assert isinstance(call.answer, Choice)
-        assert call.answer.labels == tuple(str(n) for n in range(1, 11))
+        assert isinstance(call.answer, Menu)
+        assert [option.label for option in call.answer.options] == [str(n) for n in range(10)]
 
 
 @pytest.mark.parametrize(("scale", "form"), [(1, Menu), (4, Menu), (9, Menu), (10, Choice), (100, Choice)])

@@ -10,6 +10,7 @@ from judge_server.judging.protocols import ask_alone, ask_criteria
 from judge_server.judging.replies import read_yes_no
 from judge_server.ports import CallFailed, Choice, Finding, Menu, Reply, Written
 from tests.judge_server.support import criteria, setup
+from trainer_client.rewards import likert_score
 from trainer_client.wire import Criterion
 
 (ONE,) = criteria("Is it?")
@@ -125,19 +126,88 @@ def test_reasons_are_asked_for_before_the_verdict() -> None:
     assert "yes or no" in reasoned.reasoning.ask
 
 
-@pytest.mark.parametrize(("scale", "grade"), [(4, 0), (4, 3), (4, 4), (10, 0), (10, 7), (10, 10)])
-def test_a_grade_is_scored_as_its_share_of_the_scale(scale: int, grade: int) -> None:
-    question = ask_alone(setup("graded"), Criterion(id="a", description="x", scale=scale), (), None)
-    if isinstance(question.call.answer, Choice):
-        reply = Reply(chosen=str(grade))
-    else:
-        reply = Reply(tuple(0.5 if n == grade else 0.01 for n in range(scale + 1)))
+def graded(scale: int) -> Any:
+    """The question that asks for a grade on this scale."""
+    return ask_alone(setup("graded"), Criterion(id="a", description="x", scale=scale), (), None)
+
+
+def one_finding(question: Any, reply: Reply) -> Finding:
+    """The one verdict of a reply that can be read."""
     (finding,) = read(question, reply)
     assert isinstance(finding, Finding)
-    assert (finding.score, finding.grade, finding.probability) == (grade / scale, grade, None)
-    (said,) = read(question, Reply(text=f"{grade}"))
-    assert isinstance(said, Finding)
-    assert said.grade == grade
+    return finding
+
+
+def only(place: int, among: int, mass: float) -> tuple[float, ...]:
+    """All mass on one of these places."""
+    return tuple(mass if n == place else 0.0 for n in range(among))
+
+
+@pytest.mark.parametrize(("scale", "grade"), [(4, 0), (4, 3), (4, 4), (9, 7), (10, 0), (10, 7), (10, 10)])
+def test_a_grade_is_scored_as_its_share_of_the_scale(scale: int, grade: int) -> None:
+    question = graded(scale)
+    replies = [Reply(text=f"{grade}")]
+    if isinstance(question.call.answer, Choice):
+        replies.append(Reply(chosen=str(grade)))
+    else:
+        replies.append(Reply(only(grade, scale + 1, 0.1)))
+    for reply in replies:
+        finding = one_finding(question, reply)
+        assert (finding.score, finding.grade, finding.probability) == (grade / scale, grade, None)
+
+
+def test_masses_on_several_grades_make_the_grade_expected_of_them_and_what_is_off_the_scale_plays_no_part() -> None:
+    finding = one_finding(graded(4), Reply((0.0, 0.1, 0.1, 0.1, 0.2), reasoning="Because."))
+    assert (finding.grade, finding.score) == (pytest.approx(2.8), pytest.approx(0.7))
+    assert (finding.menu_mass, finding.rationale) == (pytest.approx(0.5), "Because.")
+
+
+def test_a_scale_above_nine_has_the_grade_that_was_picked() -> None:
+    finding = one_finding(graded(20), Reply(chosen="13"))
+    assert (finding.grade, finding.score, finding.menu_mass) == (13.0, 0.65, None)
+
+
+GRADE_MASSES = st.integers(1, 9).flatmap(
+    lambda scale: st.lists(st.floats(0, 0.1), min_size=scale + 1, max_size=scale + 1).map(tuple)
+)
+
+
+@given(GRADE_MASSES.filter(any))
+def test_an_expected_grade_lies_on_the_scale(masses: tuple[float, ...]) -> None:
+    scale = len(masses) - 1
+    finding = one_finding(graded(scale), Reply(masses))
+    assert finding.grade is not None
+    assert 0 <= finding.grade <= scale
+    assert finding.score == finding.grade / scale
+
+
+@given(st.integers(1, 9), st.data(), st.floats(0, 1, exclude_min=True))
+def test_all_mass_on_one_grade_is_exactly_that_grade(scale: int, data: st.DataObject, mass: float) -> None:
+    grade = data.draw(st.integers(0, scale))
+    finding = one_finding(graded(scale), Reply(only(grade, scale + 1, mass)))
+    assert (finding.grade, finding.score, finding.menu_mass) == (grade, grade / scale, mass)
+
+
+@given(GRADE_MASSES.filter(any), st.data())
+def test_mass_that_moves_to_a_higher_grade_never_lowers_the_score(
+    masses: tuple[float, ...], data: st.DataObject
+) -> None:
+    low, high = sorted(data.draw(st.tuples(*[st.integers(0, len(masses) - 1)] * 2)))
+    share = data.draw(st.floats(0, 1))
+    moved = list(masses)
+    moved[low] -= share * masses[low]
+    moved[high] += share * masses[low]
+    before, after = (one_finding(graded(len(masses) - 1), Reply(tuple(of))) for of in (masses, moved))
+    assert after.score >= before.score - 1e-9
+
+
+def test_no_mass_on_any_grade_is_a_parse_failure() -> None:
+    (rated,) = ask_criteria(setup("likert"), (), (), None)
+    for question, among in ((graded(4), 5), (rated, 10)):
+        for nothing in (only(0, among, 0.0), only(0, among, float("nan"))):
+            (outcome,) = read(question, Reply(nothing))
+            assert isinstance(outcome, CallFailed)
+            assert outcome.kind == "parse"
 
 
 def test_a_grade_off_the_scale_is_a_parse_failure() -> None:
@@ -149,13 +219,31 @@ def test_a_grade_off_the_scale_is_a_parse_failure() -> None:
 
 
 @pytest.mark.parametrize("rating", range(1, 11))
-def test_a_rating_from_one_to_ten_is_scored_from_zero_to_one(rating: int) -> None:
+def test_a_rating_from_one_to_ten_is_a_digit_and_scored_from_zero_to_one(rating: int) -> None:
     (question,) = ask_criteria(setup("likert"), (), (), None)
-    (finding,) = read(question, Reply(chosen=str(rating)))
-    assert isinstance(finding, Finding)
-    assert finding.score == pytest.approx((rating - 1) / 9)
-    assert finding.grade == rating
     assert question.criteria == ("overall",)
+    for reply in (Reply(only(rating - 1, 10, 0.3)), Reply(text=f"{rating - 1}")):
+        finding = one_finding(question, reply)
+        assert (finding.score, finding.grade) == (likert_score(rating), rating)
+
+
+@given(st.lists(st.floats(0, 0.1), min_size=10, max_size=10).filter(any))
+def test_a_rating_is_the_one_expected_of_all_masses(masses: list[float]) -> None:
+    (question,) = ask_criteria(setup("likert"), (), (), None)
+    finding = one_finding(question, Reply(tuple(masses)))
+    assert finding.grade is not None
+    assert 1 <= finding.grade <= 10
+    assert finding.score == pytest.approx((finding.grade - 1) / 9)
+    assert finding.grade == pytest.approx(1 + sum(n * mass for n, mass in enumerate(masses)) / sum(masses), rel=1e-6)
+    assert finding.menu_mass == pytest.approx(sum(masses))
+
+
+def test_a_rating_of_ten_is_not_on_offer() -> None:
+    (question,) = ask_criteria(setup("likert"), (), (), None)
+    for text in ("10", "8/10", "-1"):
+        (outcome,) = read(question, Reply(text=text))
+        assert isinstance(outcome, CallFailed), text
+        assert outcome.kind == "parse"
 
 
 def test_a_checklist_awards_shares_of_each_criterions_points_whatever_its_sign() -> None:

@@ -64,6 +64,9 @@ def test_a_template_may_read_all_there_is_of_a_criterion() -> None:
         ("verdict", "{% raw %}{{ So? }}{% endraw %}"),
         ("verdict", ""),
         ("binary__system", "{% if several is not none and not rationale %}Judge.{% endif %}"),
+        ("holistic", OURS["holistic.j2"].replace("How good", "Of 1000 responses, how good")),
+        ("verdict", "{% if protocol == 'graded' %}From 0 to 10:{% else %}Your verdict:{% endif %}"),
+        ("binary__system", "Answer yes or no, in at most 10 letters."),
     ],
 )
 def test_a_template_may_show_choose_and_go_through_criteria(tmp_path: Path, name: str, text: str) -> None:
@@ -127,6 +130,14 @@ def test_a_template_may_show_choose_and_go_through_criteria(tmp_path: Path, name
         ("holistic", "{% if protocol < 3 %}{% endif %}", "only numbers can be compared by size"),
         ("holistic", "{% if 'a' in protocol %}{% endif %}", 'after "in" stands a list of values'),
         ("holistic", "{% if rationale is divisibleby 0 %}{% endif %}", "a template cannot compute (test)"),
+        (
+            "holistic",
+            OURS["holistic.j2"].replace("0 to 9", "1 to 10"),
+            "says 10 where it asks for a rating, and a rating",
+        ),
+        ("holistic", OURS["holistic.j2"].replace("0 to 9", "one to TEN"), "ask for one from 0 to 9, which is reported"),
+        ("likert__system", "Rate it.{% if not rationale %} Answer 1-10.{% endif %}", "says 10 where it asks for a"),
+        ("verdict", "{% if protocol == 'likert' %}1..10:{% else %}Your verdict:{% endif %}", "says 10 where it asks"),
         ("holistic", "{% macro m() %}{{ m() }}{% endmacro %}", "{% macro %} is not for templates of prompts"),
         ("holistic", "{% include 'x' %}", "{% include %} is not for templates of prompts"),
         ("holistic", "{% filter upper %}{% endfilter %}", "{% filter %} is not for templates of prompts"),

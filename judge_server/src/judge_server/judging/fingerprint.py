@@ -16,6 +16,8 @@ def judge_fingerprint(identity: EngineIdentity, template_digests: tuple[str, ...
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity, which no verdict depends on
     asked = asdict(way)
     del asked["template"]  # its digest is here, and a name may come to mean something else
+    if way.protocol in ("graded", "likert"):
+        asked["grade"] = "expected"  # before, it was the most likely one: verdicts in a cache must not be mixed
     canonical = json.dumps([parts, template_digests, asked, RATIONALE_TOKENS if way.rationale else 0], sort_keys=True)
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 

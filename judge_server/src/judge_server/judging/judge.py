@@ -98,12 +98,12 @@ class Judge:
         Raises:
             InvalidRequest: the engine reads the exact probability of a plain verdict, so all votes would be one.
         """
-        sampled = way.rationale or way.think_tokens or way.per_call != 1 or way.protocol == "likert"
+        sampled = way.rationale or way.think_tokens or way.per_call != 1
         if votes > 1 and self.identity.capabilities.logprobs and not sampled:
             message = (
                 f"{votes} votes on a {way.protocol} verdict whose exact probability this judge reads in one call would "
-                "all be the same; leave votes out, or have something sampled: rationale, think_tokens, or several "
-                "criteria per call"
+                "all be the same; leave votes out, or have something sampled: rationale, think_tokens"
+                + ("" if way.protocol == "likert" else ", or several criteria per call")
             )
             raise InvalidRequest(f"{_VOTES}: {message}", errors=(FieldError(field=_VOTES, message=message),))
 

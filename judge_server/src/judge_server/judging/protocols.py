@@ -26,9 +26,9 @@ YES_NO = (option("yes"), option("no"))
 HOLISTIC = "overall"
 """The criterion id of a verdict about the response as a whole."""
 
-LOWEST_RATING, HIGHEST_RATING = 1, 10
-_LONGEST_MENU_GRADE = 9
-"""Grades of one digit are one token for every tokenizer; a higher scale is a choice among labels."""
+_HIGHEST_DIGIT = 9
+"""Grades of one digit are one token for every tokenizer, so their masses are read. A higher scale is a choice among
+labels, of which only the one picked is known. A rating from 1 to 10 is asked for as a digit from 0 to 9."""
 
 
 def ask_criteria(
@@ -94,8 +94,7 @@ def _ask_together(
 
 
 def _ask_holistically(setup: JudgeSetup, criteria: tuple[Criterion, ...], sample: Sample | None) -> Question:
-    ratings = Choice(tuple(str(n) for n in range(LOWEST_RATING, HIGHEST_RATING + 1)))
-    return ask(setup, HOLISTIC, setup.alone.holistic(criteria), ratings, sample, "rating")
+    return ask(setup, HOLISTIC, setup.alone.holistic(criteria), _grades(_HIGHEST_DIGIT), sample, "rating")
 
 
 def _form(setup: JudgeSetup, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:
@@ -129,6 +128,6 @@ def _yes_no(step_numbers: tuple[int, ...] | None) -> Menu:
 @lru_cache(maxsize=128)
 def _grades(scale: int) -> Menu | Choice:
     labels = tuple(str(n) for n in range(scale + 1))
-    if scale > _LONGEST_MENU_GRADE:
+    if scale > _HIGHEST_DIGIT:
         return Choice(labels)
     return Menu(tuple(Option(label, (label, f" {label}")) for label in labels))

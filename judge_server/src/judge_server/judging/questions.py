@@ -34,7 +34,7 @@ class Question:
             return [read_yes_no(answer, reply)]
         if reading == "grade" and isinstance(answer, Menu | Choice):
             return [read_grade(answer, reply)]
-        if reading == "rating" and isinstance(answer, Choice):
+        if reading == "rating" and isinstance(answer, Menu):
             return [read_rating(answer, reply)]
         if isinstance(reading, tuple):
             return read_written(reading, reply)

@@ -1,9 +1,10 @@
 """What a reply means: a verdict, or a failure that says why it is none. Nothing is guessed."""
 
+from dataclasses import replace
+
 from judge_server.judging.items import Item, ItemForm, read_items
 from judge_server.judging.reading import read_choice, read_menu
 from judge_server.ports import CallFailed, Choice, Finding, Menu, Reply
-from trainer_client.rewards import likert_score
 
 
 def read_yes_no(menu: Menu, reply: Reply) -> Finding | CallFailed:
@@ -55,29 +56,38 @@ def _read_said(menu: Menu, reply: Reply) -> Finding | CallFailed:
 
 
 def read_grade(answer: Menu | Choice, reply: Reply) -> Finding | CallFailed:
-    """Turn a reply into a grade: the one of greatest mass, or the one picked. score = grade / highest grade."""
-    if isinstance(answer, Choice):
-        label, mass = _read_label(answer, reply), None
-    elif reply.masses is None:
-        said = read_menu(reply.text or "", answer)
-        label, mass = (said if isinstance(said, CallFailed) else said[0]), None
-    elif not (total := sum(reply.masses)) > 0:
-        return CallFailed("parse", f"the judge put no probability on a grade{_said(reply)}")
-    else:
-        label, mass = answer.options[reply.masses.index(max(reply.masses))].label, min(total, 1.0)
-    if isinstance(label, CallFailed):
-        return label
+    """Turn a reply into a grade. score = grade / highest grade.
+
+    From masses m_g, the grade is the expected one, E[g] = sum of g m_g / sum of m_g, and menu_mass is that sum of
+    masses. Where the engine reads none, and for a choice, the grade is the one that the judge said or picked.
+    """
     labels = answer.labels if isinstance(answer, Choice) else tuple(offered.label for offered in answer.options)
-    grade, highest = int(label), int(labels[-1])
-    return Finding(grade / highest, None, mass, grade=float(grade), rationale=reply.reasoning)
+    highest = int(labels[-1])
+    if isinstance(answer, Menu) and reply.masses is not None:
+        total = sum(reply.masses)
+        if not total > 0:
+            return CallFailed("parse", f"the judge put no probability on a grade from 0 to {highest}{_said(reply)}")
+        # Each mass is divided before it is multiplied, so that all mass on one grade gives exactly that grade.
+        expected = sum(int(label) * (mass / total) for label, mass in zip(labels, reply.masses, strict=True))
+        grade, menu_mass = min(expected, float(highest)), min(total, 1.0)
+    else:
+        said = _read_label(answer, reply) if isinstance(answer, Choice) else read_menu(reply.text or "", answer)
+        if isinstance(said, CallFailed):
+            return said
+        grade, menu_mass = float(said if isinstance(said, str) else said[0]), None
+    return Finding(grade / highest, None, menu_mass, grade=grade, rationale=reply.reasoning)
 
 
-def read_rating(answer: Choice, reply: Reply) -> Finding | CallFailed:
-    """Turn a reply into a rating. score = (rating - 1) / 9 (RGR-GRPO's Likert baseline)."""
-    label = _read_label(answer, reply)
-    if isinstance(label, CallFailed):
-        return label
-    return Finding(likert_score(int(label)), grade=float(label), rationale=reply.reasoning)
+def read_rating(answer: Menu, reply: Reply) -> Finding | CallFailed:
+    """Turn a reply of one digit from 0 to 9 into a rating from 1 to 10.
+
+    rating = digit + 1, of the expected digit where masses are read (see `read_grade`).
+    score = (rating - 1) / 9 (RGR-GRPO's Likert baseline) = digit / 9.
+    """
+    finding = read_grade(answer, reply)
+    if isinstance(finding, CallFailed) or finding.grade is None:
+        return finding
+    return replace(finding, grade=finding.grade + 1)
 
 
 def _read_label(answer: Choice, reply: Reply) -> str | CallFailed:

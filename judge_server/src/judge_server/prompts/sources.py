@@ -4,6 +4,7 @@ A set is a folder of templates under the names of ours. A template that does mor
 out what it must show the judge, is refused before anything is asked with it.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -13,7 +14,7 @@ from jinja2 import Environment, StrictUndefined, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from judge_server.prompts.grammar import OutsideGrammar, check_grammar
-from judge_server.prompts.trial import hidden, renderings
+from judge_server.prompts.trial import Rendering, hidden, renderings
 
 TEMPLATE_VERSION = "1"
 LARGEST_TEMPLATE = 20_000
@@ -47,8 +48,13 @@ MAY_USE: Mapping[str, frozenset[str]] = {
 }
 """Every template there is, and all the variables it is given."""
 
+ASKS_FOR_RATING = frozenset({"likert.system.j2", "holistic.j2", "verdict.j2"})
+"""Templates that ask for a rating. It is one digit: of an answer "10", an engine would read the digit 1."""
+
 BEFORE_A_QUESTION = frozenset({"shared.j2", "pair.j2"})
 """Templates that must end in a line break, since a question follows them."""
+
+_TEN = re.compile(r"\b(?:10|ten)\b", re.IGNORECASE)
 
 # Prompts are plain text for a model: HTML escaping would corrupt them. Sandboxed, since users write templates too.
 ENVIRONMENT: Environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, trim_blocks=True)
@@ -137,7 +143,7 @@ def check_template(name: str, text: str, *, where: str) -> None:
     except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
         # Jinja and Python give up in ways of their own on deep nesting, or on a number of thousands of digits.
         raise TemplateRefused(f"{where} is too much to be compiled; make it simpler") from error
-    tried = renderings(template, given) if must_show else []
+    tried = renderings(template, given) if must_show or name in ASKS_FOR_RATING else []
     for variable in sorted(must_show):
         if missing := hidden(tried, variable):
             raise TemplateRefused(
@@ -148,6 +154,16 @@ def check_template(name: str, text: str, *, where: str) -> None:
         raise TemplateRefused(
             f"{where} does not end in a line break, and a question follows it; leave an empty line at its end"
         )
+    if name in ASKS_FOR_RATING and any(_TEN.search(one.text) for one in tried if _asks_for_rating(one)):
+        raise TemplateRefused(
+            f"{where} says 10 where it asks for a rating, and a rating is answered with one digit; ask for one from 0 "
+            "to 9, which is reported as 1 to 10"
+        )
+
+
+def _asks_for_rating(one: Rendering) -> bool:
+    """Whether these are the words of `likert`, without criteria of the trial among them."""
+    return one.values["protocol"] == "likert" and not one.values.get("criteria")
 
 
 def _known() -> str:

@@ -16,7 +16,7 @@ from judge_server.judging.questions import Question, Reading
 from judge_server.judging.work import Caller, Outcome, Outcomes
 from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Grows when one end would misunderstand the other."""
 
 Parcel = list[tuple[ResponsePlan, list[Asked]]]

@@ -14,8 +14,8 @@ _VERDICTS_A_LINE = 3
 def rewards_table(groups: Sequence[GroupRewards]) -> Table:
     """One row per response.
 
-    A verdict reads `s1 ✓ 0.87 @2`: criterion, satisfied, probability, step; `s1 0.75 (3)`: criterion, score, grade; or
-    `s1 ✓ math`: criterion, satisfied, the program that says so.
+    A verdict reads `s1 ✓ 0.87 @2`: criterion, satisfied, probability, step; `s1 0.68 (2.7)`: criterion, score, the
+    expected grade; or `s1 ✓ math`: criterion, satisfied, the program that says so.
     """
     stepwise = any(response.steps for group in groups for response in group.responses)
     table = Table(show_lines=stepwise, header_style="bold")
@@ -55,7 +55,7 @@ def _verdict(verdict: Verdict) -> Text:
         return Text(f"{verdict.criterion} ! {verdict.failure.kind}", style="red")
     style = "green" if verdict.score else "dim"
     if verdict.grade is not None:
-        text = f"{verdict.criterion} {verdict.score:.2f} ({verdict.grade:g})"
+        text = f"{verdict.criterion} {verdict.score:.2f} ({verdict.grade:.1f})"
     else:
         text = f"{verdict.criterion} {'✓' if verdict.score else '✗'}"
     if verdict.probability is not None:

@@ -24,10 +24,11 @@ class Verdict(Answer):
 
     `score` is in [0, 1] and null if and only if `status` is `failed`. `probability` is the judge's mass on yes over
     its mass on yes and no, before any constraint; `menu_mass` is the share of all its mass that the answers on offer
-    had. Both are null where the engine shows none. `grade` is the number the judge gave on the criterion's own scale:
-    0..scale (`graded`), 0..weight (`checklist`), 1..10 (`likert`). `step` is the number of the step the verdict
-    belongs to: 0 the whole response, -1 no step, null not asked. `method` says who decided: the judge, or a program.
-    `votes` holds each vote's score where several were asked for, null for one that failed.
+    had. Both are null where the engine shows none. `grade` is on the criterion's own scale: 0..scale (`graded`),
+    0..weight (`checklist`), 1..10 (`likert`). Where the judge's probabilities of the grades are read, it is the
+    expected grade, such as 2.7; else it is the number that the judge gave. `step` is the number of the step the
+    verdict belongs to: 0 the whole response, -1 no step, null not asked. `method` says who decided: the judge, or a
+    program. `votes` holds each vote's score where several were asked for, null for one that failed.
     """
 
     criterion: str
