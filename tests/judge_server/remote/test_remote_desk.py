@@ -16,7 +16,7 @@ from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding, Reply
 from judge_server.remote.desk import RemoteDesk
 from judge_server.remote.link import JudgeGone, JudgeLink, OtherProtocol, identity_digest
-from judge_server.remote.messages import Asking
+from judge_server.remote.messages import PROTOCOL, Asking
 from tests.judge_server.remote.judges import TOKEN, api_of, judges
 from tests.judge_server.support import CRITERIA, FENCE, Gated, Recording, criteria, group, judge, plan, plans, soon
 from trainer_client.wire import Criterion
@@ -296,7 +296,7 @@ async def test_an_api_with_the_wrong_token_does_not_start_and_says_what_to_set()
 async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits_for_those_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", 2)
+    monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", PROTOCOL + 1)
     async with judges(None, None) as served:
         desk = RemoteDesk([JudgeLink(one.url, TOKEN) for one in served], every_s=0.05, patience_s=0.5)
         api = Judge(desk, MemoryCache(), FENCE)
@@ -305,10 +305,11 @@ async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits
         async with asyncio.timeout(10):
             while not desk.problem:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
-        assert desk.problem == "every judge speaks protocol 2 and this api 1; it waits for judges of its own version"
+        theirs = f"every judge speaks protocol {PROTOCOL + 1} and this api {PROTOCOL}"
+        assert desk.problem == f"{theirs}; it waits for judges of its own version"
         assert not await desk.fit()
         assert not starting.done()
-        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", 1)
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", PROTOCOL)
         await asyncio.wait_for(starting, 10)
         assert desk.problem == ""
         assert await desk.fit()
@@ -321,12 +322,12 @@ async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_
 ) -> None:
     engine = Noting()
     async with judges(engine, None) as served, api_of(*served) as api:
-        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", 2)
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", PROTOCOL + 1)
         link = JudgeLink(served[0].url, TOKEN)
-        with pytest.raises(OtherProtocol, match="speaks protocol 2 and this api 1"):
+        with pytest.raises(OtherProtocol, match=f"speaks protocol {PROTOCOL + 1} and this api {PROTOCOL}"):
             await link.introduction()
         asking = Asking.of([], Caller("r"), identity_digest(api.identity), 5.0)
-        with pytest.raises(JudgeGone, match="this judge speaks protocol 2, and not 1"):
+        with pytest.raises(JudgeGone, match=f"this judge speaks protocol {PROTOCOL + 1}, and not {PROTOCOL}"):
             [line async for line in link.ask(asking)]
         await link.close()
         async with asyncio.timeout(10):
