@@ -67,7 +67,10 @@ def with_one_document() -> Callable[[FastAPI], None]:
 
 @pytest.fixture
 async def serve(store: RubricStore, with_one_document: Callable[[FastAPI], None]) -> AsyncIterator[Serve]:
-    """Makes a client of a service with this engine; `loaded=False` is one whose judge is still loading."""
+    """Makes a client of a service with this engine; `loaded=False` is one whose judge is still loading.
+
+    Other options are those of its judge.
+    """
     clients: list[httpx2.AsyncClient] = []
 
     async def make(
@@ -76,10 +79,11 @@ async def serve(store: RubricStore, with_one_document: Callable[[FastAPI], None]
         loaded: bool = True,
         max_body_bytes: int = 2**26,
         queue_calls: int = 1000,
+        **options: Any,
     ) -> httpx2.AsyncClient:
         service = Service(rubrics=store)
         if loaded:
-            service.judges["default"] = await support.judge(engine, queue_calls=queue_calls)
+            service.judges["default"] = await support.judge(engine, queue_calls=queue_calls, **options)
         app = create_app(service, max_body_bytes=max_body_bytes)
         with_one_document(app)
         transport = httpx2.ASGITransport(app, raise_app_exceptions=False)

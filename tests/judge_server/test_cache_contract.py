@@ -19,6 +19,8 @@ FINDINGS = [
     Finding(0.0, 1e-300, 5e-324, -1),
     Finding(0.5, None, None, None),
     Finding(1.0, 1.0, 1.0, 0),
+    Finding(1.0, 0.75, 0.9, raw_probability=0.75),
+    Finding(1.0, 0.75, 0.9, raw_probability=0.4),
     Finding(1.0, rationale="Because the third step divides by x \ud800, 数学 𝔸. " * 200),
 ]
 
@@ -38,7 +40,7 @@ def digests(n: int) -> list[bytes]:
 
 
 async def test_every_field_of_a_finding_comes_back_as_it_was(cache: VerdictCache) -> None:
-    stored = dict(zip(digests(5), FINDINGS, strict=True))
+    stored = dict(zip(digests(len(FINDINGS)), FINDINGS, strict=True))
     await cache.put_many(stored)
     assert dict(await cache.get_many(list(stored))) == stored
 
@@ -121,6 +123,20 @@ async def test_a_verdict_that_an_older_version_stored_is_still_read(redis_url: s
         await redis.set(b"adjudge:verdict:1:" + digest, '[0.5, null, null, null, 3.0, "\\u6570"]', ex=100)
     cache = RedisCache(redis_url)
     assert dict(await cache.get_many([digest])) == {digest: Finding(0.5, grade=3.0, rationale="数")}
+    await cache.close()
+
+
+@pytest.mark.redis
+async def test_verdicts_without_calibration_are_the_same_values_before_and_after_there_was_any(redis_url: str) -> None:
+    old, new = digests(2)
+    value = b"[1.0, 0.75, 0.9, 2, null, null]"
+    cache = RedisCache(redis_url)
+    async with Redis.from_url(redis_url) as redis:
+        await redis.set(b"adjudge:verdict:1:" + old, value, ex=100)
+        found = (await cache.get_many([old]))[old]
+        await cache.put_many({new: found})
+        assert await redis.get(b"adjudge:verdict:1:" + new) == value
+    assert found == Finding(1.0, 0.75, 0.9, 2, raw_probability=0.75)
     await cache.close()
 
 

@@ -51,12 +51,13 @@ def test_the_probability_is_the_share_of_yes_in_the_mass_of_both(pair: tuple[flo
     assert isinstance(finding, Finding)
     assert finding.probability == pytest.approx(pair[0] / sum(pair))
     assert finding.menu_mass == pytest.approx(sum(pair))
-    assert finding.score == (1.0 if pair[0] >= pair[1] else 0.0)
+    assert finding.score == (1.0 if finding.probability >= 0.5 else 0.0)
+    assert finding.raw_probability == finding.probability
     assert finding.step is None
 
 
 def test_an_even_split_is_a_yes() -> None:
-    assert read_yes_no(BINARY, Reply((0.25, 0.25))) == Finding(1.0, 0.5, 0.5, None)
+    assert read_yes_no(BINARY, Reply((0.25, 0.25))) == Finding(1.0, 0.5, 0.5, raw_probability=0.5)
 
 
 def test_the_mass_reported_is_never_above_one() -> None:
@@ -68,7 +69,7 @@ def test_the_mass_reported_is_never_above_one() -> None:
 @pytest.mark.parametrize("label", ["1", "2", "0", "-1"])
 def test_a_step_on_offer_is_the_verdicts_step(label: str) -> None:
     assert read_yes_no(STEPWISE, Reply((0.1, 0.8), label)) == Finding(
-        0.0, pytest.approx(1 / 9), pytest.approx(0.9), int(label)
+        0.0, pytest.approx(1 / 9), pytest.approx(0.9), int(label), raw_probability=pytest.approx(1 / 9)
     )
 
 
@@ -105,7 +106,7 @@ def test_where_no_probabilities_are_read_what_was_said_decides_and_there_is_no_p
 
 def test_a_step_that_was_said_counts_only_beside_the_verdict_the_probabilities_give() -> None:
     assert read_yes_no(STEPWISE, Reply((0.6, 0.3), text="yes, step 1")) == Finding(
-        1.0, pytest.approx(2 / 3), pytest.approx(0.9), 1
+        1.0, pytest.approx(2 / 3), pytest.approx(0.9), 1, raw_probability=pytest.approx(2 / 3)
     )
     contrary = read_yes_no(STEPWISE, Reply((0.6, 0.3), text="no, step 1"))
     assert isinstance(contrary, CallFailed)

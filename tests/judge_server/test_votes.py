@@ -59,14 +59,15 @@ def test_grades_are_averaged_and_fail_with_any_of_them() -> None:
 def test_probabilities_are_averaged_and_step_and_rationale_are_the_winning_sides() -> None:
     combined = combine_votes(
         [
-            Finding(0.0, 0.2, 0.8, 3, rationale="No."),
-            Finding(1.0, 0.9, 0.6, 1, rationale="First yes."),
-            Finding(1.0, 0.7, 0.7, 2, rationale="Second yes."),
+            Finding(0.0, 0.2, 0.8, 3, rationale="No.", raw_probability=0.3),
+            Finding(1.0, 0.9, 0.6, 1, rationale="First yes.", raw_probability=0.8),
+            Finding(1.0, 0.7, 0.7, 2, rationale="Second yes.", raw_probability=0.7),
             Finding(1.0, None, None, 2),
             FAILED,
         ]
     )
     assert isinstance(combined, Finding)
     assert combined.probability == pytest.approx(0.6)
+    assert combined.raw_probability == pytest.approx(0.6)
     assert combined.menu_mass == pytest.approx(0.7)
     assert (combined.score, combined.step, combined.rationale) == (1.0, 2, "First yes.")

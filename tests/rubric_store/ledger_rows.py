@@ -33,7 +33,8 @@ def text(value: str, project: str = PROJECT) -> TextRow:
 def verdict(name: str, number: int = 1, project: str = PROJECT, **fields: Any) -> VerdictRow:
     """A verdict's row, brought by the n-th request."""
     values = {"score": 1.0, "probability": 0.75, "menu_mass": 0.5, "step": None, "grade": None, "rationale": None}
-    return VerdictRow(project, digest(name), request_key(number), **(values | fields))
+    raw = {"raw_probability": 0.6}
+    return VerdictRow(project, digest(name), request_key(number), **(values | raw | fields))
 
 
 def request(

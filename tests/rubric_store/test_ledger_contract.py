@@ -51,6 +51,7 @@ def test_both_adapters_are_ledgers_and_readers(ledger: SQLLedger) -> None:
 
 async def test_every_field_comes_back_as_it_was(ledger: SQLLedger) -> None:
     found = {"score": 0.1 + 0.2, "probability": 1e-300, "menu_mass": 5e-324, "step": -1, "grade": 3.0}
+    found["raw_probability"] = 0.7
     rows = request(1, [["a"]], rationale="Because “7” is prime.", **found)
     ledger.write(rows)
     (use,) = await ledger.uses(UseFilter(PROJECT, "run"))
@@ -130,6 +131,14 @@ async def test_any_field_that_differs_makes_a_rejudgement(
     ledger.write(request(1, [["a"]]))
     ledger.write(request(2, [["a"]])._replace(verdicts=[verdict("a", 2, **difference)]))
     assert rows_in(migrated_url, "ledger_rejudgements") == 1
+
+
+async def test_a_raw_probability_alone_makes_no_rejudgement_for_it_is_missing_in_older_rows(
+    ledger: SQLLedger, migrated_url: str
+) -> None:
+    ledger.write(request(1, [["a"]], raw_probability=None))
+    ledger.write(request(2, [["a"]]))
+    assert rows_in(migrated_url, "ledger_rejudgements") == 0
 
 
 async def test_of_two_verdicts_written_together_the_earlier_stands(ledger: SQLLedger, migrated_url: str) -> None:

@@ -103,6 +103,7 @@ def verdict_of(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
         status="ok",
         score=outcome.score,
         probability=outcome.probability,
+        raw_probability=outcome.raw_probability,
         menu_mass=outcome.menu_mass,
         grade=outcome.grade,
         step=slot.step if outcome.step is None else outcome.step,

@@ -10,6 +10,7 @@ from adjudge_services.settings import Settings
 from judge_server.cache import cache_from_url
 from judge_server.engines import engine_from_url
 from judge_server.errors import EngineAway
+from judge_server.judging.calibration import shipped_calibrations
 from judge_server.judging.desk import Desk
 from judge_server.judging.engine_desk import EngineDesk
 from judge_server.judging.judge import Judge
@@ -101,6 +102,7 @@ def judge_at(desk: Desk, settings: Settings, fence: Fencing) -> Judge:
         cache_from_url(settings.cache_url),
         fence,
         templates=TemplateLibrary(settings.templates_dir),
+        calibrations=shipped_calibrations(),
     )
 
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from judge_server.recording.spool import Spool, SpoolFull, read_rows
 from tests.judge_server.recording.judged import rows, some_fail
@@ -123,3 +123,16 @@ async def test_columns_take_less_room_than_rows(tmp_path: Path) -> None:
     spooled = Spool(tmp_path, BIG).add(given)
     assert spooled.size < 0.8 * len(to_json(given, bytes_mode="base64"))
     assert read_rows(spooled) == given
+
+
+async def test_a_file_of_before_the_newest_column_is_read_and_one_that_lacks_more_is_not(tmp_path: Path) -> None:
+    given = await made("a", "b")
+    spooled = Spool(tmp_path, BIG).add(given)
+    kinds = from_json(spooled.path.read_bytes())
+    count, columns = kinds[1]
+    spooled.path.write_bytes(to_json([kinds[0], [count, columns[:-1]], *kinds[2:]]))
+    older = [row._replace(raw_probability=None) for row in given.verdicts]
+    assert read_rows(spooled) == given._replace(verdicts=older)
+    spooled.path.write_bytes(to_json([kinds[0], [count, columns[:-2]], *kinds[2:]]))
+    with pytest.raises(ValueError, match="VerdictRow has 10 columns"):
+        read_rows(spooled)

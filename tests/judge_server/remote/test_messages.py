@@ -12,6 +12,7 @@ from judge_server.judging.ways import Way
 from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import CallFailed, Finding, Reply
 from judge_server.remote.messages import PROTOCOL, Account, Asking, Introduction, Line
+from tests.judge_server.calibrations import fitted
 from tests.judge_server.remote.golden_messages import COMMAND, GOLDEN, as_text, spoken
 from tests.judge_server.support import CRITERIA, group, judge, plan
 from trainer_client.wire import Criterion
@@ -44,12 +45,12 @@ def as_data(question: Question) -> object:
     """All of a question but its criteria's names."""
     several = len(question.criteria) > 1 and question.alone is not None
     alone = [as_data(question.alone(n)) for n in range(len(question.criteria)) if question.alone] if several else []
-    return (question.call, len(question.criteria), question.reading, alone)
+    return (question.call, len(question.criteria), question.reading, question.scaling, alone)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_a_plan_arrives_as_it_was_sent(way: Way) -> None:
-    made = await judge()
+    made = await judge(calibrations=fitted())
     plans = [plan(made.setup(way), group(r), r, RUBRIC, votes=2) for r in (RESPONSE, "No.")]
     asking = sent(plans)
     assert (asking.caller, asking.deadline_s) == (Caller("run", "bulk"), 12.5)
@@ -80,7 +81,7 @@ def test_a_line_brings_findings_failures_and_what_they_cost() -> None:
     digests = [bytes([n]) * 32 for n in range(3)]
     outcomes = Outcomes(
         {
-            digests[0]: Finding(1.0, 0.75, 0.9, 2, None, "because"),
+            digests[0]: Finding(1.0, 0.75, 0.9, 2, None, "because", 0.6),
             digests[1]: CallFailed("overloaded", "later", 3.0),
             digests[2]: Finding(0.5, grade=2.0),
         },
@@ -100,7 +101,7 @@ def test_a_line_brings_findings_failures_and_what_they_cost() -> None:
 
 
 async def test_what_was_sent_means_the_same_when_it_is_read_as_a_verdict() -> None:
-    made = await judge()
+    made = await judge(calibrations=fitted())
     one = plan(made.setup(Way("binary")), group("Yes."), "Yes.", RUBRIC[:1])
     [arrived] = sent([one]).response_plans()
     reply = Reply(masses=(0.6, 0.2))

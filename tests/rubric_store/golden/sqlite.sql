@@ -49,7 +49,7 @@ CREATE TABLE ledger_rejudgements (
     menu_mass DOUBLE,
     step INTEGER,
     grade DOUBLE,
-    rationale TEXT,
+    rationale TEXT, raw_probability DOUBLE,
     CONSTRAINT pk_ledger_rejudgements PRIMARY KEY (project_id, digest, request)
 )
  WITHOUT ROWID
@@ -200,7 +200,7 @@ CREATE TABLE ledger_verdicts (
     menu_mass DOUBLE,
     step INTEGER,
     grade DOUBLE,
-    rationale TEXT,
+    rationale TEXT, raw_probability DOUBLE,
     CONSTRAINT pk_ledger_verdicts PRIMARY KEY (project_id, digest)
 )
  WITHOUT ROWID

@@ -47,6 +47,8 @@ async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start:
     assert done.summary["criteria"] == {"right": figures}
     first, *_ = await results_of(client, done.id)
     assert (first["id"], len(first["verdicts"]), first["verdicts"][1]["label"]) == ("q0", 8, False)
+    one = first["verdicts"][0]
+    assert one["raw_probability"] == one["probability"] is not None
 
 
 async def test_rubrics_are_written_by_the_model_that_the_settings_name(

@@ -8,7 +8,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 from judge_server.cache.patient_redis import PatientRedis
@@ -19,12 +19,15 @@ _TIMEOUT_S = 1.0
 _COMPRESSED_FROM = 512
 _COMPRESSED = b"z"
 """The first byte of a compressed value; JSON begins with a bracket."""
+_FIELDS = len(fields(Finding))
 
 
 class RedisCache:
     """Findings as small JSON arrays under `adjudge:verdict:1:<digest>`, shared by every process on that Redis.
 
-    Values of 512 bytes or more, which have long rationales, are compressed. `clock` gives seconds.
+    The raw probability is left out where it equals the probability, as in values of before calibration, so that
+    processes of before and after share them. Values of 512 bytes or more, which have long rationales, are compressed.
+    `clock` gives seconds.
     """
 
     def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,11 +66,16 @@ class RedisCache:
 
 
 def _encoded(finding: Finding) -> bytes:
-    value = json.dumps(astuple(finding), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    values = astuple(finding)
+    if finding.raw_probability == finding.probability:
+        values = values[:-1]
+    value = json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogatepass")
     return value if len(value) < _COMPRESSED_FROM else _COMPRESSED + zlib.compress(value)
 
 
 def _decoded(value: bytes) -> Finding:
     if value.startswith(_COMPRESSED):
         value = zlib.decompress(value[1:])
-    return Finding(*json.loads(value.decode("utf-8", "surrogatepass")))
+    values = json.loads(value.decode("utf-8", "surrogatepass"))
+    finding = Finding(*values)
+    return finding if len(values) == _FIELDS else replace(finding, raw_probability=finding.probability)

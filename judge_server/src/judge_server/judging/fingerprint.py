@@ -5,20 +5,29 @@ import json
 from dataclasses import asdict
 from functools import lru_cache
 
+from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
 from judge_server.judging.ways import Way
 from judge_server.ports import AnswerForm, Call, Choice, EngineIdentity, Menu, Prose
 from trainer_client.wire import RATIONALE_TOKENS
 
 
-def judge_fingerprint(identity: EngineIdentity, template_digests: tuple[str, ...], way: Way) -> str:
-    """Hash of model, weights, engine build, chat template, decoding, prompt templates and the way of asking."""
+def judge_fingerprint(
+    identity: EngineIdentity, template_digests: tuple[str, ...], way: Way, calibration: Calibration = NEUTRAL
+) -> str:
+    """Hash of model, weights, engine build, chat template, decoding, prompt templates, way of asking and calibration.
+
+    Of a calibration its numbers count, and a neutral one adds nothing.
+    """
     parts = asdict(identity)
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity, which no verdict depends on
     asked = asdict(way)
     del asked["template"]  # its digest is here, and a name may come to mean something else
     if way.protocol in ("graded", "likert"):
         asked["grade"] = "expected"  # before, it was the most likely one: verdicts in a cache must not be mixed
-    canonical = json.dumps([parts, template_digests, asked, RATIONALE_TOKENS if way.rationale else 0], sort_keys=True)
+    whole = [parts, template_digests, asked, RATIONALE_TOKENS if way.rationale else 0]
+    if calibration.numbers:
+        whole.append(calibration.numbers)
+    canonical = json.dumps(whole, sort_keys=True)
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -28,13 +37,18 @@ class CallDigests:
     def __init__(self, fingerprint: str, system: str, shared: str) -> None:
         self._start = hashlib.sha256(f"{fingerprint}\0{system}\0{shared}\0".encode())
 
-    def of(self, call: Call, verdicts: int = 1) -> tuple[bytes, ...]:
-        """One digest per verdict of a call; equal prompts answered in equal forms have equal digests."""
+    def of(self, call: Call, verdicts: int = 1, scaling: PlattScaling = UNSCALED) -> tuple[bytes, ...]:
+        """One digest per verdict of a call; equal prompts answered in equal forms have equal digests.
+
+        Criteria of two kinds may be asked in the same words, so a map of probabilities counts too.
+        """
         digest = self._start.copy()
         digest.update(call.question.encode())
         digest.update(_form(call.answer))
         if call.reasoning is not None or call.think_tokens or call.sample is not None:
             digest.update(repr((call.reasoning, call.think_tokens, call.sample)).encode())
+        if scaling != UNSCALED:
+            digest.update(f"\0scaled\0{scaling.slope!r}\0{scaling.intercept!r}".encode())
         whole = digest.digest()
         if verdicts == 1:
             return (whole,)

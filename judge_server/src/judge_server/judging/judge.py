@@ -13,6 +13,7 @@ from opentelemetry.trace import Span
 
 from judge_server.checks import Check, Checker
 from judge_server.errors import InvalidRequest
+from judge_server.judging.calibration import NEUTRAL, CalibrationSet
 from judge_server.judging.desk import Desk
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import ResponsePlan
@@ -46,6 +47,7 @@ class Judge:
         *,
         checker: Checker | None = None,
         templates: TemplateLibrary | None = None,
+        calibrations: CalibrationSet | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.desk = desk
@@ -53,6 +55,7 @@ class Judge:
         self.checker = checker or Checker()
         self._fence = fence
         self.templates = templates or TemplateLibrary(None)
+        self._calibrations = calibrations or CalibrationSet()
         self.clock = clock
         self.metrics = JudgeMetrics(clock)
         self._setups: dict[tuple[EngineIdentity, Way], JudgeSetup] = {}
@@ -69,7 +72,7 @@ class Judge:
         return self.desk.identity
 
     def setup(self, way: Way) -> JudgeSetup:
-        """The templates and the fingerprint this judge has for a way of asking.
+        """The templates, the calibration and the fingerprint this judge has for a way of asking.
 
         Raises:
             InvalidRequest: there is no such set of templates, or it cannot be used.
@@ -80,7 +83,11 @@ class Judge:
             alone = PromptTemplates(Form(way.protocol, way.rationale), self._fence, replaced)
             together = PromptTemplates(Form(way.protocol, way.rationale, several=True), self._fence, replaced)
             digests = (alone.digest, together.digest)
-            made = JudgeSetup(way, alone, together, judge_fingerprint(self.identity, digests, way))
+            calibration = NEUTRAL
+            if way.plain:
+                calibration = self._calibrations.find(self.identity.weights_digest, way.protocol, alone.digest)
+            fingerprint = judge_fingerprint(self.identity, digests, way, calibration)
+            made = JudgeSetup(way, alone, together, fingerprint, calibration)
             if len(self._setups) >= _SETUPS_KEPT:
                 self._setups.clear()
             self._setups[self.identity, way] = made
@@ -98,7 +105,7 @@ class Judge:
         Raises:
             InvalidRequest: the engine reads the exact probability of a plain verdict, so all votes would be one.
         """
-        sampled = way.rationale or way.think_tokens or way.per_call != 1
+        sampled = not way.plain
         if votes > 1 and self.identity.capabilities.logprobs and not sampled:
             message = (
                 f"{votes} votes on a {way.protocol} verdict whose exact probability this judge reads in one call would "

@@ -124,7 +124,7 @@ class GroupPlanner:
         asked: list[Asked] = []
         votes_of: dict[str, list[bytes]] = {}
         for question in self._questions_about(tuple([step.number for step in steps])):
-            own = digests.of(question.call, len(question.criteria))
+            own = digests.of(question.call, len(question.criteria), question.scaling)
             asked.append(Asked(question, own))
             for criterion, digest in zip(question.criteria, own, strict=True):
                 votes_of.setdefault(criterion, []).append(digest)

@@ -7,6 +7,7 @@ a verdict that is not on offer. Several criteria a call are written as JSON, and
 from functools import lru_cache
 from typing import Literal
 
+from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.items import ItemForm, items_schema, written_tokens
 from judge_server.judging.questions import Question
 from judge_server.judging.ways import JudgeSetup
@@ -55,7 +56,8 @@ def ask_alone(
     if protocol == "graded":
         return ask(setup, criterion.id, question, _grades(criterion.scale), sample, "grade")
     menu = _yes_no(step_numbers if protocol == "stepwise" else None)
-    return ask(setup, criterion.id, question, menu, sample, "yes_no")
+    scaling = setup.calibration.scaling_for(criterion)
+    return ask(setup, criterion.id, question, menu, sample, "yes_no", scaling)
 
 
 def ask(
@@ -65,12 +67,13 @@ def ask(
     answer: AnswerForm,
     sample: Sample | None,
     reading: Literal["yes_no", "grade", "rating"],
+    scaling: PlattScaling = UNSCALED,
 ) -> Question:
-    """Ask for one verdict."""
+    """Ask for one verdict, whose probability is calibrated by a map unless that is left out."""
     way = setup.way
     reasoning = Reasoning(RATIONALE_TOKENS, setup.alone.ask) if way.rationale else None
     call = Call(question, answer, reasoning, way.think_tokens, sample)
-    return Question(call, (about,), reading)
+    return Question(call, (about,), reading, scaling=scaling)
 
 
 def _ask_together(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.items import ItemForm
 from judge_server.judging.replies import read_grade, read_rating, read_written, read_yes_no
 from judge_server.ports import Call, CallFailed, Choice, Finding, Menu, Reply
@@ -19,19 +20,21 @@ Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
 class Question:
     """A call, the ids of the criteria its reply has a verdict on, and how to read them, in that order.
 
-    `alone` asks for one of them by itself, by its place, where the reply left it out.
+    `alone` asks for one of them by itself, by its place, where the reply left it out. `scaling` calibrates the
+    probability of a verdict of yes or no.
     """
 
     call: Call
     criteria: tuple[str, ...]
     reading: Reading
     alone: Callable[[int], "Question"] | None = None
+    scaling: PlattScaling = UNSCALED
 
     def read(self, reply: Reply) -> list[Finding | CallFailed]:
         """The verdict on each of the criteria."""
         answer, reading = self.call.answer, self.reading
         if reading == "yes_no" and isinstance(answer, Menu):
-            return [read_yes_no(answer, reply)]
+            return [read_yes_no(answer, reply, self.scaling)]
         if reading == "grade" and isinstance(answer, Menu | Choice):
             return [read_grade(answer, reply)]
         if reading == "rating" and isinstance(answer, Menu):

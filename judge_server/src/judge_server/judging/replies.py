@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 
+from judge_server.judging.calibration import SATISFIED_FROM, UNSCALED, PlattScaling
 from judge_server.judging.items import Item, ItemForm, read_items
 from judge_server.judging.reading import read_choice, read_menu
 from judge_server.ports import CallFailed, Choice, Finding, Menu, Reply
 
 
-def read_yes_no(menu: Menu, reply: Reply) -> Finding | CallFailed:
+def read_yes_no(menu: Menu, reply: Reply, scaling: PlattScaling = UNSCALED) -> Finding | CallFailed:
     """Turn a reply to a menu of two into a verdict about its first option.
 
-    probability = mass of the first / mass of both; satisfied from one half on. menu_mass is that denominator. Where
-    the engine reads no masses, what the model said decides, and there is no probability. No mass on the menu, or a
-    step that was not offered, is a `parse` failure.
+    raw_probability = mass of the first / mass of both, menu_mass is that denominator, and probability is the raw one
+    calibrated by `scaling`: satisfied from one half on. Where the engine reads no masses, what the model said decides,
+    and there is no probability. No mass on the menu, or a step that was not offered, is a `parse` failure.
+
+    A step is the one that the model named after the option of greatest mass, also where calibration turns the verdict.
     """
     if reply.masses is None:
         return _read_said(menu, reply)
@@ -21,15 +24,23 @@ def read_yes_no(menu: Menu, reply: Reply) -> Finding | CallFailed:
     if not menu_mass > 0:
         labels = " or ".join(offered.label for offered in menu.options)
         return CallFailed("parse", f"the judge put no probability on {labels}{_said(reply)}")
-    satisfied = yes >= no
+    raw = yes / menu_mass
+    probability = scaling.calibrate(raw)
     step = None
     if menu.then is not None:
-        label = menu.options[0 if satisfied else 1].label
+        label = menu.options[0 if yes >= no else 1].label
         chosen = _chosen(menu, menu.then, label, reply)
         if isinstance(chosen, CallFailed):
             return chosen
         step = int(chosen)
-    return Finding(1.0 if satisfied else 0.0, yes / menu_mass, min(menu_mass, 1.0), step, rationale=reply.reasoning)
+    return Finding(
+        1.0 if probability >= SATISFIED_FROM else 0.0,
+        probability,
+        min(menu_mass, 1.0),
+        step,
+        rationale=reply.reasoning,
+        raw_probability=raw,
+    )
 
 
 def _chosen(menu: Menu, then: Choice, label: str, reply: Reply) -> str | CallFailed:

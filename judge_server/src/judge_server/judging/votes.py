@@ -13,7 +13,7 @@ def combine_votes(votes: Sequence[Finding | CallFailed]) -> Finding | CallFailed
     Yes or no goes by majority, and a tie is a no. Where votes failed, the verdict stands only if they could not have
     turned it; else it fails as they did. A grade or rating is the mean, and fails with any of its votes. The step
     and the rationale are those of the side that won: the step most of it names (the first of several), the rationale
-    of its first vote. Probabilities and menu masses are averaged over the votes that have them.
+    of its first vote. Probabilities, raw and calibrated, and menu masses are averaged over the votes that have them.
     """
     if len(votes) == 1:
         return votes[0]
@@ -37,6 +37,7 @@ def combine_votes(votes: Sequence[Finding | CallFailed]) -> Finding | CallFailed
         side[0],
         score=1.0 if satisfied else 0.0,
         probability=_average([vote.probability for vote in given]),
+        raw_probability=_average([vote.raw_probability for vote in given]),
         menu_mass=_average([vote.menu_mass for vote in given]),
         step=_most_named([vote.step for vote in side]),
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from judge_server.judging.calibration import NEUTRAL, Calibration
 from judge_server.prompts import PromptTemplates
 from trainer_client.wire import JudgingOptions, Protocol
 
@@ -31,15 +32,21 @@ class Way:
             options.template,
         )
 
+    @property
+    def plain(self) -> bool:
+        """Whether a call asks for one verdict and nothing else: no reasons, no thoughts, no other criterion."""
+        return not self.rationale and not self.think_tokens and self.per_call == 1
+
 
 @dataclass(frozen=True, slots=True)
 class JudgeSetup:
-    """A way of asking made ready: its templates for one criterion and for several, and its fingerprint."""
+    """A way of asking made ready: templates for one criterion and for several, fingerprint, and calibration."""
 
     way: Way
     alone: PromptTemplates
     together: PromptTemplates
     fingerprint: str
+    calibration: Calibration = NEUTRAL
 
     def per_call(self, criteria: int) -> int:
         """How many of `criteria` criteria share a call."""

@@ -18,6 +18,7 @@ class Finding:
     step: int | None = None
     grade: float | None = None
     rationale: str | None = None
+    raw_probability: float | None = None
 
 
 class VerdictCache(Protocol):

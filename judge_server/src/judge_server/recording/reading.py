@@ -78,4 +78,6 @@ def _outcome(use: UseRow, found: VerdictRow | None) -> Outcome:
         return CallFailed(use.failure, use.detail or "")  # type: ignore[arg-type]
     if found is None:
         return CallFailed("engine", "its verdict is not in the ledger")
-    return Finding(found.score, found.probability, found.menu_mass, found.step, found.grade, found.rationale)
+    # Rows of before calibration have no raw probability: theirs is the one they have.
+    raw = found.probability if found.raw_probability is None else found.raw_probability
+    return Finding(found.score, found.probability, found.menu_mass, found.step, found.grade, found.rationale, raw)

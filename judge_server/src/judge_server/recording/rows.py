@@ -165,6 +165,7 @@ class _Request:
                 found.step,
                 found.grade,
                 None if found.rationale is None else keepable(found.rationale),
+                found.raw_probability,
             )
         )
 

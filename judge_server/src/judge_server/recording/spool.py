@@ -163,8 +163,11 @@ def _columns_of(rows: Sequence[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, .
 
 
 def _rows_of(kind: Any, count: int, columns: list[list[Any]]) -> list[Any]:
+    known = list(kind.__annotations__.values())
+    if count and not len(known) - len(kind._field_defaults) <= len(columns) <= len(known):
+        raise ValueError(f"{kind.__name__} has {len(known)} columns, and this file {len(columns)}")
     read = []
-    for values, type_ in zip(columns, kind.__annotations__.values(), strict=bool(count)):
+    for values, type_ in zip(columns, known, strict=False):  # a file of an older version lacks the newest columns
         reader = _READERS.get(type_)
         own = values if reader is None else [None if value is None else reader(value) for value in values]
         read.append(own * count if len(own) == 1 else own)

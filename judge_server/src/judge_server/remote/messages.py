@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.plan import Asked, ResponsePlan, Slot
 from judge_server.judging.questions import Question, Reading
 from judge_server.judging.work import Caller, Outcome, Outcomes
@@ -50,18 +51,20 @@ class SentQuestion:
     verdicts: int
     reading: Reading
     alone: tuple["SentQuestion", ...] = ()
+    scaling: PlattScaling = UNSCALED
 
     @classmethod
     def of(cls, question: Question) -> "SentQuestion":
         """As it is sent."""
         places = range(len(question.criteria)) if question.alone is not None and len(question.criteria) > 1 else ()
         alone = tuple([SentQuestion.of(question.alone(place)) for place in places if question.alone])
-        return cls(question.call, len(question.criteria), question.reading, alone)
+        return cls(question.call, len(question.criteria), question.reading, alone, question.scaling)
 
     def question(self) -> Question:
         """As it is asked; criteria have no names here."""
         apart = [sent.question() for sent in self.alone]
-        return Question(self.call, ("",) * self.verdicts, self.reading, apart.__getitem__ if apart else None)
+        alone = apart.__getitem__ if apart else None
+        return Question(self.call, ("",) * self.verdicts, self.reading, alone, self.scaling)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The ledger's tables as its statements see them; migration 0003 makes them, and a test holds the two together.
+"""The ledger's tables as its statements see them; migrations 0003 and 0010 make them, and a test holds them together.
 
 Their columns stand in the order of the rows of `trainer_client.wire.ledger_rows`. Nothing refers to anything by a
 foreign key: rows come by the thousand, and are taken out by run.
@@ -59,6 +59,7 @@ def _findings(name: str, *also: str) -> Table:
         Column("step", Integer),
         Column("grade", Double),
         Column("rationale", Text),
+        Column("raw_probability", Double),
         PrimaryKeyConstraint("project_id", "digest", *also, name=f"pk_{name}"),
         sqlite_with_rowid=False,
     )

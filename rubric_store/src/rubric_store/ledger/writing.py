@@ -21,6 +21,8 @@ from trainer_client.wire.ledger_rows import LedgerRows, RequestRow
 _RowT = TypeVar("_RowT", bound=tuple[Any, ...])
 
 _COMPARED = ("score", "probability", "menu_mass", "step", "grade", "rationale")
+"""What makes a verdict another one. The raw probability does not count: under one digest the other follows from it, and
+rows of before calibration have none."""
 _ROWS_A_STATEMENT = 400
 _LOCK = 7_233_188_020_411_973_002
 """PostgreSQL advisory lock: shared by those who write, held alone by who sweeps what nothing refers to."""

@@ -22,19 +22,22 @@ class Failure(Answer):
 class Verdict(Answer):
     """What the judge said of one criterion on one response.
 
-    `score` is in [0, 1] and null if and only if `status` is `failed`. `probability` is the judge's mass on yes over
-    its mass on yes and no, before any constraint; `menu_mass` is the share of all its mass that the answers on offer
-    had. Both are null where the engine shows none. `grade` is on the criterion's own scale: 0..scale (`graded`),
-    0..weight (`checklist`), 1..10 (`likert`). Where the judge's probabilities of the grades are read, it is the
-    expected grade, such as 2.7; else it is the number that the judge gave. `step` is the number of the step the
-    verdict belongs to: 0 the whole response, -1 no step, null not asked. `method` says who decided: the judge, or a
-    program. `votes` holds each vote's score where several were asked for, null for one that failed.
+    `score` is in [0, 1] and null if and only if `status` is `failed`. `raw_probability` is the judge's mass on yes over
+    its mass on yes and no, before any constraint and before calibration. `probability` is the calibrated one, equal to
+    the raw one for a judge without a calibration; where there is one, `score` is 1 if and only if it is at least 0.5.
+    `menu_mass` is the share of all its mass that the answers on offer had. Each is null where the engine shows none.
+    Of several votes they are the means, while the majority makes the score. `grade` is on the criterion's own scale:
+    0..scale (`graded`), 0..weight (`checklist`), 1..10 (`likert`). Where the judge's probabilities of the grades are
+    read, it is the expected grade, such as 2.7; else it is the number that the judge gave. `step` is the number of the
+    step the verdict belongs to: 0 the whole response, -1 no step, null not asked. `method` says who decided: the judge,
+    or a program. `votes` holds each vote's score where several were asked for, null for one that failed.
     """
 
     criterion: str
     status: Literal["ok", "failed"]
     score: float | None = None
     probability: float | None = None
+    raw_probability: float | None = None
     menu_mass: float | None = None
     grade: float | None = None
     step: int | None = None

@@ -80,7 +80,10 @@ class UseRow(NamedTuple):
 
 
 class VerdictRow(NamedTuple):
-    """What was found under a call's digest, and the request that brought it."""
+    """What was found under a call's digest, and the request that brought it.
+
+    `raw_probability` is null in rows of before calibration, whose `probability` is the raw one.
+    """
 
     project_id: str
     digest: bytes
@@ -91,6 +94,7 @@ class VerdictRow(NamedTuple):
     step: int | None
     grade: float | None
     rationale: str | None
+    raw_probability: float | None = None
 
 
 class TextRow(NamedTuple):

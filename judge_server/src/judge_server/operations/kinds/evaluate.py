@@ -17,7 +17,7 @@ class EvaluateKind:
     """Judges labelled groups through a client of the service.
 
     A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: of each labelled criterion
-    of each response its `label`, `score` and `probability`. The summary compares them.
+    of each response its `label`, `score`, `probability` and `raw_probability`. The summary compares them.
     """
 
     finishes = True
@@ -50,7 +50,7 @@ class EvaluateKind:
         for index, (group, wanted) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
             verdicts: list[dict[str, Any]] = [
                 {"response": place, "criterion": v.criterion, "label": of_it[v.criterion]}
-                | {"score": v.score, "probability": v.probability}
+                | {"score": v.score, "probability": v.probability, "raw_probability": v.raw_probability}
                 for place, (response, of_it) in enumerate(zip(group.responses, wanted, strict=True))
                 for v in response.verdicts
                 if v.criterion in of_it

@@ -1,0 +1,302 @@
+"""A probability is calibrated by the map fitted for this judge, protocol and wording, and by no other."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from judge_server.cache import MemoryCache
+from judge_server.engines.scripted import ScriptedEngine
+from judge_server.judging.calibration import (
+    NEUTRAL,
+    UNSCALED,
+    CalibrationSet,
+    PlattScaling,
+    shipped_calibrations,
+)
+from judge_server.judging.fingerprint import judge_fingerprint
+from judge_server.judging.judge import Judge
+from judge_server.judging.replies import read_yes_no
+from judge_server.judging.ways import Way
+from judge_server.ports import Batch, Call, Finding, Reply
+from judge_server.prompts import Form, PromptTemplates
+from judge_server.recording.reading import recorded_page
+from judge_server.remote import JudgeLink, RemoteDesk
+from judge_server.scoring import Scorer
+from rubric_store import SQLLedger
+from tests.fixtures.migrated import NewSQLite
+from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, fitted
+from tests.judge_server.conftest import Serve
+from tests.judge_server.recording.judged import PROJECT, AtOnce, score
+from tests.judge_server.remote.judges import TOKEN, judges
+from tests.judge_server.support import CRITERIA, FENCE, STEPPED, group, judge, plan, request, soon
+from tests.judge_server.test_protocols import BINARY, STEPWISE
+from trainer_client.wire import Criterion, RewardAnswer
+from trainer_client.wire.ledger_rows import UseFilter
+
+probabilities = st.floats(0.0, 1.0)
+scalings = st.builds(PlattScaling, st.floats(0.01, 20.0), st.floats(-20.0, 20.0))
+
+RAW = 0.75
+BENT, BENT_OF_PITFALLS = DEFAULT.calibrate(RAW), OF_PITFALLS.calibrate(RAW)
+
+
+def three_quarters(_batch: Batch, call: Call) -> Reply:
+    """Three quarters of the mass on yes."""
+    return Reply((0.375, 0.125), chosen=None if call.answer == BINARY else "1")
+
+
+@given(probabilities)
+def test_the_neutral_map_returns_what_it_is_given(raw: float) -> None:
+    assert PlattScaling(1.0, 0.0).calibrate(raw) == raw
+    assert NEUTRAL.scaling_for(Criterion(id="a", description="x")).calibrate(raw) == raw
+
+
+@given(scalings, probabilities, probabilities)
+def test_a_map_keeps_the_order_and_the_range_of_probabilities(scaling: PlattScaling, one: float, other: float) -> None:
+    low, high = (scaling.calibrate(raw) for raw in sorted((one, other)))
+    assert 0.0 <= low <= high + 1e-12
+    assert high <= 1.0
+
+
+@given(scalings, st.floats(1e-6, 1 - 1e-6))
+def test_what_a_map_says_of_no_mirrors_what_the_map_of_opposite_intercept_says_of_yes(
+    scaling: PlattScaling, raw: float
+) -> None:
+    mirrored = PlattScaling(scaling.slope, -scaling.intercept)
+    assert mirrored.calibrate(1.0 - raw) == pytest.approx(1.0 - scaling.calibrate(raw), abs=1e-7)
+
+
+@given(scalings, st.floats(0.001, 0.999))
+def test_a_map_is_a_line_in_log_odds(scaling: PlattScaling, raw: float) -> None:
+    expected = 1 / (1 + math.exp(-(scaling.slope * math.log(raw / (1 - raw)) + scaling.intercept)))
+    assert scaling.calibrate(raw) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("slope", "intercept"), [(0, 0), (-1, 0), (math.nan, 0), (math.inf, 0), (1, math.nan)])
+def test_a_map_that_would_not_keep_the_order_is_refused(slope: float, intercept: float) -> None:
+    with pytest.raises(ValueError, match=r"above 0|finite"):
+        PlattScaling(slope, intercept)
+
+
+@given(scalings, st.tuples(st.floats(1e-6, 0.5), st.floats(1e-6, 0.5)))
+def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_beside_it(
+    scaling: PlattScaling, masses: tuple[float, float]
+) -> None:
+    finding = read_yes_no(BINARY, Reply(masses), scaling)
+    assert isinstance(finding, Finding)
+    assert finding.raw_probability == masses[0] / sum(masses)
+    assert finding.probability == scaling.calibrate(finding.raw_probability)
+    assert finding.score == float(finding.probability >= 0.5)
+
+
+def test_where_calibration_turns_a_verdict_its_step_is_the_one_the_judge_named() -> None:
+    for reply in (Reply((0.6, 0.3), "2"), Reply((0.6, 0.3), text="yes, step 2")):
+        finding = read_yes_no(STEPWISE, reply, PlattScaling(1.0, -3.0))
+        assert isinstance(finding, Finding)
+        assert (finding.score, finding.step) == (0.0, 2)
+
+
+def test_a_verdict_without_probabilities_is_what_was_said() -> None:
+    assert read_yes_no(BINARY, Reply(text="Yes."), PlattScaling(1.0, -3.0)) == Finding(1.0)
+
+
+async def test_a_map_applies_to_the_judge_it_was_fitted_for() -> None:
+    assert (await judge(calibrations=fitted())).setup(Way("binary")).calibration == CALIBRATION
+    stepwise = await judge(calibrations=fitted(protocol="stepwise"))
+    assert stepwise.setup(Way("stepwise")).calibration == CALIBRATION
+
+
+@pytest.mark.parametrize("changed", [{"weights": ["other"]}, {"protocol": "stepwise"}, {"templates": "other"}], ids=str)
+async def test_a_map_applies_to_no_other_weights_protocol_or_wording(changed: dict[str, Any]) -> None:
+    made = (await judge(calibrations=fitted(**changed))).setup(Way("binary"))
+    assert made.calibration is NEUTRAL
+    assert made.fingerprint == (await judge()).setup(Way("binary")).fingerprint
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        Way("binary", rationale=True),
+        Way("binary", think_tokens=10),
+        Way("binary", per_call=2),
+        Way("binary", per_call="all"),
+        Way("graded"),
+        Way("likert"),
+        Way("comparison"),
+    ],
+    ids=str,
+)
+async def test_a_map_applies_to_no_other_way_of_asking(way: Way) -> None:
+    assert (await judge(calibrations=fitted())).setup(way).calibration is NEUTRAL
+
+
+async def test_the_fingerprint_changes_with_the_numbers_of_a_map_and_with_nothing_else_of_it() -> None:
+    identity = (await judge()).identity
+
+    def fingerprint(**changed: Any) -> str:
+        return judge_fingerprint(identity, ("t",), Way("binary"), replace(CALIBRATION, **changed))
+
+    plain = judge_fingerprint(identity, ("t",), Way("binary"))
+    assert plain == fingerprint(default=UNSCALED, by_kind={})
+    others = {
+        fingerprint(),
+        fingerprint(default=PlattScaling(2.0, -1.5)),
+        fingerprint(default=UNSCALED),
+        fingerprint(by_kind={}),
+        fingerprint(by_kind={"bonus": OF_PITFALLS}),
+    }
+    assert len(others | {plain}) == 6
+    assert fingerprint(name="v2", fitted_on="sha256:1", items=7) == fingerprint()
+
+
+async def test_criteria_of_two_kinds_that_are_asked_in_the_same_words_are_calls_of_their_own() -> None:
+    pitfall = {"bonus": OF_PITFALLS}
+    setup = (await judge(calibrations=fitted(calibration=replace(CALIBRATION, by_kind=pitfall)))).setup(Way("binary"))
+    of = [Criterion(id="a", description="x"), Criterion(id="b", description="x", kind="bonus")]
+    first, second = plan(setup, group(), "Yes.", of).asked
+    assert first.question.call == second.question.call
+    assert first.digests != second.digests
+    assert (first.question.scaling, second.question.scaling) == (DEFAULT, OF_PITFALLS)
+
+
+def calibrated(answer: RewardAnswer) -> dict[str, tuple[float | None, ...]]:
+    """Score, probability and raw probability by criterion."""
+    verdicts = [v for response in answer.groups[0].responses for v in response.verdicts]
+    return {v.criterion: (v.score, v.probability, v.raw_probability) for v in verdicts}
+
+
+@pytest.mark.parametrize("protocol", ["binary", "stepwise"])
+async def test_a_request_gets_calibrated_probabilities_and_the_raw_ones_beside_them(
+    serve: Serve, protocol: str
+) -> None:
+    http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(protocol=protocol))
+    answer = await http.post("/v1/rewards", json=request(STEPPED, judging={"protocol": protocol}))
+    found = calibrated(RewardAnswer.model_validate_json(answer.content))
+    assert found.pop("pitfall") == (1.0, BENT_OF_PITFALLS, RAW)
+    assert set(found.values()) == {(1.0, BENT, RAW)}
+    assert BENT_OF_PITFALLS != BENT != RAW
+
+
+async def test_calibration_turns_a_score_where_the_calibrated_probability_is_below_one_half(serve: Serve) -> None:
+    turned = replace(CALIBRATION, default=PlattScaling(1.0, -2.0), by_kind={})
+    http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(calibration=turned))
+    answer = await http.post("/v1/rewards", json=request())
+    body = RewardAnswer.model_validate_json(answer.content)
+    assert {score for score, _, _ in calibrated(body).values()} == {0.0}
+    assert body.groups[0].responses[0].reward == 0.0
+
+
+async def test_an_unknown_judge_keeps_its_probabilities(serve: Serve) -> None:
+    http = await serve(ScriptedEngine(three_quarters), calibrations=fitted(weights=["other"]))
+    answer = await http.post("/v1/rewards", json=request())
+    assert set(calibrated(RewardAnswer.model_validate_json(answer.content)).values()) == {(1.0, RAW, RAW)}
+
+
+async def test_comparisons_are_not_calibrated(serve: Serve) -> None:
+    http = await serve(ScriptedEngine(three_quarters), calibrations=fitted())
+    pair = {"id": "p", "prompt": "?", "a": "one", "b": "two"}
+    answer = (await http.post("/v1/comparisons", json={"pairs": [pair], "rubric": {"criteria": CRITERIA}})).json()
+    assert [order["probability"] for order in answer["pairs"][0]["orders"]] == [RAW, 1 - RAW]
+
+
+async def test_the_ledger_keeps_both_probabilities(tmp_path: Path, new_sqlite: NewSQLite) -> None:
+    ledger = SQLLedger(new_sqlite(tmp_path / "ledger.db"))
+    made = await judge(ScriptedEngine(three_quarters), calibrations=fitted())
+    answer = await score(Scorer(made, None, AtOnce(ledger)), request(run="r"))  # type: ignore[arg-type]
+    page = await recorded_page(ledger, UseFilter(PROJECT, "r"), texts=False)
+    assert [kept.verdict for kept in page.verdicts] == list(answer.groups[0].responses[0].verdicts)
+    assert {kept.verdict.raw_probability for kept in page.verdicts} == {RAW}
+    await ledger.close()
+
+
+async def test_a_judge_in_another_process_calibrates_by_the_maps_of_the_api() -> None:
+    async with judges(ScriptedEngine(three_quarters)) as served:
+        api = await remote(served[0].url, fitted())
+        asked = plan(api.setup(Way("binary")), group(), "Yes.", [Criterion.model_validate(c) for c in CRITERIA])
+        outcomes = await api.outcomes([asked], await soon())
+        found = {slot.criterion: outcomes.of[slot.digests[0]] for slot in asked.slots}
+        await api.close()
+    pitfall = found.pop("pitfall")
+    assert isinstance(pitfall, Finding)
+    assert (pitfall.probability, pitfall.raw_probability) == (BENT_OF_PITFALLS, RAW)
+    assert {(f.probability, f.raw_probability) for f in found.values() if isinstance(f, Finding)} == {(BENT, RAW)}
+
+
+async def remote(url: str, calibrations: CalibrationSet) -> Judge:
+    """A started judge of an api in front of one judge process."""
+    made = Judge(RemoteDesk([JudgeLink(url, TOKEN)], every_s=0.05), MemoryCache(), FENCE, calibrations=calibrations)
+    await made.start()
+    return made
+
+
+ENTRY: dict[str, Any] = {
+    "weights": ["0123"],
+    "protocol": "binary",
+    "templates": "4567",
+    "calibration": {
+        "name": "2026-11-v1",
+        "fitted_on": "sha256:89ab",
+        "items": 1200,
+        "default": {"slope": 1.2, "intercept": -0.4},
+        "by_kind": {"pitfall": {"slope": 0.9, "intercept": -1.1}},
+    },
+}
+
+
+def test_a_file_of_maps_is_read() -> None:
+    (one,) = CalibrationSet.model_validate_json(json.dumps({"maps": [ENTRY]})).maps
+    assert one.calibration.default == PlattScaling(1.2, -0.4)
+    assert one.calibration.by_kind == {"pitfall": PlattScaling(0.9, -1.1)}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ENTRY | {"weights": []},
+        ENTRY | {"protocol": "graded"},
+        ENTRY | {"note": "more"},
+        ENTRY | {"calibration": ENTRY["calibration"] | {"items": 0}},
+        ENTRY | {"calibration": ENTRY["calibration"] | {"fitted_on": ""}},
+        ENTRY | {"calibration": ENTRY["calibration"] | {"default": {"slope": -1, "intercept": 0}}},
+        ENTRY | {"calibration": ENTRY["calibration"] | {"default": {"slope": 1, "intercept": 0, "scale": 2}}},
+        ENTRY | {"calibration": ENTRY["calibration"] | {"by_kind": {"trap": {"slope": 1, "intercept": 0}}}},
+    ],
+    ids=["weights", "protocol", "more", "items", "data", "slope", "unknown", "kind"],
+)
+def test_a_file_that_says_something_else_is_refused(entry: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        CalibrationSet.model_validate_json(json.dumps({"maps": [entry]}))
+
+
+def test_two_maps_for_one_judge_are_refused() -> None:
+    with pytest.raises(ValidationError, match="leave one out"):
+        CalibrationSet.model_validate({"maps": [ENTRY, ENTRY | {"weights": ["9", "0123"]}]})
+
+
+def stale(calibrations: CalibrationSet) -> list[str]:
+    """The maps that were fitted for templates other than those that are shipped."""
+    shipped = {p: PromptTemplates(Form(p), FENCE).digest for p in ("binary", "stepwise")}  # type: ignore[arg-type]
+    return [
+        f"the calibration {one.calibration.name} of {one.protocol} was fitted for the templates {one.templates}, and "
+        f"{shipped[one.protocol]} are shipped: refit it with them, or take it out of prompts/calibrations.json"
+        for one in calibrations.maps
+        if one.templates != shipped[one.protocol]
+    ]
+
+
+def test_every_shipped_map_was_fitted_for_the_shipped_templates() -> None:
+    assert not stale(shipped_calibrations()), "\n".join(stale(shipped_calibrations()))
+
+
+def test_a_map_fitted_for_other_templates_is_found() -> None:
+    assert not stale(fitted())
+    assert not stale(fitted(protocol="stepwise"))
+    (problem,) = stale(fitted(templates="other"))
+    assert "refit" in problem
