@@ -21,7 +21,7 @@ QUICK := not model and not install and not vllm and not trl and not faults and n
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -168,6 +168,11 @@ agreement: $(STAMP) ## verdicts and a plain prompt against labels; DATA is a fol
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
 	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
 	@$(BIN)/python -m benchmarks.agreement $(DATA)
+
+wordings: $(STAMP) ## what each step from a plain prompt to our templates costs or gives; DATA as for agreement
+	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
+	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
+	@$(BIN)/python -m benchmarks.agreement.wordings $(DATA)
 
 learn: $(STAMP) ## train a tiny model by every method, three seeds each, and plot it; three quarters of an hour on two cores
 	@$(BIN)/python -m examples.learning

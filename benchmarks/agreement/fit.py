@@ -1,0 +1,126 @@
+"""`python -m benchmarks.agreement.fit DATA`: fit the calibrations that ship, from replies on the half `fit`.
+
+Run `python -m benchmarks.agreement DATA --half fit --contenders adjudge` first: this reads its stored replies and loads
+no model. A map is Platt scaling: logit(p) = slope * logit(raw) + intercept, with one slope, and a separate intercept
+for pitfalls. Every task counts the same, however many items it has.
+"""
+
+import argparse
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.agreement.items import MEASURED_ONLY, TASKS, Item, load_items
+from benchmarks.agreement.store import ReplyStore
+from benchmarks.agreement.verdicts import Verdicts, load_verdicts
+from judge_server.judging.calibration import shipped_calibrations
+from judge_server.prompts import Form, PromptTemplates
+from judge_server.prompts.fencing import Fence
+
+MAPS = Path("judge_server/src/judge_server/prompts/calibrations.json")
+RIDGE = 0.02
+"""The penalty on the square of the slope and of each intercept, which keeps maps of few items near neutral."""
+
+_STEPS = 50
+_CLIP = 1e-6
+
+
+def fit_map(items: Sequence[Item], verdicts: Verdicts) -> dict[str, dict[str, float]]:
+    """Fit the map of the default kind and that of pitfalls.
+
+    Args:
+        items: labelled items; those without a verdict are left out.
+        verdicts: by the item's key, of which the raw probability counts.
+
+    Raises:
+        ValueError: the labels do not rise with the raw probabilities, so that no map keeps their order.
+    """
+    known = [item for item in items if item.key in verdicts]
+    raw = np.clip([verdicts[item.key].raw_probability for item in known], _CLIP, 1 - _CLIP)
+    pitfall = np.array([item.kind == "pitfall" for item in known], dtype=float)
+    features = np.column_stack([np.log(raw / (1 - raw)), 1 - pitfall, pitfall])
+    sizes = Counter(item.task for item in known)
+    weights = np.array([1 / sizes[item.task] for item in known])
+    slope, intercept, of_pitfalls = _logistic(features, np.array([item.label for item in known], float), weights)
+    if slope <= 0:
+        raise ValueError(f"the fitted slope is {slope:.3f}: labels do not rise with raw probabilities, so ship no map")
+    return {
+        "default": {"slope": round(slope, 4), "intercept": round(intercept, 4)},
+        "pitfall": {"slope": round(slope, 4), "intercept": round(of_pitfalls, 4)},
+    }
+
+
+def _logistic(x: NDArray[np.float64], y: NDArray[np.float64], weights: NDArray[np.float64]) -> list[float]:
+    """Coefficients of a logistic regression by Newton's method; shapes (n, k), (n,), (n,) to (k,)."""
+    beta = np.zeros(x.shape[1])
+    weights = weights / weights.sum()
+    for _ in range(_STEPS):
+        p = 1 / (1 + np.exp(-(x @ beta)))
+        gradient = x.T @ (weights * (p - y)) + RIDGE * beta
+        hessian = (x.T * (weights * p * (1 - p))) @ x + RIDGE * np.eye(len(beta))
+        beta = beta - np.linalg.solve(hessian, gradient)
+    return [float(value) for value in beta]
+
+
+def digest_of(items: Sequence[Item]) -> str:
+    """The digest of what was fitted on: each item's key and label, in any order."""
+    lines = sorted(f"{item.key} {int(item.label)}" for item in items)
+    return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def entry(weights: str, name: str, items: Sequence[Item], maps: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """A fitted calibration as `calibrations.json` holds it."""
+    templates = PromptTemplates(Form("binary"), Fence(b"any secret of 16 bytes or more"))
+    return {
+        "weights": [weights],
+        "protocol": "binary",
+        "templates": templates.digest,
+        "calibration": {
+            "name": name,
+            "fitted_on": digest_of(items),
+            "items": len(items),
+            "default": maps["default"],
+            "by_kind": {"pitfall": maps["pitfall"]},
+        },
+    }
+
+
+def main() -> None:
+    """Fit each model's map, print it, and write the file where asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder with the data sets")
+    parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
+    parser.add_argument("--size", type=int, default=150, help="most items per task")
+    parser.add_argument("--longest", type=int, default=6000, help="characters of an item's texts")
+    parser.add_argument("--name", default="2026-11-v2", help="the version of the maps")
+    parser.add_argument("--write", action="store_true", help=f"replace {MAPS}")
+    given = parser.parse_args()
+    tasks = [task for task in TASKS if task not in MEASURED_ONLY]
+    items = [
+        item for found in load_items(given.data, "fit", tasks, given.size, given.longest).values() for item in found
+    ]
+    maps = []
+    for model in given.models:
+        verdicts = load_verdicts(items, "adjudge", model)
+        judged = [item for item in items if item.key in verdicts]
+        latest = ReplyStore.of_model(model).latest
+        if latest is None or not judged:
+            parser.error(
+                f"no reply of {model} is stored; run python -m benchmarks.agreement {given.data} --half fit first"
+            )
+        maps.append(entry(latest.weights, given.name, judged, fit_map(judged, verdicts)))
+        print(model, json.dumps(maps[-1]["calibration"]))
+    if given.write:
+        MAPS.write_text(json.dumps({"maps": maps}, indent=2) + "\n", encoding="utf-8")
+        shipped_calibrations.cache_clear()
+        print(f"wrote {len(shipped_calibrations().maps)} maps to {MAPS}")
+
+
+if __name__ == "__main__":
+    main()
