@@ -12,6 +12,7 @@ from typing import Protocol
 from benchmarks.agreement.items import Item
 from benchmarks.agreement.store import StoredEngine, StoredReply
 from judge_server.cache.memory import MemoryCache
+from judge_server.judging.calibration import shipped_calibrations
 from judge_server.judging.engine_desk import EngineDesk
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
@@ -118,7 +119,9 @@ class AdjudgeContender:
     def __init__(self, engine: StoredEngine, templates: Path | None = None) -> None:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
-        self._judge = Judge(EngineDesk(engine), MemoryCache(), _FENCE, templates=library)
+        self._judge = Judge(
+            EngineDesk(engine), MemoryCache(), _FENCE, templates=library, calibrations=shipped_calibrations()
+        )
         self._way = Way("binary", template=None if templates is None else templates.resolve().name)
 
     async def start(self) -> None:
@@ -141,7 +144,7 @@ class AdjudgeContender:
         stored = self._engine.find(plan.batch)
         if stored is None or stored.raw_probability is None or verdict.score is None or verdict.probability is None:
             raise RuntimeError(f"a verdict without a reply or a probability: {verdict}")
-        raw: float | None = getattr(outcome, "raw_probability", None)
+        raw = outcome.raw_probability
         return _verdict(
             stored, verdict.score >= 0.5, verdict.probability, stored.raw_probability if raw is None else raw
         )

@@ -41,7 +41,9 @@ def test_stepwise_offers_the_steps_the_response_has_the_whole_and_none() -> None
 
 def test_no_spelling_means_both_yes_and_no() -> None:
     yes, no = BINARY.options
-    assert set(yes.spellings) == {f"{space}{word}" for space in ("", " ") for word in ("yes", "Yes", "YES", "true", "True")}
+    assert set(yes.spellings) == {
+        f"{space}{word}" for space in ("", " ") for word in ("yes", "Yes", "YES", "true", "True")
+    }
     assert not set(yes.spellings) & set(no.spellings)
 
 
