@@ -1,4 +1,4 @@
-"""`python -m benchmarks.agreement.fit DATA`: fit the calibrations that ship, from replies on the half `fit`.
+"""`python -m benchmarks.agreement.fit DATA`: fit calibrations of the shipped judges on the half `fit`.
 
 Run `python -m benchmarks.agreement DATA --half fit --contenders adjudge` first: this reads its stored replies and loads
 no model. A map is Platt scaling: logit(p) = slope * logit(raw) + intercept, with one slope, and a separate intercept

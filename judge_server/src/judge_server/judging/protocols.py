@@ -17,18 +17,13 @@ from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion
 
 
-def option(label: str, synonym: str = "") -> Option:
-    """A label with the spellings that a model gives it, and those of a word that means the same.
-
-    Ten at most, so that those of two labels fit the 20 tokens whose probabilities vLLM and the OpenAI API give.
-    """
-    cased = [label, label.capitalize(), label.upper(), *([synonym, synonym.capitalize()] if synonym else ())]
-    spellings = tuple(dict.fromkeys(cased))
-    return Option(label, (*spellings, *(f" {spelling}" for spelling in spellings)))
+def option(label: str) -> Option:
+    """A label with the spellings a model gives it."""
+    cased = dict.fromkeys((label, label.capitalize(), label.upper()))
+    return Option(label, (*cased, *(f" {spelling}" for spelling in cased)))
 
 
-YES_NO = (option("yes", "true"), option("no", "false"))
-"""The templates ask for true or false; a template set of a user may ask for yes or no."""
+YES_NO = (option("yes"), option("no"))
 HOLISTIC = "overall"
 """The criterion id of a verdict about the response as a whole."""
 

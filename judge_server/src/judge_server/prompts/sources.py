@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from judge_server.prompts.grammar import OutsideGrammar, check_grammar
 from judge_server.prompts.trial import Rendering, hidden, renderings
 
-TEMPLATE_VERSION = "2"
+TEMPLATE_VERSION = "1"
 LARGEST_TEMPLATE = 20_000
 """Bytes."""
 
