@@ -29,7 +29,7 @@ from trainer_client.wire.verification import ByJudge
 DEADLINE_S = 1800.0
 """How long one judgement may take: long enough that a slow machine fails none."""
 
-_FENCE = Fence(b"the same in every run, so that replies are found again")
+FENCE = Fence(b"the same in every run, so that replies are found again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class AdjudgeContender:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
         self._judge = Judge(
-            EngineDesk(engine), MemoryCache(), _FENCE, templates=library, calibrations=shipped_calibrations()
+            EngineDesk(engine), MemoryCache(), FENCE, templates=library, calibrations=shipped_calibrations()
         )
         self._way = Way("binary", template=None if templates is None else templates.resolve().name)
 
