@@ -86,3 +86,23 @@ def test_a_reward_that_is_no_finite_number_is_refused_by_its_index(reward):
 def test_an_unknown_option_is_refused_by_its_name(option):
     with pytest.raises(ValueError, match=next(iter(option))):
         group_advantages([0.0, 1.0], **option)
+
+
+@given(st.lists(REWARD, min_size=3, max_size=10), st.integers(0, 9))
+def test_the_leave_one_out_deviation_is_the_sample_deviation_of_the_others(rewards, index):
+    index %= len(rewards)
+    others = rewards[:index] + rewards[index + 1 :]
+    found = group_advantages(rewards, baseline="leave_one_out", deviation="leave_one_out")[index]
+    sigma = np.std(others, ddof=1) if len(set(others)) > 1 else 0.0
+    expected = (rewards[index] - np.mean(others)) / (sigma + 1e-6 if sigma > 0 else 1.0)
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_where_the_others_are_equal_the_leave_one_out_deviation_divides_by_nothing():
+    assert group_advantages([1.0, 0.0, 0.0], baseline="leave_one_out", deviation="leave_one_out")[0] == 1.0
+    assert list(group_advantages([1.0, 0.0], baseline="leave_one_out", deviation="leave_one_out")) == [1.0, -1.0]
+
+
+def test_an_unknown_deviation_is_refused():
+    with pytest.raises(ValueError, match="deviation is 'batch'; use one of group, leave_one_out"):
+        group_advantages([1.0], deviation="batch")

@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +161,8 @@ def test_steps_may_be_written_as_text_as_in_json():
         (([1.0], [{}], [{1: (0, 5)}], [4]), r"spans\[0\].*4 tokens"),
         (([1.0], [{}], [{1: (3, 2)}], [4]), r"spans\[0\]"),
         (([1.0], [{}], [{1: (0, 3), 2: (2, 4)}], [4]), r"spans\[0\].*overlap"),
-        (([1.0], [{-1: 0.5}], [{}], [4]), r"deltas\[0\].*-1"),
+        (([1.0], [{-2: 0.5}], [{}], [4]), r"deltas\[0\].*-2"),
+        (([1.0], [{}], [{-1: (0, 2)}], [4]), r"spans\[0\].*-1"),
         (([1.0], [{1: float("nan")}], [{}], [4]), r"deltas\[0\]\[1\]"),
         (([float("inf")], [{}], [{}], [4]), r"rewards\[0\]"),
         (([1.0, 0.0], [{}], [{}], [4]), "2 base rewards, 1 deltas"),
@@ -169,6 +171,23 @@ def test_steps_may_be_written_as_text_as_in_json():
 def test_a_group_that_does_not_fit_together_is_refused(group, message):
     with pytest.raises(ValueError, match=message):
         stepwise_advantages(*group)
+
+
+def test_deltas_of_no_step_reach_no_token_of_the_step_wise_advantages():
+    spans, lengths = [{1: (0, 2)}, {1: (0, 3)}], [3, 4]
+    plain = stepwise_advantages([1.0, 0.0], [{1: 0.4}, {1: 0.0}], spans, lengths)
+    more = stepwise_advantages([1.0, 0.0], [{1: 0.4, -1: -1.0}, {1: 0.0, -1: 0.8}], spans, lengths)
+    assert all(np.array_equal(one, other) for one, other in zip(plain, more, strict=True))
+
+
+@pytest.mark.parametrize("variant", ["rar", "merged"])
+@given(st.lists(st.tuples(st.floats(0, 1), DELTA, DELTA), min_size=2, max_size=6))
+def test_one_number_a_response_sums_all_deltas_whatever_step_they_name(variant, group):
+    base = [reward for reward, _, _ in group]
+    deltas = [{1: own, -1: unplaced} for _, own, unplaced in group]
+    totals = [math.fsum([reward, own, unplaced]) for reward, own, unplaced in group]
+    tokens = stepwise_advantages(base, deltas, [{1: (0, 1)}] * len(group), [1] * len(group), variant=variant)
+    assert [own[0] for own in tokens] == pytest.approx(list(group_advantages(totals)), abs=1e-9)
 
 
 def test_an_unknown_variant_is_refused():

@@ -35,6 +35,7 @@ JUDGING = COMPARISON | {
     "truncate": True,
 }
 REWARD = {
+    "kinds": ["point"],
     "format_weight": 0.2,
     "gate_fraction": 0.75,
     "length_penalty": {"coefficient": 0.001, "target_tokens": 100},

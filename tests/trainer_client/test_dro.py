@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trainer_client.dro import (
+    SMALLEST_PROBABILITY,
     average_log_probability,
     average_probability,
     gate,
@@ -30,7 +31,7 @@ def test_the_worked_cases_hold(case):
     assert weights == pytest.approx(case["weights"], abs=1e-9)
     assert variance_score(case["probs"]) == pytest.approx(case["variance_score"], abs=1e-9)
     assert average_probability(case["probs"]) == pytest.approx(case["avg_prob"], abs=1e-9)
-    assert average_log_probability(case["probs"]) == pytest.approx(case["avg_logprob"], abs=1e-9)
+    assert average_log_probability(case["probs"], floor=1e-4) == pytest.approx(case["avg_logprob"], abs=1e-9)
     assert gate(case["satisfied"], case["r3"]) == (case["coverage"], case["consistency"])
 
 
@@ -90,8 +91,13 @@ def test_the_tokens_that_count_are_rounded_up_but_a_rounding_error_is_not():
     assert variance_score(probs, top_fraction=0.101) == pytest.approx(np.mean([0.30, 0.29, 0.28, 0.27]))
 
 
+@given(st.floats(1e-44, 1.0))
+def test_an_improbable_token_counts_with_its_own_logarithm(p):
+    assert average_log_probability([[p, 1.0]]) == pytest.approx([math.log(p) / 2])
+
+
 def test_a_token_that_is_never_written_counts_as_the_floor():
-    assert average_log_probability([[0.0, 1.0]]) == pytest.approx([math.log(1e-4) / 2])
+    assert average_log_probability([[0.0, 1.0]]) == pytest.approx([math.log(SMALLEST_PROBABILITY) / 2])
     assert average_log_probability([[0.0, 1.0]], floor=0.1) == pytest.approx([math.log(0.1) / 2])
 
 

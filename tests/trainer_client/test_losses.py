@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer_client.losses import clipped_surrogate, k3, sequence_ratio, shaped_probability
+from trainer_client.losses import clipped_surrogate, k3, sequence_masked_weights, sequence_ratio, shaped_probability
 
 pytestmark = pytest.mark.trl
 
@@ -167,6 +167,29 @@ def test_lists_are_read_in_double_precision_and_as_the_tensor_beside_them():
     assert k3(np.array([-1], dtype=np.int64), -2).dtype == torch.float64
     assert clipped_surrogate(torch.ones(2), [1.0, 2.0]).dtype == torch.float32
     assert clipped_surrogate(torch.ones(2, dtype=torch.int64), [1.0, 2.0]).dtype == torch.float64
+
+
+def test_a_response_is_kept_by_the_geometric_mean_of_its_ratios_and_weighed_token_by_token():
+    long = [0.02] * 100  # the product is e^2, the geometric mean 1.02
+    differences = torch.zeros(3, 100)
+    differences[0], differences[1, :2], differences[2, :2] = torch.tensor(long), torch.tensor([2.0, -2.0]), 1.0
+    mask = torch.ones(3, 100)
+    mask[1:, 2:] = 0
+    found = sequence_masked_weights(differences, torch.zeros(3, 100), mask=mask, low=0.5, high=2.0)
+    assert found[0].tolist() == pytest.approx([math.exp(0.02)] * 100)
+    assert found[1].tolist() == pytest.approx([math.exp(2), math.exp(-2), *[0.0] * 98])
+    assert not found[2].any()
+
+
+def test_a_token_that_the_engine_told_nothing_of_counts_as_equal():
+    sampled = torch.tensor([[math.nan, -1.0]])
+    assert sequence_masked_weights([[-5.0, -1.0]], sampled, mask=[[1, 1]], low=0.9, high=1.1).tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 2.0), (2.0, 0.5), (math.nan, 2.0)])
+def test_a_band_that_is_none_is_refused(low, high):
+    with pytest.raises(ValueError, match="the band holds ratios"):
+        sequence_masked_weights([[0.0]], [[0.0]], mask=[[1]], low=low, high=high)
 
 
 ALL_BUT_THE_LOSSES = """

@@ -2,12 +2,14 @@
 
 from fractions import Fraction
 from itertools import product
+from typing import get_args
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from trainer_client.rewards import assess, reward
+from trainer_client.rewards import UnsuitableRubric, assess, check_rubric, reward
+from trainer_client.wire import NEEDS_NO_RUBRIC, CriterionKind, RewardMode
 
 MEANS = st.sampled_from(["weighted_mean", "factual_override", "partial_credit"])
 MODES = st.sampled_from(["weighted_mean", "factual_override", "partial_credit", "points"])
@@ -84,7 +86,10 @@ def test_no_policy_but_null_error_zero_and_skip_decides_what_a_failure_is_worth(
     mode, pairs = case
     criteria, scores = split(pairs)
     null, zero = assess(criteria, scores, mode), assess(criteria, scores, mode, "zero")
-    if None in scores:
+    if null.status == "partial":
+        assert null == zero
+        assert None in scores
+    elif None in scores:
         assert (null.reward, null.status) == (None, "unscored")
         assert (zero.reward, zero.status, zero.policy_applied) == (0.0, "unscored", "zero")
     else:
@@ -95,6 +100,7 @@ def test_no_policy_but_null_error_zero_and_skip_decides_what_a_failure_is_worth(
 @given(MODES.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode, missing=True))))
 def test_skip_equals_dropping_the_unscored_criteria(case):
     mode, pairs = case
+    assume(assess(*split(pairs), mode).status != "partial")
     outcome = assess(*split(pairs), mode, "skip")
     kept = [(c, s) for c, s in pairs if s is not None]
     if not any(c["weight"] > 0 for c, _ in kept):
@@ -104,6 +110,40 @@ def test_skip_equals_dropping_the_unscored_criteria(case):
     assert outcome.dropped == len(pairs) - len(kept)
     assert outcome.status == ("partial" if outcome.dropped else "scored")
     assert outcome.policy_applied == ("skip" if outcome.dropped else None)
+
+
+ANY_KIND = st.sampled_from(get_args(CriterionKind))
+
+
+@st.composite
+def failing(draw):
+    """A mode, a rubric that suits it, scores of which at most four are missing, and what the mode needs beside."""
+    mode = draw(st.sampled_from(get_args(RewardMode)))
+    if mode in NEEDS_NO_RUBRIC:
+        return mode, [], [draw(st.none() | SCORE)], {}
+    criterion = st.fixed_dictionaries({"kind": ANY_KIND, "weight": st.integers(-3, 3)})
+    criteria = draw(st.lists(criterion, min_size=1, max_size=6))
+    kinds = draw(st.none() | st.sets(ANY_KIND, min_size=1).map(sorted))
+    try:
+        check_rubric(criteria, mode, kinds)
+    except UnsuitableRubric:
+        reject()
+    scores = draw(st.lists(st.none() | SCORE, min_size=len(criteria), max_size=len(criteria)))
+    assume(scores.count(None) <= 4)
+    beside = {"kinds": kinds, "gate_fraction": draw(st.sampled_from([0, 0.3, 0.5, 1]))}
+    return mode, criteria, scores, beside | {"format_weight": draw(st.sampled_from([0, 0.1, 1])), "format_ok": True}
+
+
+@given(failing())
+def test_a_reward_is_missing_only_if_two_completions_of_the_failed_verdicts_give_different_ones(case):
+    mode, criteria, scores, beside = case
+    ways = product(*([0.0, 0.5, 1.0] if score is None else [score] for score in scores))
+    rewards = {reward(criteria, list(way), mode, **beside) for way in ways}
+    outcome = assess(criteria, scores, mode, **beside)
+    if len(rewards) == 1:
+        assert outcome == (rewards.pop(), "partial" if None in scores else "scored", None, 0)
+    else:
+        assert outcome == (None, "unscored", None, 0)
 
 
 GRADED_CRITERION = st.fixed_dictionaries(

@@ -9,7 +9,9 @@ import pytest
 from trainer_client.rewards import (
     RewardOutcome,
     UnscoredCriteria,
+    UnsuitableRubric,
     assess,
+    check_rubric,
     reward,
 )
 from trainer_client.wire import Criterion, RewardMode
@@ -33,8 +35,8 @@ def test_the_worked_cases_hold(case, policy):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["mode"])
-def test_policy_error_raises_exactly_where_a_score_is_missing(case):
-    if None not in case["scores"]:
+def test_policy_error_raises_exactly_where_a_missing_score_decides(case):
+    if case["reward"] is not None:
         assert reward(case["criteria"], case["scores"], case["mode"], "error") == pytest.approx(case["reward"])
         return
     with pytest.raises(UnscoredCriteria) as raised:
@@ -89,13 +91,57 @@ class TestOutcome:
         rubric = criteria(("point", 1), ("point", -3))
         assert assess(rubric, [None, 1], "points", "skip") == RewardOutcome(None, "unscored")
 
-    def test_skipping_all_that_weighs_leaves_no_reward_even_where_factual_criteria_are_satisfied(self):
+    def test_skipping_all_that_weighs_leaves_no_reward(self):
         rubric = criteria(("factual", 0), ("process", 3))
-        assert assess(rubric, [1, None], "factual_override", "skip") == RewardOutcome(None, "unscored")
+        assert assess(rubric, [0, None], "factual_override", "skip") == RewardOutcome(None, "unscored")
+
+    @pytest.mark.parametrize("on_failure", ["null", "zero", "zero_unparseable", "skip", "error"])
+    def test_a_failed_process_verdict_costs_nothing_where_all_facts_are_satisfied(self, on_failure):
+        rubric = criteria(("factual", 2), ("process", 3))
+        assert assess(rubric, [1, None], "factual_override", on_failure) == RewardOutcome(1.0, "partial")
+
+    @pytest.mark.parametrize(
+        ("failures", "outcome"),
+        [
+            (["parse", "parse", None], RewardOutcome(0.0, "unscored", "zero_unparseable")),
+            (["parse", "timeout", None], RewardOutcome(None, "unscored")),
+            (["overloaded", "engine", None], RewardOutcome(None, "unscored")),
+            (["truncated_input", "truncated_input", None], RewardOutcome(None, "unscored")),
+            ([None, None, None], RewardOutcome(None, "unscored")),
+        ],
+    )
+    def test_only_invalid_output_is_zeroed_as_unparseable(self, failures, outcome):
+        rubric = criteria(("point", 1), ("point", 3), ("point", 2))
+        assert assess(rubric, [None, None, 1], "partial_credit", "zero_unparseable", failures=failures) == outcome
+
+    def test_zeroing_the_unparseable_needs_the_kinds_of_failure(self):
+        with pytest.raises(ValueError, match="needs failures"):
+            assess(self.rubric, [1, None], "points", "zero_unparseable")
+        with pytest.raises(ValueError, match="1 failures for 2 scores"):
+            assess(self.rubric, [1, None], "points", "zero_unparseable", failures=["parse"])
 
     def test_a_failed_verdict_on_a_negative_criterion_raises_no_reward(self):
         rubric = criteria(("point", 2), ("point", -2))
         assert assess(rubric, [1, None], "points").reward is None
+
+
+class TestKinds:
+    rubric = criteria(("factual", 2), ("process", 3), ("factual", 2))
+
+    @pytest.mark.parametrize(("mode", "expected"), [("weighted_mean", 0.5), ("factual_override", 0.5)])
+    def test_criteria_of_other_kinds_do_not_count(self, mode, expected):
+        assert reward(self.rubric, [1, 1, 0], mode, kinds=["factual"]) == expected
+        assert assess(self.rubric, [1, None, 0], mode, "error", kinds=["factual"]) == RewardOutcome(expected, "partial")
+
+    def test_a_rubric_without_a_criterion_of_the_kinds_is_refused(self):
+        with pytest.raises(UnsuitableRubric, match="no criterion is of kind 'factual'"):
+            check_rubric(criteria(("process", 3)), "factual_override", ["factual"])
+
+    def test_kinds_are_refused_where_criteria_do_not_count(self):
+        with pytest.raises(ValueError, match="leave kinds out"):
+            reward([], [1], "outcome", kinds=["factual"])
+        with pytest.raises(ValueError, match="'facts'"):
+            reward(self.rubric, [1, 1, 1], "points", kinds=["facts"])
 
 
 class TestStepwise:

@@ -32,7 +32,7 @@ def test_spans_are_disjoint_in_order_within_the_text_and_begin_with_their_header
     ends = [0, *(step.end for step in steps)]
     for step, previous_end in zip(steps, ends, strict=False):
         assert previous_end <= step.start < step.end <= len(text)
-        assert text[step.start :].startswith("###")
+        assert text[step.start :].lstrip(" \t").startswith("###")
         assert str(step.number) in text[step.start : step.end].split("\n")[0]
         assert step.start == 0 or text[step.start - 1] == "\n"
     assert len({step.number for step in steps}) == len(steps)
@@ -67,26 +67,40 @@ def test_numbers_need_be_neither_in_order_nor_without_gaps():
         "### Step 03:",
         "### Step 3. Then",
         "### Step 3: 1.5",
+        "#### Step 3:",
+        "###### Step 3:",
+        "### Step3:",
+        "####Step3:",
+        "  ### Step 3:",
+        "\t### Step 3:",
     ],
 )
 def test_headers_are_read_with_other_spacing_and_without_a_colon(header):
     assert [step.number for step in split_steps(f"x\n{header}\ny")] == [3]
+    assert has_format(f"x\n{header}\n\\boxed{{1}}")
+
+
+def test_an_indented_headers_step_begins_with_its_line():
+    assert split_steps("x\n  #### Step1: a\n\t### Step 2: b") == [Step(1, 2, 18), Step(2, 18, 32)]
+
+
+def test_a_hostile_text_is_split_in_time_linear_in_it():
+    for text in (" " * 100_000, "#" * 100_000, "### Step " + "0" * 100_000, "###" + " " * 100_000):
+        assert split_steps(text) == []
 
 
 @pytest.mark.parametrize(
     "line",
     [
         "## Step 1:",
-        "#### Step 1:",
         "see ### Step 1:",
-        " ### Step 1:",
         "### step 1:",
         "### Step 0:",
         "### Step -1:",
         "### Step one:",
         "### Step 1.5:",
         "### Step 2a:",
-        "### Step1:",
+        "### Step1a:",
         "### Steps 1:",
         "### Step ٣:",
         "### Step 12345678901234567890:",

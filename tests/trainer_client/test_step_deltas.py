@@ -90,6 +90,13 @@ def test_no_step_and_the_whole_response_are_the_only_steps_of_a_response_without
         step_deltas(criteria("bonus"), [1], [1], 0)
 
 
+def test_what_belongs_to_no_step_is_summed_apart_where_it_is_wanted():
+    criteria = [{"id": str(n), "kind": "suggest", "description": "d"} for n in range(4)]
+    given = (criteria, [1.0, 1.0, 0.0, None], [-1, 1, -1, -1], 1)
+    assert step_deltas(*given) == pytest.approx({1: 0.2})
+    assert step_deltas(*given, keep_no_step=True) == pytest.approx({-1: 0.2, 1: 0.2})
+
+
 def test_numpy_arrays_serve_as_lists():
     assert step_deltas(criteria("bonus", "suggest"), np.array([1.0, 0.0]), np.array([1, 2]), 2) == {1: 1.0, 2: 0.0}
 

@@ -87,7 +87,7 @@ def test_a_reward_whose_last_token_is_masked_counts():
     """A rollout may end with a tool's answer, whose tokens are not trained."""
     batch = laid_out([1.0, 0.0], [3, 3], ["u", "u"])
     batch["response_mask"][0, 2] = 0
-    advantages, _ = ESTIMATORS["adjudge_group"](**batch)
+    advantages, _ = ESTIMATORS["adjudge_group"](**batch, config={"adjudge": {"ddof": 0}})
     assert advantages[0].tolist() == pytest.approx([1, 1, 0, 0, 0, 0], abs=1e-5)
 
 
@@ -100,7 +100,8 @@ def test_a_penalty_on_every_token_is_part_of_the_reward_and_nan_stays_none():
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
 def test_any_type_of_mask_will_do(dtype):
-    advantages, _ = ESTIMATORS["adjudge_group"](**laid_out([1.0, 0.0], [1, 2], ["u", "u"], dtype=dtype))
+    batch = laid_out([1.0, 0.0], [1, 2], ["u", "u"], dtype=dtype)
+    advantages, _ = ESTIMATORS["adjudge_group"](**batch, config={"adjudge": {"ddof": 0}})
     assert advantages.dtype == torch.float32
     assert advantages.sum(dim=0).tolist() == pytest.approx([0, -1, 0, 0, 0, 0], abs=1e-5)
 
@@ -148,6 +149,6 @@ def test_an_option_that_there_is_not_is_refused(own):
 
 
 @pytest.mark.parametrize("config", [None, {}, {"adjudge": None}, {"norm_adv_by_std_in_grpo": True}])
-def test_the_defaults_are_the_papers(config):
+def test_the_defaults_are_verls(config):
     advantages, _ = ESTIMATORS["adjudge_group"](**laid_out([1.0, 0.0, 0.5], [1] * 3, ["u"] * 3), config=config)
-    assert advantages[:, 0].tolist() == pytest.approx(group_advantages([1.0, 0.0, 0.5]).tolist(), rel=1e-6)
+    assert advantages[:, 0].tolist() == pytest.approx(group_advantages([1.0, 0.0, 0.5], ddof=1).tolist(), rel=1e-6)

@@ -50,7 +50,9 @@ def test_stepwise_advantages_are_the_pure_functions_on_the_tokens_of_the_mask(ba
 def test_without_a_step_the_stepwise_estimator_is_the_groups(batch):
     with carrying([StepTokens({}, {})] * len(batch[0])):
         stepwise, _ = ESTIMATORS["adjudge_stepwise"](**laid_out(*batch), config={"adjudge": ALL})
-    assert torch.equal(stepwise, ESTIMATORS["adjudge_group"](**laid_out(*batch), config={"adjudge": ALL})[0])
+    assert torch.equal(
+        stepwise, ESTIMATORS["adjudge_group"](**laid_out(*batch), config={"adjudge": {**ALL, "ddof": 0}})[0]
+    )
 
 
 def test_steps_of_rows_that_are_not_trained_enter_nothing():

@@ -94,7 +94,7 @@ def test_verl_computes_advantages_by_a_registered_name(name):
         out = imported("verl.trainer.ppo.ray_trainer").compute_advantage(made, name, config=config)
     baseline = "leave_one_out" if name == "adjudge_leave_one_out" else "mean"
     assert out.batch["advantages"][:, 0].tolist() == pytest.approx(
-        group_advantages(rewards, baseline=baseline), rel=1e-6
+        group_advantages(rewards, baseline=baseline, ddof=int(name != "adjudge_stepwise")), rel=1e-6
     )
 
 

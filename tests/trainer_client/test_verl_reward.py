@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.trainer_client.fake_service import REWARDS, Reply
-from tests.trainer_client.verl_recorded import BATCH_KEYWORDS, REWARD_KEYWORDS, REWARD_MODEL_KEYWORDS
+from tests.trainer_client.verl_recorded import BATCH_KEYWORDS, REWARD_KEYWORDS, REWARD_MODEL_KEYWORDS, stand_in
 from tests.trainer_client.verl_services import FORTY_TWO, JUDGED, SHORT, TOO_LONG, running
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest, JudgingFailed, UnknownRubric
 from trainer_client.steps import split_steps
@@ -237,3 +237,49 @@ def test_no_more_of_a_batch_is_asked_for_at_a_time_than_is_allowed(monkeypatch):
     results = compute_score_batch(["m"] * 9, ["42"] * 9, [None] * 9, [ROW] * 9, concurrency=4, mode="points")
     assert most == 4
     assert results == [{"mode": "points"}] * 9
+
+
+class RateLimitedRewardManager:
+    """As much of verl's as matters: it waits for a score so long, and makes 0 of every error."""
+
+    _class_initialized = True
+
+    def __init__(self, timeout=60.0):
+        self.timeout = timeout
+
+    async def run_single(self, said, **keywords):
+        given = dict(zip(REWARD_KEYWORDS, ("math", said, None, ROW), strict=True))
+        try:
+            return (await asyncio.wait_for(compute_score(**given, **keywords), self.timeout))["score"]
+        except Exception:  # noqa: BLE001 - as verl has it
+            return 0.0
+
+
+@pytest.fixture
+def rate_limited(monkeypatch):
+    """A process in which verl's reward manager `rate_limited` is at work."""
+    name = "verl.experimental.reward_loop.reward_manager.limited"
+    stand_in(monkeypatch, name, RateLimitedRewardManager=RateLimitedRewardManager)
+    return RateLimitedRewardManager
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [{"on_failure": "error"}, {"url": None}, {"mode": "no such mode"}, {"step_deltas": "both"}, {"colour": "red"}],
+    ids=str,
+)
+def test_no_error_becomes_a_0_under_the_manager_that_would_make_it_one(rate_limited, unserved_url, keywords):
+    given = {"url": unserved_url, "retries": 0} | keywords
+    assert math.isnan(asyncio.run(rate_limited().run_single("42", **given)))
+
+
+def test_a_score_that_takes_too_long_for_that_manager_is_no_0_either(rate_limited, monkeypatch):
+    async def never(*_, **__):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AsyncClient, "rewards", never)
+    assert math.isnan(asyncio.run(rate_limited(timeout=0.01).run_single("42", url="http://judge.test")))
+
+
+def test_that_manager_gets_rewards_as_any_other(rate_limited, url):
+    assert asyncio.run(rate_limited().run_single("42", url=url)) == 1.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.trainer_client.trl.generating import Reciting, with_server
+from tests.trainer_client.trl.generating import HalfFlat, Reciting, with_server
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, trainer, weights
 from trainer_client.trl import GenerationCallback, TrainingMeasures
 
@@ -34,8 +34,14 @@ class First(GenerationCallback):
         return {"first": generation.first}
 
 
-def scene(method: str) -> dict[str, Any]:
+def scene(method: str, refilled: bool) -> dict[str, Any]:
     """What a method trains on: its data, and what the policy says."""
+    if refilled:
+        factual = method == "rgr"
+        return {
+            "reciting": [RIGHT, SLIP, WRONG, "14", WRONG],
+            "data": dataset(FACTUAL if factual else PLAIN, prompts=6),
+        }
     match method:
         case "srar":
             return {"texts": TEXTS, "data": dataset(CRITERIA)}
@@ -51,8 +57,8 @@ def scene(method: str) -> dict[str, Any]:
 
 
 def train(folder: Path, url: str, given: dict[str, Any]) -> None:
-    server, own = given.pop("server", False), scene(given["method"])
-    reciting = Reciting(*own.pop("reciting", ()))
+    server, own = given.pop("server", False), scene(given["method"], "max_refill_rounds" in given)
+    reciting = (HalfFlat if "max_refill_rounds" in given else Reciting)(*own.pop("reciting", ()))
     model = policy(folder / "policy", torch.float64)
     trained = trainer(folder, url, model=model, num_generations=8, **own, **given)
     model.config.max_position_embeddings = 2048  # room for refinements and scaffolds, which it never sees

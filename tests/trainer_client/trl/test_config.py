@@ -39,6 +39,14 @@ def test_a_setting_that_is_given_goes_before_the_methods(tmp_path):
     assert config(tmp_path, method="grounded", beta=0.0, loss_type="grpo").beta == 0.0
 
 
+@pytest.mark.parametrize("method", ["rubric", "rar", "grounded", "srar", "rgr", "dro", "ruscarl"])
+def test_no_method_corrects_for_vllms_probabilities_unless_told_to(tmp_path, method):
+    own = {"method": method, "per_device_train_batch_size": 16}
+    assert config(tmp_path, **own).vllm_importance_sampling_correction is False
+    told = config(tmp_path, **own, vllm_importance_sampling_correction=True)
+    assert told.vllm_importance_sampling_correction is True
+
+
 def test_options_reach_the_method(tmp_path):
     method = config(tmp_path, method="srar", method_options={"normalise": False, "kinds": ["suggest"]}).build_method()
     assert method == Srar(normalise=False, kinds=("suggest",))
@@ -61,9 +69,17 @@ def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scale_rewards": "batch"}, "scale_rewards is 'batch'"),
-        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"method": "srar", "scale_rewards": "batch"}, "scale_rewards is 'batch', and method 'srar'"),
+        ({"method": "rgr", "multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"scale_rewards": "batch", "method_options": {"ddof": 1}}, "method_options has ddof"),
+        ({"method": "srar", "scale_rewards": "none"}, "scale_rewards is 'none', and method 'srar' divides"),
+        ({"method": "rar", "scale_rewards": False}, "scale_rewards is 'none', and method 'rar' divides"),
+        (
+            {"method": "grounded", "method_options": {"sequence_band": [0.5, 2.0]}},
+            "importance_sampling_correction is off",
+        ),
         ({"method": "rgr", "num_generations": 1}, "at least 2 generations"),
+        ({"method": "dro"}, r"num_generations \(16\)\. Make per_device_train_batch_size .* a multiple of 16"),
         ({"method": "srar", "delta": 1.2}, r"delta is 1.2, and the upper clip .* is 1.28"),
     ],
 )

@@ -1,14 +1,16 @@
 """The methods by themselves: their advantages, their settings of TRL, what they leave out."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer_client.advantages import group_advantages
-from trainer_client.trl.methods import METHODS, Grounded, Rar, Rollout, Rubric, Scored, Srar, options_of
+from trainer_client.trl.methods import METHODS, Grounded, Rar, Rgr, Rollout, Rubric, Scored, Srar, options_of
 from trainer_client.wire import Criterion, ResponseReward, StepReward, Verdict
 from trainer_client.wire.answers import Failure
 
@@ -48,7 +50,7 @@ CRITERIA = (
 @given(REWARDS)
 def test_the_plain_method_gives_each_response_its_group_advantage(rewards):
     got = Rubric().advantages(group(rewards))
-    assert [float(a) for a in got] == pytest.approx(list(group_advantages(rewards)))
+    assert [float(a) for a in got] == pytest.approx(list(group_advantages(rewards, ddof=1)))
 
 
 @given(REWARDS)
@@ -77,18 +79,61 @@ def test_dynamic_sampling_leaves_out_groups_whose_rewards_are_all_equal(rewards,
     assert Grounded().uninformative(group(rewards), None) is False
 
 
-def test_no_other_method_leaves_a_group_out():
-    for name in set(METHODS) - {"grounded", "dro"}:
+def test_unless_told_no_method_but_dro_leaves_a_group_out():
+    for name in set(METHODS) - {"dro"}:
         assert METHODS[name]().uninformative(group([1.0, 1.0]), None) is False
+        assert METHODS[name](dynamic_sampling=True).uninformative(group([1.0, 1.0]), None) is True
+
+
+@pytest.mark.parametrize(
+    ("right", "left_out"),
+    [
+        ([True, True], True),
+        ([False, False], True),
+        ([True, None], True),
+        ([None, None], True),
+        ([True, False], False),
+        ([None, True, False], False),
+    ],
+)
+def test_by_accuracy_a_group_tells_something_where_some_are_right_and_some_are_wrong(right, left_out):
+    rollouts = [Rollout(tokens=1, reward=n / 10, judged=n / 10, correct=one) for n, one in enumerate(right)]
+    unknown = [replace(one, judged=None) for one in rollouts]
+    method = Rubric(dynamic_sampling=True, filter_metric="accuracy")
+    assert method.uninformative(unknown, None) is left_out
+
+
+@pytest.mark.parametrize(("judged", "left_out"), [([1.0, 0.0], False), ([0.9, 0.2], True), ([1.0, None], True)])
+def test_without_an_answer_criterion_the_judges_full_reward_is_right(judged, left_out):
+    rollouts = [Rollout(tokens=1, reward=n / 10, judged=one) for n, one in enumerate(judged)]
+    method = Rubric(dynamic_sampling=True, filter_metric="accuracy")
+    assert method.uninformative(rollouts, None) is left_out
+
+
+def test_steps_whose_deltas_differ_are_a_signal_where_rewards_are_compared():
+    alike, other = Rollout(tokens=2, reward=1.0, deltas={1: 0.4}), Rollout(tokens=2, reward=1.0, deltas={1: 0.8})
+    method = Srar(dynamic_sampling=True, filter_metric="reward")
+    assert method.uninformative([alike, alike], None) is True
+    assert method.uninformative([alike, other], None) is False
+
+
+def test_srars_methods_compare_accuracy_unless_told():
+    by_accuracy = {name for name in METHODS if options_of(name)["filter_metric"] == "accuracy"}
+    assert by_accuracy == {"srar", "rar"}
 
 
 def test_grounded_asks_for_partial_credit_and_names_its_zero():
-    assert Grounded().scoring == {"mode": "partial_credit", "on_failure": "zero"}
+    assert Grounded().scoring == {"mode": "partial_credit", "on_failure": "zero_unparseable"}
     assert Grounded(truncation_factor=0.5).scoring["truncation_factor"] == 0.5
 
 
-def test_only_grounded_turns_failures_into_zero():
-    assert {name for name, method in METHODS.items() if method().scoring["on_failure"] == "zero"} == {"grounded"}
+def test_only_grounded_turns_invalid_output_into_zero():
+    assert {name for name, method in METHODS.items() if method().scoring["on_failure"] != "null"} == {"grounded"}
+
+
+def test_factual_only_rewards_what_it_guides_by():
+    assert Rgr(factual_only=True).scoring["kinds"] == ("factual",)
+    assert "kinds" not in Rgr().scoring
 
 
 def test_srar_asks_for_steps():
@@ -123,7 +168,7 @@ def test_budgets_are_options():
 
 def test_an_answer_without_steps_has_deltas_for_the_whole_response_only():
     scored = Scored(answered([ok("s1", 1.0, 0), ok("s2", 1.0, -1)], steps=()), CRITERIA)
-    assert Srar().deltas(scored) == pytest.approx({0: 0.4})
+    assert Srar().deltas(scored) == pytest.approx({0: 0.4, -1: 0.4})
 
 
 def test_srar_gives_each_step_its_own_advantage():
@@ -142,7 +187,7 @@ def test_a_rollout_without_a_reward_gets_nothing_for_any_step():
 
 @given(REWARDS)
 def test_srar_without_a_rubric_is_grpo(rewards):
-    plain = [float(a) for a in Rubric().advantages(group(rewards))]
+    plain = [float(a) for a in Rubric(ddof=0).advantages(group(rewards))]
     for advantage, tokens in zip(plain, Srar().advantages(group(rewards)), strict=True):
         assert tokens == pytest.approx(np.full(4, advantage))
 
@@ -159,11 +204,32 @@ def test_a_response_of_no_tokens_has_no_advantages():
     assert [a.size for a in Srar().advantages([rollout(1.0, tokens=0), rollout(0.0, {}, {}, 2)])] == [0, 2]
 
 
+def test_deviations_are_the_samples_but_for_srars_methods():
+    assert {name: options_of(name)["ddof"] for name in METHODS} == {
+        name: 0 if name in ("srar", "rar") else 1 for name in METHODS
+    }
+
+
 def test_every_method_names_its_options_with_their_defaults():
     assert options_of("grounded") == {
-        "ddof": 0,
+        "ddof": 1,
         "eps": 1e-6,
         "baseline": "leave_one_out",
+        "deviation": "group",
+        "sequence_band": None,
         "dynamic_sampling": False,
+        "filter_metric": "reward",
         "truncation_factor": None,
     }
+
+
+def test_a_band_replaces_trls_weights_where_there_are_any():
+    old, sampling = torch.tensor([[-1.0, -2.0], [-1.0, -9.0]]), torch.tensor([[-1.5, -1.5], [-1.0, -1.0]])
+    batch = {"old_per_token_logps": old, "sampling_per_token_logps": sampling, "completion_mask": torch.ones(2, 2)}
+    method = Grounded(sequence_band=(0.5, 2.0))
+    assert method.sampling_weights(batch) == {}
+    found = method.sampling_weights(batch | {"importance_sampling_ratio": torch.ones(2, 1)})
+    torch.testing.assert_close(
+        found["importance_sampling_ratio"], torch.tensor([[math.exp(0.5), math.exp(-0.5)], [0.0, 0.0]])
+    )
+    assert Grounded().sampling_weights(batch | {"importance_sampling_ratio": torch.ones(2, 1)}) == {}

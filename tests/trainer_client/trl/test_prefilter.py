@@ -70,6 +70,33 @@ def test_kept_rows_are_written_as_they_stand_and_in_their_order(run):
     assert [one["line"] for one in outcomes] == [2, 3, 4, 5, 6, 8, 9, 10, 11]
 
 
+@pytest.mark.parametrize(("retained", "top"), [(0.18, 0.089), (0.16, 0.067), (0.125, 0.028)])
+def test_the_papers_retained_shares_stand_for_shares_by_score(retained, top):
+    given = prefilter._parser().parse_args(["--model", "m", "--data", "d", "--out", "o", "--retain", str(retained)])
+    assert prefilter._top(given) == pytest.approx(top, abs=5e-4)
+    assert (given.group, given.top_p, given.temperature) == (16, 0.95, 1.0)
+
+
+def test_a_share_to_retain_counts_the_random_ones(run):
+    rows = [row(number, responses=[str(number), "a" * (1 + number)]) for number in range(10)]
+    kept, outcomes, _ = run(rows, "--retain", "0.6", "--random", "0.2")
+    assert [one["kept"] for one in outcomes].count("score") == 5
+    assert len(kept) == 6
+
+
+def answer_after_the_first_line(text):
+    """A rule of a user's own."""
+    return text.index("\n") + 1 if "\n" in text else None
+
+
+def test_the_rule_of_where_an_answer_begins_is_that_of_training(tmp_path, run):
+    responses = ["one\ntwo\nFinal answer: 14", "other\nthree\nFinal answer: 14"]
+    _, (outcome,), _ = run(
+        [row(responses=responses)], "--top", "1", "--answer-rule", f"{__name__}:{answer_after_the_first_line.__name__}"
+    )
+    assert outcome["score"] == pytest.approx(expected(tmp_path, row()["prompt"], ["one\n", "other\n"]), rel=1e-3)
+
+
 def test_it_says_why_each_row_is_kept(run):
     rows = [row(number, responses=[str(number), "a" * (1 + number)]) for number in range(5)]
     kept, outcomes, said = run([*rows, row(reference_answer=None)], "--top", "0.4", "--random", "0.3")
@@ -183,6 +210,11 @@ def test_messages_that_have_no_tokens_are_a_bad_row(run, tmp_path, capsys, templ
     ("options", "fault"),
     [
         (["--top", "1.5"], "top_fraction is 1.5; it is a share in [0, 1]"),
+        (["--retain", "0.05"], "--retain is 0.05; the random share alone retains 0.1"),
+        (["--retain", "0.5", "--random", "1"], "--random is 1; with --retain it is a share from 0 to less than 1"),
+        (["--top", "1", "--top-p", "0"], "0 is not above 0 and at most 1"),
+        (["--top", "1", "--answer-rule", "nowhere:rule"], "--answer-rule nowhere:rule: No module named 'nowhere'"),
+        (["--top", "1", "--answer-rule", "json"], "write MODULE:FUNCTION"),
         (["--top", "0.5", "--random", "-1"], "random_fraction is -1.0"),
         (["--top", "1", "--tokens", "2"], "top_fraction is 2.0"),
         (["--top", "1", "--p-min", "0.9", "--p-max", "0.1"], "p_min"),

@@ -13,10 +13,18 @@ from tests.trainer_client.trl.training import policy, weights
 
 pytestmark = pytest.mark.trl
 
+REFILLED = {
+    "method_options": {"dynamic_sampling": True},
+    "max_refill_rounds": 3,
+    "gradient_accumulation_steps": 2,
+    "steps_per_generation": 2,  # two groups, one on each of two ranks
+}
 TRAININGS = {
     "srar": {"method": "srar"},
     "grounded": {"method": "grounded", "beta": 0.1},
     "rubric": {"method": "rubric", "loss_type": "dr_grpo", "scale_rewards": "none"},
+    "refilled": {"method": "grounded", **REFILLED},
+    "refilled rgr": {"method": "rgr", **REFILLED},
     "rgr": {"method": "rgr"},
     "rgr with a server": {"method": "rgr"},
     "dro": {"method": "dro", "method_options": {"every": 1, "p_min": 0.0, "p_max": 1.0}},
@@ -77,13 +85,14 @@ def test_two_ranks_move_the_policy_as_one_process_does(trained, name):
     assert (alone["weights"] - weights(policy(trained / name / "policy", torch.float64))).abs().max() > 1e-3
     torch.testing.assert_close(first["weights"], alone["weights"], atol=1e-6, rtol=0)
     torch.testing.assert_close(second["weights"], first["weights"], atol=0, rtol=0)
-    assert [rank["log"][0]["first"] for rank in (alone, first, second)] == [0, 0, 4]
+    half = 4 * TRAININGS[name].get("steps_per_generation", 1)
+    assert [rank["log"][0]["first"] for rank in (alone, first, second)] == [0, 0, half]
 
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_two_ranks_log_of_a_batch_what_one_process_does(trained, name):
     alone, first = (torch.load(trained / name / f"rank0-of-{ranks}.pt")["log"][:2] for ranks in (1, 2))
-    families = ("rewards/", "rubric/left", "groups/", "steps/", "rgr/", "dro/", "scaffold/", "measures/")
+    families = ("rewards/", "rubric/left", "groups/", "steps/", "rgr/", "dro/", "scaffold/", "measures/", "refill/")
     for mine, theirs in zip(alone, first, strict=True):
         wanted = {key: value for key, value in mine.items() if key.startswith(families)}
         assert {key: value for key, value in theirs.items() if key.startswith(families)} == pytest.approx(wanted)
@@ -96,5 +105,8 @@ def test_what_is_compared_happened(trained):
     assert [one["rgr/refined"] for one in logs["rgr"][:2]] == [1 / 8, 0.0]
     assert logs["srar"][0]["measures/loops"] == 1 / 8
     assert logs["ruscarl"][0]["scaffold/prompts"] == 0.75
+    assert [one["refill/left"] for one in logs["refilled"][:2] + logs["refilled rgr"][:2]] == [0.0] * 4
+    assert min(one["refill/rounds"] for one in logs["refilled"][:2]) >= 1
+    assert logs["refilled rgr"][0]["measures/off_policy"] == 1 / 8
     assert [one["dro/accepted"] for one in logs["dro"][:2]] == [1.0, 0.0]
     assert logs["dro"][1]["dro/variance"] == 1.0

@@ -206,6 +206,15 @@ async def test_training_stops_when_more_than_the_share_allowed_has_no_reward(fai
         assert (await reward(["a"] * 4, ["1"] * 4)).count(None) == failing
 
 
+@pytest.mark.parametrize("policy", ["zero", "zero_unparseable"])
+async def test_what_a_failure_policy_makes_zero_counts_as_missing(policy):
+    def zeroes(body):
+        return stream(*groups(body, lambda said: response(0.0, policy_applied=policy, status="unscored")), summary())
+
+    with pytest.raises(TooManyUnscored, match="4 of 4 responses have no reward"):
+        await rewarding(Judge(zeroes), max_unscored=0.5)(["a"] * 4, ["1"] * 4)
+
+
 async def test_the_error_says_how_many_why_and_what_to_do():
     def overloaded(body):
         return problem("overloaded", 429, retryable=True)

@@ -52,10 +52,12 @@ async def test_the_log_tells_shares_counts_costs_and_pass_rates():
     assert metrics == {
         "rubric/unscored": 0.25,
         "rubric/partial": 0.5,
+        "rubric/without_rubric": 0.0,
         "rubric/zeroed": 1.0,
         "rubric/skipped": 1.0,
         "rubric/failed_verdicts": 0.5,
         "rubric/cached": 0.125,
+        "rubric/clipped": 0.0,
         "rubric/judge_calls": 2.0,
         "rubric/judge_seconds": 0.5,
         "rubric/queue_seconds": 0.25,
@@ -98,6 +100,7 @@ async def test_an_outage_logs_what_is_known_and_no_more():
     assert metrics == {
         "rubric/unscored": 1.0,
         "rubric/partial": 0.0,
+        "rubric/without_rubric": 0.0,
         "rubric/zeroed": 0.0,
         "rubric/skipped": 0.0,
         "rubric/failures/server": 2.0,

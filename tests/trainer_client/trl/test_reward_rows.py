@@ -12,11 +12,15 @@ from trainer_client.wire import RubricContent, content_digest
 
 
 def read(
-    prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, ends=None, needs_rubric=True, **columns
-):
+    prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, ends=None, needs_rubric=True,
+    without_rubric="refuse", **columns
+):  # fmt: skip
     """Rows of these columns; `own` is the column `rubric`."""
     completions, columns = completions or ["1"] * len(prompts), {"rubric": own, **columns}
-    return read_rows(prompts, completions, ids, columns, rubric=rubric, needs_rubric=needs_rubric, step=step, ends=ends)
+    return read_rows(
+        prompts, completions, ids, columns, rubric=rubric, needs_rubric=needs_rubric, without_rubric=without_rubric,
+        step=step, ends=ends,
+    )  # fmt: skip
 
 
 async def sent(judge, prompts, completions=None, **columns):
@@ -210,3 +214,52 @@ async def test_a_penalty_for_what_is_told_is_asked_for(options, logs):
     judge = Judge()
     await rewarding(judge, **options)(["a"], ["1"], [[1]], **logs)
     assert judge.asked[0]["reward"] == {"mode": "weighted_mean", **options}
+
+
+EMPTY = [[], {}, {"criteria": []}, "[]", '{"criteria": []}', np.array([]), {"criteria": None}]
+
+
+@pytest.mark.parametrize("empty", EMPTY, ids=str)
+@pytest.mark.parametrize("rubric", ["r", None])
+def test_an_empty_rubric_is_none_at_all_where_rows_may_have_none(empty, rubric):
+    rows = read(["a", "b"], own=[empty, CRITERIA], rubric=rubric, without_rubric="outcome", ground_truth=["1", "2"])
+    first, second = rows.groups
+    assert [criterion.kind for criterion in first.rubric.criteria] == ["answer"]
+    assert len(second.rubric.criteria) == len(CRITERIA)
+    assert rows.without_rubric == {0}
+
+
+def test_a_row_without_a_rubric_is_judged_by_its_outcome_only_where_no_other_is_given():
+    given = {"without_rubric": "outcome", "ground_truth": ["1", "2"]}
+    assert read(["a", "b"], own=[None, None], rubric=None, **given).without_rubric == {0, 1}
+    assert read(["a", "b"], own=[None, None], rubric="r", **given).without_rubric == set()
+
+
+def test_a_row_with_neither_rubric_nor_ground_truth_is_refused_by_its_place():
+    with pytest.raises(InvalidRequest, match="row 1: it has neither a rubric nor a ground_truth"):
+        read(["a", "b"], own=[CRITERIA, None], rubric=None, without_rubric="outcome", ground_truth=["1", None])
+
+
+def test_an_accepted_row_is_in_no_group():
+    rows = read(["a", "b", "a"], own=[None, CRITERIA, []], rubric=None, without_rubric="accept")
+    assert [group.rows for group in rows.groups] == [[1]]
+    assert set(rows.accepted) == {0, 2}
+    assert rows.accepted[0] == rows.accepted[2]
+
+
+@pytest.mark.parametrize("empty", EMPTY, ids=str)
+def test_a_mode_without_a_rubric_takes_an_empty_one(empty):
+    (group,) = read(["a"], own=[empty], rubric=None, needs_rubric=False).groups
+    assert group.rubric is None
+
+
+async def test_accepted_rows_are_rewarded_without_asking_the_judge_and_counted():
+    judge, trainer = Judge(), Trainer()
+    reward = rewarding(judge, None)
+    reward.without_rubric = "accept"
+    given = {"rubric": [None, CRITERIA], "log_metric": trainer.log_metric}
+    assert await reward(["a", "b"], ["0.25", "0.5"], **given) == [1.0, 0.5]
+    assert [group["prompt"] for group in judge.asked[0]["groups"]] == ["b"]
+    assert trainer.metrics["rubric/without_rubric"] == [0.5]
+    assert await reward(["a"], ["0.25"], rubric=[[]]) == [1.0]
+    assert len(judge.asked) == 1

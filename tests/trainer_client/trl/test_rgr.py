@@ -46,6 +46,17 @@ def test_the_last_response_is_refined_from_the_best_one_and_its_failed_criteria(
     assert inputs["refined"].tolist() == [False, False, False, True] * 2
 
 
+def test_the_instruction_of_a_refinement_may_be_ones_own(tmp_path, url):
+    made = refining(tmp_path, url, WRONG, SLIP, WRONG, WRONG, method_options={"instruction": "Again, in French."})
+    batch(made)
+    assert all(prompt.endswith("- It is 14.\n\nAgain, in French.") for prompt in made.rollout_func.asked[1])
+
+
+def test_an_instruction_without_words_is_refused():
+    with pytest.raises(ValueError, match="instruction is empty; say what a refined response should be"):
+        Rgr(instruction=" ")
+
+
 def test_a_refined_response_trains_on_the_plain_prompt_and_enters_the_groups_mean(tmp_path, url):
     made = refining(tmp_path, url, WRONG, SLIP, WRONG, WRONG)
     inputs = batch(made)

@@ -18,7 +18,7 @@ LONG = {"max_completion_length": 16, "num_generations": 4, "max_steps": 10}
 
 
 def scaffolding(tmp_path, url, **given):
-    options = {"pattern": "binary", "full": 2, "decay": "constant", **given.pop("method_options", {})}
+    options = {"pattern": "binary", "full": 2, "decay": "constant", "weights": False, **given.pop("method_options", {})}
     made = trainer(
         tmp_path, url, data=given.pop("data", dataset(PLAIN)), method="ruscarl", method_options=options, **LONG, **given
     )
@@ -35,6 +35,18 @@ def test_each_sample_is_generated_from_its_own_scaffold(tmp_path, url):
         assert prompt.startswith(plain)
         assert (prompt != plain) == (row % 4 < 2)
         assert all((f"- {criterion.description}" in prompt) == (row % 4 < 2) for criterion in CRITERIA)
+
+
+@pytest.mark.parametrize(("options", "where"), [({}, 0), ({"place": "user", "weights": False}, 1)])
+def test_in_a_chat_the_scaffold_stands_in_the_system_message_with_its_points_unless_told_otherwise(options, where):
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much is 3+4?"}]
+    method = Ruscarl(pattern="full", decay="constant", **options)
+    (told,) = method.prompts([Asked(chat, "p", CRITERIA, 1, 4)], Moment(1, 10, 0))
+    changed = [new != old for new, old in zip(told, chat, strict=True)]
+    assert changed == [where == 0, where == 1]
+    assert told[where]["content"].startswith(chat[where]["content"])
+    assert all(f"- {criterion.description}" in told[where]["content"] for criterion in CRITERIA)
+    assert ("point)" in told[where]["content"] or "points)" in told[where]["content"]) == (where == 0)
 
 
 def test_the_policy_is_trained_on_the_plain_prompts(tmp_path, url):

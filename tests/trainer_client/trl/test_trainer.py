@@ -75,7 +75,7 @@ def test_tokens_of_padding_have_no_advantage(tmp_path, url):
 
 def test_the_plain_method_moves_the_policy_by_the_rubrics_weighted_mean(tmp_path, url):
     trained = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN))
-    advantages = group_advantages(WEIGHED)
+    advantages = group_advantages(WEIGHED, ddof=1)
     lengths = [len(text) + 1 for text in TEXTS]
     expected = gradient_step(
         policy(tmp_path / "policy"), [[a] * n for a, n in zip(advantages, lengths, strict=True)], dataset()["prompt"]
@@ -88,7 +88,7 @@ def test_the_outcome_alone_needs_no_rubric(tmp_path, url):
     by_outcome = dataset(PLAIN).remove_columns("rubric")
     trained = trainer(tmp_path, url, texts=TEXTS, data=by_outcome, reward=RubricReward(url, mode="outcome"))
     trained.train()
-    assert list(trained._logs["advantages"])[:4] == pytest.approx(group_advantages([1.0, 0.0, 0.0, 0.0]))
+    assert list(trained._logs["advantages"])[:4] == pytest.approx(group_advantages([1.0, 0.0, 0.0, 0.0], ddof=1))
 
 
 def test_rar_gives_all_tokens_of_a_response_one_advantage(tmp_path, url):
@@ -104,9 +104,10 @@ def test_a_response_with_a_missing_part_moves_nothing(tmp_path, url):
     def sometimes(prompts, **_):
         return [None if row % 4 == 1 else 0.0 for row in range(len(prompts))]
 
-    trained = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[sometimes], beta=0.1)
+    given = {"rewards": [sometimes], "required_rewards": ["sometimes"]}
+    trained = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=0.1, **given)
     output = trained._generate_and_score_completions([dict(row) for row in dataset(PLAIN) for _ in range(4)])
-    assert output["advantages"].tolist()[:4] == pytest.approx(group_advantages([1.0, None, 0.0, 0.0]), abs=1e-5)
+    assert output["advantages"].tolist()[:4] == pytest.approx(group_advantages([1.0, None, 0.0, 0.0], ddof=1), abs=1e-5)
     assert output["completion_mask"].sum(dim=1).tolist()[:4] == [len(RIGHT) + 1, 0, len(WRONG) + 1, len(BARE) + 1]
     assert output["num_items_in_batch"] == output["completion_mask"].sum()
 
@@ -120,7 +121,7 @@ def test_steps_without_any_reward_leave_the_policy_alone_even_with_momentum(tmp_
         return [nothing if trainer_state.global_step else 0.0] * len(prompts)
 
     trained = trainer(
-        tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[only_at_first],
+        tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[only_at_first], required_rewards=["only_at_first"],
         max_steps=3, optim="adamw_torch", learning_rate=1e-2, weight_decay=0.1, beta=0.1,
     )  # fmt: skip
     before = weights(trained.model)
@@ -150,7 +151,7 @@ def test_groups_that_tell_nothing_are_left_out_of_the_loss_where_asked(tmp_path,
     output = trained._generate_and_score_completions([dict(row) for row in dataset(PLAIN) for _ in range(4)])
     assert output["completion_mask"][:4].sum() == 0
     assert output["completion_mask"][4:].sum(dim=1).min() > 0
-    leave_one_out = group_advantages(WEIGHED, baseline="leave_one_out")
+    leave_one_out = group_advantages(WEIGHED, baseline="leave_one_out", ddof=1)
     assert output["advantages"].tolist()[4:] == pytest.approx(leave_one_out, abs=1e-5)
 
 

@@ -26,6 +26,10 @@ WEIGHED = [1.0, 1 / 3, 0.0, 0.0]
 ROUND = "### Step 1: 3+4=7\n### Step 1: 3+4=7\n"
 
 
+def length(completions, **_):
+    return [float(len(completion)) for completion in completions]
+
+
 class Noting(GenerationCallback):
     """Keeps what it is told, and measures how often."""
 
@@ -83,6 +87,20 @@ def test_an_evaluation_logs_its_own(tmp_path, url):
     assert found["eval_measures/novelty/median"] == pytest.approx(1.0)
 
 
+def test_novelty_that_is_asked_for_is_measured_where_there_is_no_reference_model(tmp_path, url):
+    found = []
+    for beta in (0.0, 1e-9):
+        made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=beta, max_steps=3, learning_rate=20.0)
+        assert (made.ref_model is None) == (beta == 0.0)
+        made.add_callback(TrainingMeasures(novelty=True))
+        made.train()
+        found.append([one for one in made.state.log_history if "measures/novelty/mean" in one])
+    ours, theirs = ([one["measures/novelty/mean"] for one in logged] for logged in found)
+    assert len(ours) == 3
+    assert ours == pytest.approx(theirs, rel=1e-4)
+    assert abs(ours[-1] - 1.0) > 0.01
+
+
 def test_the_novelty_of_a_policy_that_moved_is_to_the_one_it_was(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), beta=1e-9, max_steps=3, learning_rate=20.0)
     made.add_callback(TrainingMeasures())
@@ -118,7 +136,7 @@ def test_refined_responses_are_off_policy(tmp_path, url):
 
 @pytest.mark.parametrize(("ratio", "share"), [("plain", 0.5), ("corrected", 0.5), ("scaffolded", None)])
 def test_responses_to_a_scaffold_are_off_policy_where_the_plain_prompt_is_trained_on(tmp_path, url, ratio, share):
-    options = {"pattern": "binary", "full": 2, "decay": "constant", "ratio": ratio}
+    options = {"pattern": "binary", "full": 2, "decay": "constant", "ratio": ratio, "weights": False}
     made = trainer(
         tmp_path,
         url,
@@ -149,7 +167,8 @@ def test_a_callback_is_told_each_functions_rewards_and_what_is_missing(tmp_path,
     def sometimes(prompts, **_):
         return [None if row % 4 == 1 else 0.5 for row in range(len(prompts))]
 
-    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[sometimes])
+    given = {"rewards": [sometimes], "required_rewards": ["sometimes"]}
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), **given)
     told, found = noted(made)
     assert told.functions["sometimes"] == [0.5, None, 0.5, 0.5] * 2
     assert told.functions["RubricReward"] == [1.0, None, 0.0, 0.0] * 2
@@ -174,3 +193,63 @@ def test_a_trainer_that_would_tell_it_nothing_is_refused(tmp_path):
             train_dataset=dataset(), processing_class=tokenizer(), rollout_func=saying(*TEXTS),
             callbacks=[TrainingMeasures()],
         )  # fmt: skip
+
+
+def test_a_length_penalty_decides_neither_what_is_right_nor_what_is_worth_nothing(tmp_path, url):
+    penalty = {"coefficient": 0.01, "target_tokens": 100}  # every response is shorter, so that each gains by it
+    factual = [{**criterion, "kind": "factual"} for criterion in PLAIN]
+    made = trainer(
+        tmp_path, url, texts=TEXTS, data=dataset(factual), method="rgr", method_options={"length_penalty": penalty}
+    )
+    made.model.config.max_position_embeddings = 64  # no refinement fits
+    told, found = noted(made)
+    assert min(told.rewards) > 0.0
+    assert told.judged == pytest.approx(WEIGHED * 2)
+    assert told.unpenalised == pytest.approx(WEIGHED * 2, abs=1e-6)
+    assert found["measures/zero_rewards"] == pytest.approx(0.5)
+    assert found["measures/pass_at_1"] == pytest.approx(0.25)
+    assert found["measures/best_of_4"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_right_answer_without_the_format_is_right(tmp_path, url):
+    made = trainer(tmp_path, url, texts=["\\boxed{14}", RIGHT, WRONG, SLIP], method="srar")
+    told, found = noted(made)
+    assert told.rewards[:2] == pytest.approx([0.9, 1.0])
+    assert told.correct == [True, True, False, False] * 2
+    assert found["measures/pass_at_1"] == pytest.approx(0.5)
+
+
+def test_right_under_dro_is_what_the_judge_accepts_and_the_reward_curve_is_what_is_trained_on(tmp_path, url):
+    options = {"gates": False, "variance_filter": False}
+    data = dataset(PLAIN[-1:], reference_answer=[RIGHT, RIGHT])
+    made = trainer(tmp_path, url, texts=TEXTS, data=data, method="dro", num_generations=4, method_options=options)
+    told, found = noted(made)
+    assert max(told.rewards) < 1.0
+    assert told.judged == [1.0, 0.0, 0.0, 0.0] * 2
+    assert found["measures/pass_at_1"] == pytest.approx(0.25)
+    assert made._metrics["train"]["reward"] == pytest.approx([sum(told.rewards) / 8])
+    assert made._metrics["train"]["rewards/RubricReward/mean"] == [0.25]
+
+
+def test_without_a_judge_nothing_says_what_is_right(tmp_path):
+    data = dataset(PLAIN, reference_answer=["14", "14"])
+    options = {"variance_filter": False}
+    made = trainer(tmp_path, "http://judge.test", texts=TEXTS, data=data, method="dro", num_generations=4,
+                   method_options=options, functions=[length])  # fmt: skip
+    _, found = noted(made)
+    assert "measures/pass_at_1" not in found
+    assert "measures/best_of_1" in found
+
+
+def test_an_evaluation_takes_no_penalty(tmp_path, url):
+    factual = [{**criterion, "kind": "factual"} for criterion in PLAIN]
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(factual), method="rgr", per_device_eval_batch_size=4)
+    made.model.config.max_position_embeddings = 64
+    made.eval_dataset = dataset(factual)
+    batch(made)
+    assert made.rubric_reward.last.rows[0].reward > 1.0
+    found = made.evaluate()
+    assert found["eval_reward"] == pytest.approx(sum(WEIGHED) / 4, abs=1e-6)
+    assert found["eval_rewards/RubricReward/mean"] == pytest.approx(sum(WEIGHED) / 4, abs=1e-6)
+    batch(made)
+    assert made.rubric_reward.last.rows[0].reward > 1.0

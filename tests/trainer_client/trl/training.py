@@ -141,13 +141,14 @@ def trainer(
     reward: RubricReward | None = None,
     model: LlamaForCausalLM | None = None,
     rewards: Sequence[Any] = (),
+    functions: Sequence[Any] | None = None,
     ended: bool = True,
     **given: Any,
 ) -> RubricGRPOTrainer:
     """A trainer against a service, whose policy says what it is told to, if it is told."""
     return RubricGRPOTrainer(
         model or policy(folder / "policy"),
-        [reward or RubricReward(url), *rewards],
+        [reward or RubricReward(url), *rewards] if functions is None else list(functions),
         settings(folder, **given),
         train_dataset=data or dataset(),
         processing_class=tokenizer(),

@@ -46,6 +46,19 @@ def read_rubric(given: object, *, padded: bool = False) -> Rubric | None:
         raise ValueError("; ".join(f"{w.field}: {w.message}".removeprefix(": ") for w in wrong[:3])) from error
 
 
+def is_empty_rubric(given: object) -> bool:
+    """Whether a row's value says that it has no criteria: an empty list, `{"criteria": []}`, or JSON text of one."""
+    given = plain(given)
+    if isinstance(given, str):
+        try:
+            given = json.loads(given) if given.strip().startswith(("[", "{")) else None
+        except (ValueError, RecursionError):
+            return False
+    if isinstance(given, Mapping):
+        given = given.get("criteria", given or [])
+    return given in ([], {})
+
+
 def _read_text(text: str) -> Rubric | None:
     if not text.startswith(("[", "{")):
         return text or None

@@ -33,12 +33,34 @@ def _points(scored: Scored) -> float | None:
     return sum(term.weight * score for term, score in scored) / positive if positive > 0 else None
 
 
+def clipped_points(scored: Scored, *, only_mistakes: bool) -> float | None:
+    """Points clipped to [0, 1]; of a rubric of nothing but mistakes, 1 less the share of their weight that was made."""
+    if not only_mistakes:
+        points = _points(scored)
+        return None if points is None else min(1.0, max(0.0, points))
+    made = absolute_points(scored)
+    return None if made is None else min(1.0, max(0.0, 1.0 + made))
+
+
+def absolute_points(scored: Scored) -> float | None:
+    """Sum w s / sum |w|."""
+    total = sum(abs(term.weight) for term, _ in scored)
+    return sum(term.weight * score for term, score in scored) / total if total > 0 else None
+
+
 def _mean(scored: Scored) -> float | None:
     return sum(score for _, score in scored) / len(scored) if scored else None
 
 
 def _graded_mean(scored: Scored) -> float | None:
     return _mean([(t, 1.0 - score if t.weight < 0 or t.kind == "pitfall" else score) for t, score in scored])
+
+
+def rises(term: Term, mode: RewardMode) -> bool:
+    """Whether the reward never falls as the term's score rises; else it never rises."""
+    if mode in ("stepwise", "gate", "likert", "outcome"):
+        return True
+    return term.weight >= 0 and not (mode == "graded_mean" and term.kind == "pitfall")
 
 
 def gate(scored: Scored, fraction: float) -> float:
@@ -51,10 +73,14 @@ FORMULAS: dict[RewardMode, Callable[[Scored], float | None]] = {
     "weighted_mean": _weighted_mean,
     "factual_override": _factual_override,
     "points": _points,
+    "absolute_points": absolute_points,
     "partial_credit": _weighted_mean,
     "stepwise": _mean,
     "graded_mean": _graded_mean,
     "likert": _mean,
     "outcome": _mean,
 }
-"""The formula of each mode but `gate` over the criteria it needs; None where there is nothing to divide by."""
+"""The formula of each mode but `gate` and `clipped_points` over the criteria it needs.
+
+None where there is nothing to divide by.
+"""

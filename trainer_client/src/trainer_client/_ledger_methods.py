@@ -1,6 +1,6 @@
 """What clients ask of the ledger: a run's rewards under other rules, and the verdicts it was judged with."""
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import httpx2
@@ -10,11 +10,19 @@ from trainer_client._answers import error_for, error_for_problem, typed_errors
 from trainer_client._requests import Call, as_json, invalid, send_options
 from trainer_client._run_methods import AsyncRunMethods, RunMethods
 from trainer_client.errors import ConnectionFailed, ServerError
-from trainer_client.wire import FailurePolicy, LengthPenalty, OverlongPenalty, Protocol, RewardMode
+from trainer_client.wire import CriterionKind, FailurePolicy, LengthPenalty, OverlongPenalty, Protocol, RewardMode
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 from trainer_client.wire.recompute import RecomputeLine, RecomputeRequest, StepBudgets
 
-_REWARD = ("mode", "format_weight", "gate_fraction", "length_penalty", "overlong_penalty", "truncation_factor")
+_REWARD = (
+    "mode",
+    "kinds",
+    "format_weight",
+    "gate_fraction",
+    "length_penalty",
+    "overlong_penalty",
+    "truncation_factor",
+)
 
 
 class RecomputeKeywords(TypedDict, total=False):
@@ -24,6 +32,7 @@ class RecomputeKeywords(TypedDict, total=False):
     last_step: int | None
     protocol: Protocol | None
     mode: RewardMode
+    kinds: Sequence[CriterionKind] | None
     format_weight: float
     gate_fraction: float
     length_penalty: LengthPenalty | Mapping[str, Any] | None
@@ -46,8 +55,8 @@ class LedgerMethods(RunMethods):
         Rules, each with the service's own default:
             first_step, last_step: the part of the run.
             protocol: take only what was judged in this protocol.
-            mode, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, on_failure: as for
-                `rewards`.
+            mode, kinds, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, on_failure:
+                as for `rewards`.
             weights: by criterion id, instead of the rubric's.
             budgets: `suggest`, `pitfall` and `bonus` of the steps.
 

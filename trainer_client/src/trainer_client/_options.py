@@ -3,13 +3,13 @@
 `Client.rewards` says what they mean. Their values are checked by the wire contract, not here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel
 
-from trainer_client.wire import LengthPenalty, OverlongPenalty, Priority, Protocol, ReasoningPart
+from trainer_client.wire import CriterionKind, LengthPenalty, OverlongPenalty, Priority, Protocol, ReasoningPart
 
 OF_THE_REQUEST = frozenset({"priority", "allow_retired", "judge"})
 """Options that stand in the request itself and in none of its parts."""
@@ -41,6 +41,7 @@ class JudgingKeywords(ComparisonKeywords, total=False):
 class RewardKeywords(JudgingKeywords, total=False):
     """How the judge is asked, and how its verdicts become a reward: also `wire.RewardOptions` but `mode`."""
 
+    kinds: Sequence[CriterionKind] | None
     format_weight: float
     gate_fraction: float
     length_penalty: LengthPenalty | Mapping[str, Any] | None

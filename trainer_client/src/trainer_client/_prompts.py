@@ -21,8 +21,10 @@ class Points(NamedTuple):
     avoid: list[str]
 
 
-def as_points(criteria: Sequence[Shown]) -> Points:
+def as_points(criteria: Sequence[Shown], *, weights: bool = False) -> Points:
     """Write each criterion down; one of negative weight or of kind `pitfall` is a point to avoid.
+
+    With `weights`, its weight stands behind it in parentheses, as points.
 
     Raises:
         ValueError: a criterion has no description.
@@ -33,7 +35,10 @@ def as_points(criteria: Sequence[Shown]) -> Points:
         description = str(given.get("description") or "").strip()
         if not description:
             raise ValueError(f"criteria[{index}] has no description, which is what the policy would be shown")
-        negative = given.get("weight", 1.0) < 0 or given.get("kind") == "pitfall"
+        weight = given.get("weight", 1.0)
+        negative = weight < 0 or given.get("kind") == "pitfall"
+        if weights:
+            description += f" ({weight:g} point{'' if abs(weight) == 1 else 's'})"
         (points.avoid if negative else points.include).append("- " + description.replace("\n", "\n  "))
     return points
 
@@ -60,3 +65,24 @@ def add_below(prompt: str | Chat, addition: str) -> str | Chat:
     asked = prompt[places[-1]]
     told = {**asked, "content": f"{asked['content']}\n\n{addition}"}
     return [told if place == places[-1] else message for place, message in enumerate(prompt)]
+
+
+def add_to_system(prompt: str | Chat, addition: str) -> str | Chat:
+    """Put a text into the system message of a chat, below what it says; below a prompt that is a text.
+
+    A chat that does not begin with a system message gets one.
+
+    Returns:
+        A prompt of the same form; what was given is not changed.
+
+    Raises:
+        ValueError: the content of the system message is no text.
+    """
+    if isinstance(prompt, str):
+        return add_below(prompt, addition)
+    if not prompt or prompt[0]["role"] != "system":
+        return [{"role": "system", "content": addition}, *prompt]
+    first = prompt[0]
+    if not isinstance(first["content"], str):
+        raise ValueError("the prompt's system message is not plain text; the criteria would stand there")
+    return [{**first, "content": f"{first['content']}\n\n{addition}".strip()}, *prompt[1:]]

@@ -5,8 +5,6 @@ import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-import numpy as np
-
 from trainer_client._criteria import Score, as_number, read_scores
 
 
@@ -29,7 +27,8 @@ def pass_at_k(n: SupportsIndex, c: SupportsIndex, k: SupportsIndex) -> float:
     if samples - right < drawn:
         return 1.0
     fewer, more = sorted((right, drawn))
-    return float(-np.expm1(np.log1p(-more / np.arange(samples - fewer + 1, samples + 1)).sum()))
+    logs = (math.log1p(-more / count) for count in range(samples - fewer + 1, samples + 1))
+    return -math.expm1(math.fsum(logs))
 
 
 def average_at_k(correct: Sequence[Sequence[Score]]) -> float | None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer_client._criteria import as_number
+from trainer_client.steps import NO_STEP
 
 __all__ = ["group_advantages", "normalise_steps", "stepwise_advantages"]
 
@@ -24,6 +25,7 @@ Reward = Any
 
 Baseline = Literal["mean", "leave_one_out"]
 Scale = Literal["std", "none"]
+Deviation = Literal["group", "leave_one_out"]
 StepVariant = Literal["decoupled", "rar", "merged"]
 
 _Step = TypeVar("_Step", bound=Hashable)
@@ -37,19 +39,24 @@ def group_advantages(
     scale: Scale = "std",
     ddof: int = 0,
     eps: float = 1e-6,
+    deviation: Deviation = "group",
 ) -> Array:
     """Compute the advantage of each response of one group, (r_i - b_i) / (sigma + eps).
 
     GRPO's with the mean of the group as b (SRaR, eq. 7); Rubric-Grounded RL's with the mean of the others, b_i =
-    sum of r_k, k != i, / (n - 1); Dr. GRPO's and RGR-GRPO's with scale `none`. They sum to zero. Where all rewards
-    are equal, or only one is known, they are exactly 0.
+    sum of r_k, k != i, / (n - 1); Dr. GRPO's and RGR-GRPO's with scale `none`. They sum to zero, except with the
+    leave-one-out deviation. Where all rewards are equal, or only one is known, they are exactly 0.
 
     Args:
         rewards: G rewards, no unit; None where there is none.
         baseline: `mean`, or `leave_one_out`.
-        scale: `std` divides by sigma + eps, sigma being the deviation of the whole group; `none` does not divide.
-        ddof: 0 for the population's deviation, 1 for the sample's.
+        scale: `std` divides by sigma + eps; `none` does not divide.
+        ddof: 0 for the population's deviation (SRaR's proofs), 1 for the sample's (trainers' code, and the default of
+            the methods and estimators that train; see docs/methods.md).
         eps: at least 0.
+        deviation: `group`, the deviation of the whole group, itself included; `leave_one_out`, that of the others,
+            sum of (r_k - b_i)^2, k != i, / (n - 2), which is NeMo-RL's (Bessel-corrected whatever `ddof` says). Where
+            the others do not vary, NeMo-RL does not divide, and neither does this.
 
     Returns:
         G advantages, 0.0 where the reward is None.
@@ -61,14 +68,23 @@ def group_advantages(
         raise ValueError(f"baseline is {baseline!r}; use one of {', '.join(get_args(Baseline))}")
     if scale not in get_args(Scale):
         raise ValueError(f"scale is {scale!r}; use one of {', '.join(get_args(Scale))}")
+    if deviation not in get_args(Deviation):
+        raise ValueError(f"deviation is {deviation!r}; use one of {', '.join(get_args(Deviation))}")
     _check_deviation(ddof, eps)
     values = _read_rewards(rewards)
     known = [index for index, value in enumerate(values) if value is not None]
     advantages = np.zeros(len(values))
     if len(known) < 2:
         return advantages
-    centred, sigma = _centre([value for value in values if value is not None], ddof)
+    rewarded = [value for value in values if value is not None]
+    centred, sigma = _centre(rewarded, ddof)
     factor = len(known) / (len(known) - 1) if baseline == "leave_one_out" else 1.0
+    if scale == "std" and deviation == "leave_one_out":
+        others = _deviations_of_others(rewarded)
+        advantages[known] = [
+            factor * value / (other + eps if other > 0 else 1.0) for value, other in zip(centred, others, strict=True)
+        ]
+        return advantages
     if scale == "std":
         factor = factor / (sigma + eps) if sigma > 0 else 0.0
     advantages[known] = [factor * value for value in centred]
@@ -124,14 +140,14 @@ def stepwise_advantages(
     of step 0, the whole response. Tokens of no step get the rest of the sum. With no deltas this is GRPO.
     `rar`: one scalar for a response, base + the sum of its deltas, whose group advantage goes to all its tokens.
     `merged`: the same advantage, given only to the tokens of steps that received a delta, 0 elsewhere; a delta of
-    step 0 gives it to all.
+    step 0 gives it to all. In both, the sum holds the deltas of step -1 (no step) as well.
 
     A rollout without a base reward gets 0 on every token, and its deltas enter nothing.
 
     Args:
         base: G base rewards (`rewards.reward`, mode `stepwise`); None where there is none.
-        deltas: G times {step: d_k}, from `steps.step_deltas`; 0 is the whole response. Of a step without tokens, the
-            delta enters the statistics and no token.
+        deltas: G times {step: d_k}, from `steps.step_deltas`; 0 is the whole response, and -1 no step, which
+            `decoupled` leaves out. Of a step without tokens, the delta enters the statistics and no token.
         spans: G times {step: [first, last + 1)} in tokens, from `steps.token_spans`; an entry for step 0 is not
             looked at. Steps here and in `deltas` may be written as text, as in JSON.
         lengths: G numbers of tokens T_i.
@@ -155,13 +171,14 @@ def stepwise_advantages(
             "give one of each for every rollout of the group"
         )
     rewards = _read_rewards(base)
-    offered = [_read_steps(f"deltas[{index}]", rollout) for index, rollout in enumerate(deltas)]
+    offered = [_read_steps(f"deltas[{index}]", rollout, NO_STEP) for index, rollout in enumerate(deltas)]
     scored = [{} if reward is None else steps for reward, steps in zip(rewards, offered, strict=True)]
     places = [_read_spans(index, own, length) for index, (own, length) in enumerate(zip(spans, lengths, strict=True))]
-    offsets = normalise_steps(scored, ddof=ddof, eps=eps)
+    attributed = [{step: delta for step, delta in own.items() if step != NO_STEP} for own in scored]
+    offsets = normalise_steps(attributed, ddof=ddof, eps=eps)
     if variant == "decoupled":
         whole = group_advantages(rewards, ddof=ddof, eps=eps)
-        offsets = offsets if normalise else scored
+        offsets = offsets if normalise else attributed
     else:
         totals = [
             None if reward is None else math.fsum([reward, *own.values()])
@@ -192,6 +209,13 @@ def _centre(values: list[float], ddof: int) -> tuple[list[float], float]:
     return centred, math.sqrt(math.fsum(value * value for value in centred) / (len(centred) - ddof))
 
 
+def _deviations_of_others(values: list[float]) -> list[float]:
+    """Give, for each value, the sample deviation of the other ones; 0 where there are fewer than two others."""
+    if len(values) < 3:
+        return [0.0] * len(values)
+    return [_centre(values[:place] + values[place + 1 :], 1)[1] for place in range(len(values))]
+
+
 def _check_deviation(ddof: int, eps: float) -> None:
     if ddof not in (0, 1):
         raise ValueError(f"ddof is {ddof!r}; use 0 (population) or 1 (sample)")
@@ -211,10 +235,11 @@ def _finite(given: Any, name: str, *place: object) -> float:
     return number
 
 
-def _read_steps(name: str, given: Mapping[Any, Any]) -> dict[int, Any]:
+def _read_steps(name: str, given: Mapping[Any, Any], least: int = 0) -> dict[int, Any]:
     steps = {int(step) if isinstance(step, str) else operator.index(step): value for step, value in given.items()}
-    if min(steps, default=0) < 0:
-        raise ValueError(f"{name} has step {min(steps)}; steps are 1, 2, 3, …, and 0 for the whole response")
+    if min(steps, default=0) < least:
+        no_step = ", or -1 for no step" if least < 0 else ""
+        raise ValueError(f"{name} has step {min(steps)}; steps are 1, 2, 3, …, and 0 for the whole response{no_step}")
     return steps
 
 

@@ -71,7 +71,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             rubric: a reference (`name`, `name@3`, `sha256:…`), or the rubric itself; groups may carry their
                 own.
             mode: how verdicts become a reward, see `trainer_client.rewards`.
-            on_failure: what a response is worth on which the judge failed: `null`, `error`, `zero` or `skip`.
+            on_failure: what a response is worth on which the judge failed: `null`, `error`, `zero`, `zero_unparseable`
+                or `skip`.
             deadline_s: seconds that the service has; what is not judged by then comes back failed.
             step: the training step, for the record.
             idempotency_key: requests with the same key are one, and recorded once; a key that came with another
@@ -94,6 +95,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             judge: which of the service's judges judges; the default one unless given.
             priority: `online` unless given, or `bulk` for what may wait while others' training steps are judged.
             format_weight: lambda of the `stepwise` base reward.
+            kinds: the kinds of criteria that count; all unless given.
             gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`.
             length_penalty: a `LengthPenalty` or its fields; needs every response's `tokens`.
             overlong_penalty: an `OverlongPenalty` or its fields; the same.

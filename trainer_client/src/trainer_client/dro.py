@@ -33,6 +33,8 @@ Probabilities = Sequence[Sequence[float]] | npt.NDArray[Any]
 in each row. A rollout without probabilities is left out by the caller, and gets no reward."""
 
 _ROUNDING = 1e-6
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).smallest_subnormal)
+"""The least probability above 0 that a forward pass in float32 gives, about 1.4e-45; its logarithm is -103."""
 
 
 class Gates(NamedTuple):
@@ -100,11 +102,12 @@ def average_probability(probs: Probabilities) -> Array:
     return means
 
 
-def average_log_probability(probs: Probabilities, *, floor: float = 1e-4) -> Array:
+def average_log_probability(probs: Probabilities, *, floor: float = SMALLEST_PROBABILITY) -> Array:
     """Compute the mean log p of each rollout, a baseline of DRO. G numbers, in nats.
 
-    A p below `floor`, in (0, 1], counts as `floor` (ours: 1e-4), since one token that the policy would never write
-    would otherwise decide everything.
+    The paper has no floor, and shows that one improbable token decides this reward. A p below `floor`, in (0, 1],
+    counts as `floor`; by default that is the smallest number above 0 in float32, so that log p is finite and no other
+    probability changes. A higher floor repairs what the paper compares with.
 
     Raises:
         ValueError: as for `reasoning_reflection_reward`.

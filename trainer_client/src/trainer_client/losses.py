@@ -1,7 +1,7 @@
 """The terms of the papers' losses, over tensors and with their gradients.
 
-The only module of the formulas that needs torch, which the extra `trl` of the package brings. Sums and averages
-nothing over tokens, knows no group and no model. Tensors are taken as they are, on their device and in their precision;
+The only module of the formulas that needs torch, which the extra `trl` of the package brings. Aggregates no loss over
+tokens, knows no group and no model. Tensors are taken as they are, on their device and in their precision;
 lists, numbers and numpy arrays become float64 tensors, or of the kind of a tensor given beside them.
 
 Options and shapes are checked. Values are not, since looking at a tensor waits for its device: a NaN stays one.
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 import torch
 
-__all__ = ["clipped_surrogate", "k3", "sequence_ratio", "shaped_probability"]
+__all__ = ["clipped_surrogate", "k3", "sequence_masked_weights", "sequence_ratio", "shaped_probability"]
 
 Numbers: TypeAlias = torch.Tensor | npt.NDArray[Any] | Sequence[Any] | float
 """One number, or an array of them. Where several are given, each has the same number of dimensions or is one number,
@@ -124,6 +124,35 @@ def sequence_ratio(logp: Numbers, old_logp: Numbers, *, mask: Numbers | None = N
     counted = (masks[0] != 0).expand_as(differences) if masks else torch.ones_like(differences, dtype=torch.bool)
     total = torch.where(counted, differences, 0.0).sum(-1)
     return torch.exp(total / counted.sum(-1).clamp(min=1))
+
+
+def sequence_masked_weights(
+    old_logp: Numbers, sampling_logp: Numbers, *, mask: Numbers, low: float, high: float
+) -> torch.Tensor:
+    """Compute the weights of Seq-Mask-TIS: pi_old / pi_sampler of each token, in the responses that are kept.
+
+    A response is kept where the geometric mean of its tokens' ratios is within [low, high] (Rubric-Grounded RL,
+    appendix C, names it; NeMo-RL has it). Unlike the product, that mean does not drift with a response's length.
+
+    Args:
+        old_logp: B x T, log pi_old of each token as the trainer computes it, in nats.
+        sampling_logp: the same by the engine that sampled; NaN where it told none, which counts as equal.
+        mask: B x T, 1 for a token, 0 for padding.
+        low, high: the band, 0 <= low <= high.
+
+    Returns:
+        B x T weights, 0 for the tokens of responses that are left out and for padding.
+
+    Raises:
+        ValueError: the shapes do not fit, or the band is none.
+    """
+    if not 0.0 <= low <= high:
+        raise ValueError(f"low is {low!r} and high {high!r}; the band holds ratios, 0 <= low <= high")
+    old, sampling, counted = _read(old_logp=old_logp, sampling_logp=sampling_logp, mask=mask)
+    difference = torch.where(counted != 0, torch.nan_to_num(old - sampling, nan=0.0), 0.0)
+    mean_ratio = sequence_ratio(difference, torch.zeros_like(difference), mask=counted)
+    kept = (mean_ratio >= low) & (mean_ratio <= high)
+    return torch.exp(difference) * (counted != 0) * kept.unsqueeze(-1)
 
 
 def _read(**given: Numbers) -> list[torch.Tensor]:

@@ -6,11 +6,10 @@ be taken of is None, and never 0.
 """
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, TypedDict, TypeVar
-
-import numpy as np
 
 from trainer_client._criteria import Score, as_number, read_scores
 from trainer_client._lexical import self_bleu
@@ -117,7 +116,7 @@ def point_biserial(binary: Sequence[Score], x: Sequence[float | None]) -> float 
         return None
     shifted = [other - pairs[0][1] for _, other in pairs]
     largest = max(map(abs, shifted))
-    return float(np.corrcoef([one for one, _ in pairs], [value / largest for value in shifted])[0, 1])
+    return statistics.correlation([one for one, _ in pairs], [value / largest for value in shifted])
 
 
 def faithfulness(answer_correct: Sequence[Score], steps_correct: Sequence[Sequence[Score]]) -> Faithfulness:
@@ -164,12 +163,19 @@ def novelty(new: Sequence[float], old: Sequence[float], *, thresholds: Sequence[
     """
     if len(new) != len(old) or len(new) == 0:
         raise ValueError(f"{len(new)} new and {len(old)} old log-likelihoods; give one of each for some responses")
-    with np.errstate(over="ignore"):
-        ratios = np.exp(np.asarray(new, dtype=np.float64) - np.asarray(old, dtype=np.float64))
-    if not (np.isfinite(new).all() and np.isfinite(old).all()):
+    if not all(math.isfinite(one) for side in (new, old) for one in side):
         raise ValueError("a log-likelihood is not finite; leave responses out that a policy cannot have written")
-    counts = {threshold: int((ratios > threshold).sum()) for threshold in thresholds}
-    return Novelty(float(ratios.mean()), float(np.median(ratios)), counts)
+    ratios = [_exp(float(after) - float(before)) for after, before in zip(new, old, strict=True)]
+    counts = {threshold: sum(ratio > threshold for ratio in ratios) for threshold in thresholds}
+    return Novelty(statistics.fmean(ratios), statistics.median(ratios), counts)
+
+
+def _exp(x: float) -> float:
+    """e^x, infinite where that is too large for a float."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
 
 
 def _pairs(a: Sequence[_A | None], b: Sequence[_B | None]) -> list[tuple[_A, _B]]:

@@ -13,7 +13,15 @@ from trainer_client._criteria import CriterionLike, Score, Term, as_number, read
 from trainer_client._prompts import Chat, Shown, add_below, as_points, under_headings
 from trainer_client.scaffold import scaffolded_prompt
 
-__all__ = ["INSTRUCTION", "Assessment", "Outcome", "assess", "refinement_prompt", "with_points_in_mind"]
+__all__ = [
+    "BOXED_INSTRUCTION",
+    "INSTRUCTION",
+    "Assessment",
+    "Outcome",
+    "assess",
+    "refinement_prompt",
+    "with_points_in_mind",
+]
 
 Reward = Any
 """A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
@@ -25,6 +33,13 @@ INSTRUCTION = (
     "mention the previous answer, what it lacks, or that you were told of either."
 )
 """What is asked for below the points; in our own words, not the paper's."""
+
+BOXED_INSTRUCTION = (
+    "Write a better answer to the task that meets all of the points above: reason step by step, clearly and briefly, "
+    "and end with the final answer in \\boxed{}. Never mention the previous answer, what it lacks, or that you were "
+    "told of either."
+)
+"""What the paper asks for (appendix E.2), in our own words: for tasks whose final answer is read from a box."""
 
 _ROUNDING = 1e-9
 

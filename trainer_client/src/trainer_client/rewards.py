@@ -9,6 +9,9 @@ Modes, with s_j the score and w_j the weight of criterion j:
 - `partial_credit`: the same formula, s_j being the share awarded / w_j (Rubric-Grounded RL, eqs. 2 and 11).
 - `factual_override`: 1 if there are factual criteria and all are satisfied, else the weighted mean (eq. 5).
 - `points`: sum w_j s_j / sum of the positive w_j; may be negative, is not clipped (RuscaRL, eq. 4).
+- `clipped_points`: the same, clipped to [0, 1]; of a rubric without a positive weight, a list of mistakes,
+  1 - sum |w_j| s_j / sum |w_j| (the library `rubric`, its per-criterion graders).
+- `absolute_points`: sum w_j s_j / sum |w_j|, in [-1, 1] (open-instruct's rubric verifier).
 - `stepwise`: the base reward (1 - lambda) * accuracy + lambda * format, accuracy being the mean score of the
   `answer` criteria (SRaR, eq. 6). The other criteria act through `trainer_client.steps.step_deltas` alone.
 - `graded_mean`: the plain mean of s_j, and of 1 - s_j for a negative criterion: one of negative weight or of kind
@@ -20,17 +23,22 @@ Modes, with s_j the score and w_j the weight of criterion j:
   ibid.).
 
 A criterion is *satisfied* when its score is 1: a graded or probable yes is not one.
+
+Every formula is monotone in each score: it never falls as a score rises, or never rises. So the two completions of the
+missing scores that are worst and best for the response bound all others, and where both give the same reward, no
+missing score can change it.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, SupportsIndex, get_args
 
 from trainer_client._criteria import CriterionLike, Score, Term, read_criteria, read_scores
-from trainer_client._formulas import FORMULAS, Scored, gate
-from trainer_client._suitability import UnsuitableRubric, check_terms
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, FailurePolicy, RewardMode
+from trainer_client._formulas import FORMULAS, Scored, clipped_points, gate, rises
+from trainer_client._suitability import UnsuitableRubric, check_terms, of_kinds
+from trainer_client.wire.answers import FailureKind
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, AppliedPolicy, FailurePolicy, RewardMode
 
 __all__ = [
     "RewardOutcome",
@@ -52,7 +60,8 @@ class UnscoredCriteria(ValueError):
     def __init__(self, criteria: tuple[str, ...]) -> None:
         super().__init__(
             f"the judge gave no score for {', '.join(criteria)}; judge again, or use on_failure "
-            "'null' (no reward), 'zero' (reward 0) or 'skip' (reward from the rest)"
+            "'null' (no reward), 'zero' (reward 0), 'zero_unparseable' (reward 0 where the judge's output was invalid) "
+            "or 'skip' (reward from the rest)"
         )
         self.criteria = criteria
 
@@ -61,14 +70,14 @@ class RewardOutcome(NamedTuple):
     """A reward and how it came about.
 
     `status` is `scored` if every criterion has a score, `partial` if some have none and there is a reward all
-    the same, `unscored` if the scores give none; then `reward` is None, or 0.0 under the policy `zero`.
+    the same, `unscored` if the scores give none; then `reward` is None, or 0.0 under a policy that zeroes.
     `policy_applied` names the failure policy that made the reward, where one did. `dropped` counts the
     criteria that `skip` left out of it.
     """
 
     reward: float | None
     status: Literal["scored", "partial", "unscored"]
-    policy_applied: Literal["zero", "skip"] | None = None
+    policy_applied: AppliedPolicy | None = None
     dropped: int = 0
 
 
@@ -81,6 +90,8 @@ def reward(
     mode: RewardMode,
     on_failure: FailurePolicy = "null",
     *,
+    failures: Sequence[FailureKind | None] | None = None,
+    kinds: Collection[str] | None = None,
     format_ok: bool | None = None,
     format_weight: float = 0.1,
     gate_fraction: float = 0.5,
@@ -91,6 +102,8 @@ def reward(
         scores,
         mode,
         on_failure,
+        failures=failures,
+        kinds=kinds,
         format_ok=format_ok,
         format_weight=format_weight,
         gate_fraction=gate_fraction,
@@ -104,23 +117,32 @@ def assess(
     mode: RewardMode,
     on_failure: FailurePolicy = "null",
     *,
+    failures: Sequence[FailureKind | None] | None = None,
+    kinds: Collection[str] | None = None,
     format_ok: bool | None = None,
     format_weight: float = 0.1,
     gate_fraction: float = 0.5,
 ) -> RewardOutcome:
     """Compute the reward of one response and say how it came about.
 
-    The failure policy acts when a criterion that the reward needs has no score: any criterion, but in
-    `stepwise` those of kind `answer` only. A `gate` is decided, and no policy acts, if every way of filling in the
-    missing scores gives the same reward. `skip` drops the unscored criteria and takes the formula over the rest;
-    where that leaves nothing to divide by, or a gate nothing to count, there is no reward.
+    The failure policy acts only where a missing score could change the reward: where two ways of filling in the
+    missing scores give different ones. So a criterion of weight 0 never costs a reward, nor does a process criterion
+    where `factual_override` is 1 already, nor one that no longer turns a `gate`. `skip` drops the unscored criteria
+    and takes the formula over the rest; where that leaves nothing to divide by, or a gate nothing to count, there is
+    no reward.
 
     Args:
         criteria: M criteria, as `Criterion` models or mappings. `likert` and `outcome` make no use of them, and they
             may be none there; `gate` lets every response pass where there are none.
         scores: M numbers in [0, 1]; None where the judge failed. One for `likert` and `outcome`.
         mode: the formula, see the module.
-        on_failure: `null` (no reward), `error`, `zero` (reward 0.0) or `skip`.
+        on_failure: `null` (no reward), `error`, `zero` (reward 0.0), `zero_unparseable` (reward 0.0 where every missing
+            score is missing since the judge's output was invalid, else no reward; Rubric-Grounded RL, section 3.2) or
+            `skip`.
+        failures: M kinds of failure, of which `parse` is an invalid output; None where there is a score, or where no
+            judge was asked. `zero_unparseable` needs them where a score is missing.
+        kinds: the kinds of criteria that count: the reward is that of a rubric without all others, and their scores
+            may be missing. None for all. Not for `likert` and `outcome`.
         format_ok: `stepwise` only, and needed there: whether the response has step headers and a boxed answer
             (`trainer_client.steps.has_format`).
         format_weight: `stepwise` only: lambda, in [0, 1] (SRaR: 0.1).
@@ -128,13 +150,13 @@ def assess(
             rho * M is forgiven: of ten criteria, 0.1 * 3 asks for three.
 
     Raises:
-        UnsuitableRubric: the criteria cannot feed the mode.
+        UnsuitableRubric: the criteria, those of `kinds`, cannot feed the mode.
         UnscoredCriteria: `on_failure` is `error` and a criterion that the reward needs has no score; in `likert` and
             `outcome` it is called `(response)`.
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range.
     """
     terms = read_criteria(criteria)
-    check_terms(terms, mode)
+    check_terms(of_kinds(terms, kinds, mode), mode)
     if on_failure not in get_args(FailurePolicy):
         raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(get_args(FailurePolicy))}")
     if mode in NEEDS_NO_RUBRIC:
@@ -142,33 +164,37 @@ def assess(
             raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
         terms = [_WHOLE_RESPONSE]
     values = read_scores(scores, len(terms))
-    pairs = list(zip(terms, values, strict=True))
-    share, addend = 1.0, 0.0
-    formula: Callable[[Scored], float | None]
-    if mode == "stepwise":
-        share, addend = _format_share(format_ok, format_weight)
-        pairs = [(term, score) for term, score in pairs if term.kind == "answer"]
-    if mode == "gate":
-        formula = partial(gate, fraction=_checked_fraction(gate_fraction))
-        worst, best = (formula([(t, fill if s is None else s) for t, s in pairs]) for fill in (0.0, 1.0))
-        if worst == best:
-            return RewardOutcome(worst, "partial" if None in values else "scored")
+    why = _read_failures(failures, len(terms))
+    counted = [
+        (term, score, kind)
+        for term, score, kind in zip(terms, values, why, strict=True)
+        if (kinds is None or term.kind in kinds) and (mode != "stepwise" or term.kind == "answer")
+    ]
+    if mode == "clipped_points":  # what kind of rubric it is does not depend on which scores are there
+        only_mistakes = not any(term.weight > 0 for term, _, _ in counted)
+        formula: Callable[[Scored], float | None] = partial(clipped_points, only_mistakes=only_mistakes)
     else:
-        formula = FORMULAS[mode]
-
-    scored = [(term, score) for term, score in pairs if score is not None]
-    dropped = len(pairs) - len(scored)
-    if dropped and on_failure != "skip":
-        if on_failure == "error":
-            raise UnscoredCriteria(tuple(term.label for term, score in pairs if score is None))
-        if on_failure == "zero":
-            return RewardOutcome(0.0, "unscored", "zero")
-        return RewardOutcome(None, "unscored")
-    value = formula(scored) if scored else None
-    if value is None:
-        return RewardOutcome(None, "unscored")
+        formula = _formula(mode, format_ok, format_weight, gate_fraction)
     status: Literal["scored", "partial"] = "partial" if None in values else "scored"
-    return RewardOutcome(share * value + addend, status, "skip" if dropped else None, dropped)
+    worst, best = (formula([(t, _filled(t, s, mode, good)) for t, s, _ in counted]) for good in (False, True))
+    if worst == best:
+        return RewardOutcome(worst, status)
+    missing = [(term, kind) for term, score, kind in counted if score is None]
+    if on_failure == "error":
+        raise UnscoredCriteria(tuple(term.label for term, _ in missing))
+    if on_failure == "zero":
+        return RewardOutcome(0.0, "unscored", "zero")
+    if on_failure == "zero_unparseable":
+        if failures is None:
+            raise ValueError("on_failure 'zero_unparseable' needs failures, the kind of each missing score's failure")
+        if all(kind == "parse" for _, kind in missing):
+            return RewardOutcome(0.0, "unscored", "zero_unparseable")
+    if on_failure == "skip":
+        scored = [(term, score) for term, score, _ in counted if score is not None]
+        value = formula(scored) if scored else None
+        if value is not None:
+            return RewardOutcome(value, status, "skip", len(missing))
+    return RewardOutcome(None, "unscored")
 
 
 def likert_score(rating: SupportsIndex, low: int = 1, high: int = 10) -> float:
@@ -192,18 +218,50 @@ def likert_score(rating: SupportsIndex, low: int = 1, high: int = 10) -> float:
     return (number - low) / (high - low)
 
 
-def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode) -> None:
-    """Refuse a rubric that cannot feed a mode, before anything is judged.
+def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Collection[str] | None = None) -> None:
+    """Refuse a rubric that cannot feed a mode by its criteria of some kinds, before anything is judged.
 
     Raises:
         UnsuitableRubric: `weighted_mean`, `factual_override` and `partial_credit` take no negative weight and need a
-            positive one, `points` needs a positive weight. These refuse a `pitfall` of positive weight: a sum of
-            weights would reward the mistake. `gate` takes neither a negative weight nor any `pitfall`, whose
-            satisfaction it would count for the response. `stepwise` needs a criterion of kind `answer`, and
-            `graded_mean` any criterion. `likert` and `outcome` take anything, also no criteria.
-        ValueError: an unknown mode or kind, or a weight that is no finite number.
+            positive one, `points` needs a positive weight, `clipped_points` and `absolute_points` any but 0. These
+            refuse a `pitfall` of positive weight: a sum of weights would reward the mistake. `gate` takes neither a
+            negative weight nor any `pitfall`, whose satisfaction it would count for the response. `stepwise` needs a
+            criterion of kind `answer`, and `graded_mean` any criterion. `likert` and `outcome` take anything, also no
+            criteria. No criterion is of the kinds that count.
+        ValueError: an unknown mode or kind, kinds for `likert` or `outcome`, or a weight that is no finite number.
     """
-    check_terms(read_criteria(criteria), mode)
+    check_terms(of_kinds(read_criteria(criteria), kinds, mode), mode)
+
+
+def _formula(
+    mode: RewardMode, format_ok: bool | None, format_weight: float, gate_fraction: float
+) -> Callable[[Scored], float | None]:
+    """Give the whole formula of a mode, what `stepwise` adds for the format included."""
+    if mode == "gate":
+        return partial(gate, fraction=_checked_fraction(gate_fraction))
+    formula = FORMULAS[mode]
+    if mode != "stepwise":
+        return formula
+    share, addend = _format_share(format_ok, format_weight)
+
+    def base_reward(scored: Scored) -> float | None:
+        accuracy = formula(scored)
+        return None if accuracy is None else share * accuracy + addend
+
+    return base_reward
+
+
+def _filled(term: Term, score: float | None, mode: RewardMode, good: bool) -> float:
+    """Give the score, or where there is none the one that is best or worst for the response."""
+    return score if score is not None else float(good == rises(term, mode))
+
+
+def _read_failures(failures: Sequence[FailureKind | None] | None, count: int) -> Sequence[FailureKind | None]:
+    if failures is None:
+        return [None] * count
+    if len(failures) != count:
+        raise ValueError(f"{len(failures)} failures for {count} scores; give one each, None where judging did not fail")
+    return failures
 
 
 def _format_share(format_ok: bool | None, format_weight: float) -> tuple[float, float]:

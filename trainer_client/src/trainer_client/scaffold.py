@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from trainer_client._prompts import Chat, Shown, add_below, as_points, under_headings
+from trainer_client._prompts import Chat, Shown, add_below, add_to_system, as_points, under_headings
 
 __all__ = [
     "draw_criteria",
@@ -23,6 +23,7 @@ __all__ = [
 
 Pattern = Literal["linear", "binary", "full", "none"]
 Decay = Literal["sigmoid", "linear", "power", "constant"]
+Place = Literal["user", "system"]
 
 
 def training_progress(step: int, total: int) -> float:
@@ -131,16 +132,20 @@ def draw_criteria(
     return sorted(ranks[:count])
 
 
-def scaffold_text(criteria: Sequence[Shown]) -> str:
+def scaffold_text(criteria: Sequence[Shown], *, weights: bool = False) -> str:
     """Write criteria down as advice to whoever answers; an empty text if there are none.
 
     A criterion of negative weight or of kind `pitfall` is a point to avoid, any other a point to include. A heading
-    without points is left out.
+    without points is left out (RuscaRL, appendix E.2; the words are ours).
+
+    Args:
+        criteria: those shown.
+        weights: whether each has its weight behind it, as points (RuscaRL's authors' code).
 
     Raises:
         ValueError: a criterion has no description.
     """
-    include, avoid = as_points(criteria)
+    include, avoid = as_points(criteria, weights=weights)
     if not include and not avoid:
         return ""
     parts = ["For this answer, keep the following in mind."]
@@ -149,21 +154,31 @@ def scaffold_text(criteria: Sequence[Shown]) -> str:
     return "\n\n".join(parts)
 
 
-def scaffolded_prompt(prompt: str | Chat, criteria: Sequence[Shown]) -> str | Chat:
-    """Give the prompt to generate from: with the criteria below it, or unchanged if there are none.
+def scaffolded_prompt(
+    prompt: str | Chat, criteria: Sequence[Shown], *, place: Place = "user", weights: bool = False
+) -> str | Chat:
+    """Give the prompt to generate from: with the criteria in it, or unchanged if there are none.
 
     Args:
-        prompt: a text, or chat messages, where the text goes below the last message of the user.
+        prompt: a text, which they go below, or chat messages.
         criteria: those drawn, see `draw_criteria`.
+        place: where in chat messages: below the last message of the `user`, or in the `system` message, which is made
+            where there is none (RuscaRL's authors' code).
+        weights: as in `scaffold_text`.
 
     Returns:
         A prompt of the same form; what was given is not changed.
 
     Raises:
-        ValueError: the messages have none of the user's with a text as its content, or as `scaffold_text`.
+        ValueError: the message that they go into is missing or has no text as its content, the place is none, or as
+            `scaffold_text`.
     """
-    addition = scaffold_text(criteria)
-    return add_below(prompt, addition) if addition else prompt
+    if place not in get_args(Place):
+        raise ValueError(f"place is {place!r}; use one of {', '.join(get_args(Place))}")
+    addition = scaffold_text(criteria, weights=weights)
+    if not addition:
+        return prompt
+    return add_to_system(prompt, addition) if place == "system" else add_below(prompt, addition)
 
 
 def _decay(progress: float, decay: Decay, alpha: float, midpoint: float, power: float) -> float:

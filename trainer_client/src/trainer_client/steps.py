@@ -8,15 +8,16 @@ import operator
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 from trainer_client._criteria import CriterionLike, Score, read_criteria, read_scores
 from trainer_client.final_answer import boxed_answer, extract_final_answer
 
 __all__ = [
     "NO_STEP",
+    "STEP_FORMAT",
     "WHOLE_RESPONSE",
     "Step",
     "extract_final_answer",
@@ -24,12 +25,20 @@ __all__ = [
     "split_steps",
     "step_deltas",
     "token_spans",
+    "with_step_format",
 ]
 
 WHOLE_RESPONSE, NO_STEP = 0, -1
 """What a verdict names in place of a step's number where it is about all of a response, or about no part of it."""
 
-STEP_HEADER = re.compile(r"^###[ \t]*Step[ \t]+0{0,8}([1-9][0-9]{0,8})(?!\w|[.,][0-9])", re.MULTILINE)
+STEP_FORMAT = (
+    "Work out the following problem. Write your solution as several steps, and begin each of them with "
+    '"### Step N:", where N is its number: "### Step 1:", then "### Step 2:", and so on. End with the final answer in '
+    "\\boxed{}.\n\nProblem:\n"
+)
+"""What SRaR tells the policy in training before a problem (section 7.3), in our own words: see `with_step_format`."""
+
+STEP_HEADER = re.compile(r"^[ \t]*#{3,}[ \t]*Step[ \t]*0{0,8}([1-9][0-9]{0,8})(?!\w|[.,][0-9])", re.MULTILINE)
 """The header of a step, its number in the first group."""
 
 
@@ -41,14 +50,41 @@ class Step(NamedTuple):
     end: int
 
 
+def with_step_format(prompt: str | Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any]]:
+    """Give the prompt with SRaR's format asked for before the problem (section 7.3).
+
+    Without it a policy writes no steps that a verdict could name, and earns no format reward.
+
+    Args:
+        prompt: a text, or chat messages, where it goes before the last message of the user.
+
+    Returns:
+        A prompt of the same form; what was given is not changed.
+
+    Raises:
+        ValueError: the messages have none of the user's with a text as its content.
+    """
+    if isinstance(prompt, str):
+        return STEP_FORMAT + prompt
+    places = [place for place, message in enumerate(prompt) if message["role"] == "user"]
+    if not places or not isinstance(prompt[places[-1]]["content"], str):
+        raise ValueError("the prompt's last user message is missing or not plain text; it would hold the problem")
+    problem = prompt[places[-1]]
+    asked = {**problem, "content": STEP_FORMAT + problem["content"]}
+    return [asked if place == places[-1] else message for place, message in enumerate(prompt)]
+
+
 def split_steps(text: str) -> list[Step]:
     """Find the steps of a response, in the order they stand in it.
 
-    A header is `### Step N:` at the very start of a line, N a positive integer. Any number of spaces or tabs
-    may stand between its parts (one at least before N) and the colon may be missing; three hashes and the
-    capital S are required, and neither `Step 0` nor `Step 1.5` nor `Step 2a` is a header. A step runs from
-    its header to the next header, of whatever number, or to the end. A repeated number means its first span:
-    the later ones belong to no step, and neither does text before the first header.
+    A header is `### Step N:` that begins a line, N a positive integer. Spaces and tabs may stand before it and between
+    its parts, there may be more hashes than three, and the colon may be missing; the capital S is required, and
+    neither `Step 0` nor `Step 1.5` nor `Step 2a` is a header. A step runs from the line of its header to that of the
+    next header, of whatever number, or to the end. A repeated number means its first span: the later ones belong to
+    no step, and neither does text before the first header.
+
+    So `#### Step 1:`, `### Step1:` and indented headers are read as SRaR's authors' code reads them (its pattern is
+    `###\\s*Step\\s*\\d+\\s*:`, anywhere in a line); where we differ stands in docs/methods.md.
     """
     headers = list(STEP_HEADER.finditer(text))
     edges = [header.start() for header in headers] + [len(text)]
@@ -75,6 +111,7 @@ def step_deltas(
     pitfall: float = -1.0,
     bonus: float = 1.0,
     count_satisfied_only: bool = False,
+    keep_no_step: bool = False,
 ) -> dict[int, float]:
     """Sum each step's deltas (SRaR, eq. 3 and the d_k below it).
 
@@ -93,6 +130,8 @@ def step_deltas(
         bonus: what all `bonus` criteria together can give.
         count_satisfied_only: give a step a value only when a satisfied criterion is attributed to it (the
             authors' code), rather than any scored one (the paper's G_k).
+        keep_no_step: also sum the deltas that belong to no step, under -1. They have no tokens, so SRaR's own
+            advantages leave them out; RaR and the merged form count them in the response's sum.
 
     Returns:
         {step: d_k}, for the steps that have one.
@@ -113,7 +152,9 @@ def step_deltas(
             continue
         step = _step_number(index, steps[index], n_steps)
         satisfied = value == 1.0
-        if not carries or step == NO_STEP or (count_satisfied_only and not satisfied):
+        if not carries or (count_satisfied_only and not satisfied):
+            continue
+        if step == NO_STEP and not keep_no_step:
             continue
         delta = budgets[term.kind] / counts[term.kind] if satisfied else 0.0
         deltas[step] = deltas.get(step, 0.0) + delta

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer_client.trl.config import RubricGRPOConfig
+    from trainer_client.trl.evolving_rubrics import EvolvingFailed, EvolvingRubrics
     from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
     from trainer_client.trl.reward import RubricReward, RubricRewardWarning, TooManyUnscored
     from trainer_client.trl.trainer import RubricGRPOTrainer
     from trainer_client.trl.training_measures import TrainingMeasures
 
 __all__ = [
+    "EvolvingFailed",
+    "EvolvingRubrics",
     "GenerationCallback",
     "RubricGRPOConfig",
     "RubricGRPOTrainer",
@@ -26,6 +29,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "EvolvingFailed": "evolving_rubrics",
+    "EvolvingRubrics": "evolving_rubrics",
     "GenerationCallback": "generation_callback",
     "RubricGRPOConfig": "config",
     "RubricGRPOTrainer": "trainer",

@@ -5,8 +5,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from trl.trainer.utils import create_model_from_path, get_config_model_id
-
 from trainer_client.dro import rouge_l_f1
 from trainer_client.errors import InvalidRequest
 from trainer_client.reasoning import split_reasoning
@@ -24,7 +22,6 @@ class CertaintyReader:
         self._trainer = trainer
         self._rule = trainer.method.answer_rule
         self._reflection = Reflection(trainer._tokenizer, self._rule)
-        self._model: Any = None
         if trainer.rubric_reward is not None:
             trainer.rubric_reward.judged_part = self._answer_of
 
@@ -48,10 +45,12 @@ class CertaintyReader:
             if not answer:
                 continue
             places = list(rows)
-            found = self._reflection.after(self._frozen(), prompt, [completion_ids[row] for row in places], answer)
+            found = self._reflection.after(
+                self._trainer.frozen.model, prompt, [completion_ids[row] for row in places], answer
+            )
             for row, reflected in zip(places, found, strict=True):
                 overlap = rouge_l_f1(reflected.answer, reference)
-                read[row] = replace(read[row], certainty=reflected.certainty, overlap=overlap)
+                read[row] = replace(read[row], certainty=reflected.certainty, overlap=overlap, answered=reflected.found)
         return read
 
     def _with_scores(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
@@ -70,18 +69,6 @@ class CertaintyReader:
         if not isinstance(last.get("content"), str):
             return completion
         return [*before, {**last, "content": split_reasoning(last["content"], rule=self._rule).answer}]
-
-    def _frozen(self) -> Any:
-        """The policy as it was before training: TRL's reference model where it has one."""
-        trainer = self._trainer
-        if trainer.ref_model is not None:
-            return trainer.ref_model
-        if self._model is None:
-            loading = dict(trainer.args.model_init_kwargs or {})
-            loading.setdefault("dtype", trainer.model.dtype)
-            model = create_model_from_path(get_config_model_id(trainer.model.config), **loading)
-            self._model = trainer.accelerator.prepare_model(model.eval(), evaluation_mode=True)
-        return self._model
 
 
 def _reference(place: int, row: Mapping[str, Any]) -> str:

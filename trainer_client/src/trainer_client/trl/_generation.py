@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
+from trainer_client.trl._environments import of_rows
 from trainer_client.trl._refining import COMPLETIONS, Generated, refine_last
 from trainer_client.trl._scaffolding import asked, log_probabilities_after, moment_of
 from trainer_client.trl._scored import ScoredRow
@@ -45,14 +46,19 @@ class Sampled:
 
 
 class Generation:
-    """Has a trainer's policy generate as its method wants."""
+    """Has a trainer's policy generate as its method wants.
+
+    Attributes:
+        rubric_alone: judges responses that may be refined, without other reward functions; None where none is refined.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._method = trainer.method
+        self.rubric_alone: Any = None
         if isinstance(self._method, Rgr):
-            self._rubric_alone = trainer.rubric_reward.alone()
-            self._rubric_alone.needs_criteria = True
+            self.rubric_alone = trainer.rubric_reward.alone()
+            self.rubric_alone.needs_criteria = True
 
     def sample(
         self, prompts: list[Any], inputs: Sequence[Mapping[str, Any]], generate: Callable[[list[Any]], Generated]
@@ -81,12 +87,13 @@ class Generation:
             more["old_per_token_logps"] = log_probabilities_after(self._trainer, sampled.asked_ids, output)
         return more
 
-    def fits(self, prompt: Any) -> bool:
-        """Whether a prompt leaves room for a response in what the policy can read."""
+    def fits(self, prompt: Any, row: int) -> bool:
+        """Whether a row's prompt leaves room for a response in what the policy can read."""
         trainer = self._trainer
         room = trainer.args.vllm_max_model_length if trainer.use_vllm else None
         room = room or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
-        ids = trainer._tokenize_prompts([prompt])[0][0]
+        with of_rows(trainer, [row]):
+            ids = trainer._tokenize_prompts([prompt])[0][0]
         return room is None or len(ids) + trainer.max_completion_length <= room
 
     @property
@@ -103,13 +110,13 @@ class Generation:
     ) -> Sequence[ScoredRow]:
         """Have responses judged by the rubric alone; to be called on all ranks."""
         state = self._trainer.state
-        self._await(self._rubric_alone(prompts, completions, ids, trainer_state=state, **columns))
-        rows: Sequence[ScoredRow] = self._rubric_alone.last.rows
+        self._await(self.rubric_alone(prompts, completions, ids, trainer_state=state, **columns))
+        rows: Sequence[ScoredRow] = self.rubric_alone.last.rows
         return rows
 
-    def generate_each(self, prompts: list[Any]) -> Generated:
+    def generate_each(self, prompts: list[Any], rows: Sequence[int], spare: int) -> Generated:
         """Generate one response to each prompt; to be called on all ranks with equally many."""
-        generated: Generated = self._trainer.generate_each(prompts)
+        generated: Generated = self._trainer.generate_each(prompts, rows, spare=spare)
         return generated
 
     def _scaffolded(self, method: Ruscarl, prompts: list[Any], inputs: Sequence[Mapping[str, Any]]) -> Sampled:
@@ -119,8 +126,9 @@ class Generation:
         rows = asked(prompts, criteria, self.first(len(prompts)), self.group_size)
         moment = moment_of(trainer)
         wanted = method.prompts(rows, moment)
-        told = [one if self.fits(one) else plain for one, plain in zip(wanted, prompts, strict=True)]
-        generated = self.generate_each(told)
+        pairs = enumerate(zip(wanted, prompts, strict=True))
+        told = [one if self.fits(one, row) else plain for row, (one, plain) in pairs]
+        generated = trainer.generate_each(told)
         shown = [one != plain for one, plain in zip(told, prompts, strict=True)]
         too_long = [one != other for one, other in zip(told, wanted, strict=True)]
         metrics = {

@@ -54,6 +54,13 @@ class Pins:
                 self._pins[reference] = pin
             self._pin(reference, pin)
 
+    def move(self, pins: Mapping[str, str]) -> None:
+        """Pin references to other versions than before; to be called alike on all ranks."""
+        for reference, pin in pins.items():
+            logger.info("rubric %s: was %s, is now %s", reference, self.pinned(reference), pin)
+            self._former.pop(reference, None)
+            self._pins[reference] = pin
+
     def forget(self) -> None:
         """Let the next answer pin every reference anew."""
         self._former |= self._pins

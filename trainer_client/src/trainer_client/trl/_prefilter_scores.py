@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from trainer_client.dro import variance_score
+from trainer_client.reasoning import SplitRule, find_answer
 from trainer_client.trl._prefilter_rows import BadRows, Row
 from trainer_client.trl._reflection import Reflection
 from trainer_client.trl._sampler import Sampler
@@ -48,9 +49,11 @@ def score_rows(
     model: Any,
     tokenizer: Any,
     *,
-    group_size: int = 8,
+    group_size: int = 16,
     max_tokens: int = 512,
     temperature: float = 1.0,
+    top_p: float = 0.95,
+    rule: SplitRule = find_answer,
     batch: int = 4,
     **clip: float,
 ) -> Iterator[Outcome]:
@@ -62,12 +65,15 @@ def score_rows(
         model, tokenizer: the policy before training.
         group_size: G, how many responses are sampled to a row without any.
         max_tokens: their greatest length.
-        temperature: of sampling.
+        temperature, top_p: of sampling.
+        rule: where in a response its answer begins; see `trainer_client.reasoning`.
         batch: how many rows are sampled at once.
         clip: of `variance_score`.
     """
-    reflection = Reflection(tokenizer)
-    sampler = Sampler(model, tokenizer, group_size=group_size, max_tokens=max_tokens, temperature=temperature)
+    reflection = Reflection(tokenizer, rule)
+    sampler = Sampler(
+        model, tokenizer, group_size=group_size, max_tokens=max_tokens, temperature=temperature, top_p=top_p
+    )
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for start in range(0, len(rows), batch):
         places = range(start, min(start + batch, len(rows)))

@@ -32,7 +32,7 @@ class Tally:
 
     Attributes:
         rows: how many responses it had.
-        unscored: how many of them the judge gave no reward.
+        unscored: how many of them have no reward, or a 0 that a failure policy made.
         kinds: what went wrong, by how many responses.
         last_error: what the service said last, where it said something.
         fatal: the class and the text of the error that must stop training, where there is one.
@@ -100,14 +100,17 @@ def _gather(own: Tally) -> list[Tally]:
     return tallies
 
 
-def stop_if_needed(tallies: Sequence[Tally], own_error: Exception | None, max_unscored: float, remedy: str) -> None:
+def stop_if_needed(
+    tallies: Sequence[Tally], own_error: Exception | None, max_unscored: float, remedy: str, batch_rows: int = 0
+) -> None:
     """Stop training where it must stop, with the same error on all ranks.
 
     Args:
         tallies: of all ranks.
         own_error: what failed on this one.
-        max_unscored: the share of responses that may stay without a reward.
+        max_unscored: the share of responses that may stay without a reward, or be made 0 by a failure policy.
         remedy: what the user can do about it.
+        batch_rows: how many responses the batch holds that these are a part of, where they are only a part.
 
     Raises:
         Exception: that of the lowest rank that has one.
@@ -118,7 +121,8 @@ def stop_if_needed(tallies: Sequence[Tally], own_error: Exception | None, max_un
         if own_error is not None and failed == (rank() or 0):
             raise own_error
         raise _error_of(failed, *(tallies[failed].fatal or ("", ""))) from own_error
-    rows, unscored = sum(tally.rows for tally in tallies), sum(tally.unscored for tally in tallies)
+    rows = max(batch_rows, sum(tally.rows for tally in tallies))
+    unscored = sum(tally.unscored for tally in tallies)
     if rows and unscored / rows > max_unscored:
         kinds = sum((Counter(tally.kinds) for tally in tallies), Counter[str]())
         last = next((tally.last_error for tally in tallies if tally.last_error), None)

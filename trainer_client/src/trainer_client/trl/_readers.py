@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from trainer_client.offsets import Placed, TokenOffsets
 from trainer_client.trl._certain import CertaintyReader
+from trainer_client.trl._scored import ScoredRow, judged_reward
 from trainer_client.trl.methods import Method, Rollout, Scored
 
 _ROWS_OF_A_PIECE = 8
@@ -31,11 +32,50 @@ class Reader(Protocol):
 def readers_for(trainer: Any) -> list[Reader]:
     """Give the readers that a trainer's method needs."""
     readers: list[Reader] = []
+    if trainer.rubric_reward is not None:
+        readers.append(VerdictReader(trainer))
     if trainer.method.stepwise:
         readers.append(StepReader(trainer))
     if trainer.method.certain:
         readers.append(CertaintyReader(trainer))
     return readers
+
+
+class VerdictReader:
+    """Adds what the judge said of each rollout beside the reward: its own reward before penalties, and the answer."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._reward = trainer.rubric_reward
+
+    def read(
+        self,
+        rollouts: Sequence[Rollout],
+        inputs: Sequence[Mapping[str, Any]],
+        prompt_ids: Sequence[Sequence[int]],
+        completion_ids: Sequence[Sequence[int]],
+    ) -> list[Rollout]:
+        """Read the N rollouts that were judged last."""
+        place = self._trainer.reward_funcs.index(self._reward)
+        weight = float(self._trainer.reward_weights[place]) * self._reward.weight
+        read = []
+        for rollout, row in zip(rollouts, self._reward.last.rows, strict=True):
+            given = judged_reward(row.answer)
+            before = given if row.answer is None or row.answer.unpenalised is None else row.answer.unpenalised
+            penalty = 0.0 if given is None or before is None else weight * (given - before)
+            read.append(replace(rollout, judged=before, penalty=penalty, correct=_answer_is_right(row)))
+        return read
+
+
+def _answer_is_right(row: ScoredRow) -> bool | None:
+    """Whether all criteria of kind `answer` are satisfied; None without any, or where missing verdicts decide it."""
+    answers = {criterion.id for criterion in row.criteria or () if criterion.kind == "answer"}
+    if not answers or row.answer is None:
+        return None
+    said = [verdict.score for verdict in row.answer.verdicts if verdict.criterion in answers]
+    if any(score is not None and score < 1.0 for score in said):
+        return False
+    return None if len(said) < len(answers) or None in said else True
 
 
 class StepReader:

@@ -35,11 +35,17 @@ class Policy(Protocol):
     ) -> Sequence[ScoredRow]:
         """Have responses judged by the rubric alone; to be called on all ranks."""
 
-    def fits(self, prompt: Any) -> bool:
-        """Whether a prompt leaves room for a response."""
+    def fits(self, prompt: Any, row: int) -> bool:
+        """Whether a row's prompt leaves room for a response."""
 
-    def generate_each(self, prompts: list[Any]) -> Generated:
-        """Generate one response to each prompt; to be called on all ranks with equally many."""
+    def generate_each(self, prompts: list[Any], rows: Sequence[int], spare: int) -> Generated:
+        """Generate one response to each prompt; to be called on all ranks with equally many.
+
+        Args:
+            prompts: what is generated from.
+            rows: the row of this rank that each belongs to.
+            spare: how many of the last ones are only there to be as many.
+        """
 
 
 class Member(NamedTuple):
@@ -86,11 +92,11 @@ def refine_last(
     assessed = {number: _assess(group) for number, group in groups.items()}
     outcomes = Counter(assessment.outcome for assessment in assessed.values())
     asked = {
-        row: _prompt(prompts[row], groups[place // size], assessed[place // size])
+        row: _prompt(prompts[row], groups[place // size], assessed[place // size], method.instruction)
         for row, place in enumerate(places)
         if place % size == size - 1 and _refines(assessed[place // size], method)
     }
-    wanted = {row: prompt for row, prompt in asked.items() if policy.fits(prompt)}
+    wanted = {row: prompt for row, prompt in asked.items() if policy.fits(prompt, row)}
     result = _generate(policy, prompts, wanted, generated)
     counted = gather_object([(len(wanted), len(asked) - len(wanted))])
     metrics = {f"rgr/{outcome}": outcomes[outcome] / len(groups) for outcome in get_args(Outcome)}
@@ -136,10 +142,11 @@ def _refines(assessment: Assessment, method: Rgr) -> bool:
     return assessment.outcome == "refine" or (method.refines_always and assessment.best is not None)
 
 
-def _prompt(prompt: Any, group: Sequence[Member], assessment: Assessment) -> Any:
+def _prompt(prompt: Any, group: Sequence[Member], assessment: Assessment, instruction: str) -> Any:
     assert assessment.best is not None
     best = group[assessment.best]
-    return refinement_prompt(prompt, best.text, [best.criteria[index] for index in assessment.failed])
+    failed = [best.criteria[index] for index in assessment.failed]
+    return refinement_prompt(prompt, best.text, failed, instruction=instruction)
 
 
 def _generate(policy: Policy, prompts: Sequence[Any], wanted: Mapping[int, Any], generated: Generated) -> Generated:
@@ -147,8 +154,8 @@ def _generate(policy: Policy, prompts: Sequence[Any], wanted: Mapping[int, Any],
     most = max(gather_object([len(wanted)]))
     if most == 0:
         return generated
-    told = [*wanted.values(), *[prompts[0]] * (most - len(wanted))]
-    written = policy.generate_each(told)
+    spare = most - len(wanted)
+    written = policy.generate_each([*wanted.values(), *[prompts[0]] * spare], [*wanted, *[0] * spare], spare)
     result = list(generated)
     for field in (_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS):
         if result[field] is not None:

@@ -13,10 +13,14 @@ from trainer_client.trl._certainty import reference_probabilities
 
 
 class Reflected(NamedTuple):
-    """Of one response: p of each of the T tokens of the reference answer after its reasoning, and its own answer."""
+    """Of one response: p of each of the T tokens of the reference answer after its reasoning, and its own answer.
+
+    `found` says whether there is an answer that stands apart; where it is False, the reasoning is the whole response.
+    """
 
     certainty: tuple[float, ...]
     answer: str
+    found: bool
 
 
 class Reflection:
@@ -56,19 +60,21 @@ class Reflection:
         parts = [self._parts(ids) for ids in responses]
         pad = self._tokenizer.pad_token_id
         found = reference_probabilities(
-            model, prompt, [reasoning for reasoning, _ in parts], reference, reference[0] if pad is None else pad
+            model, prompt, [reasoning for reasoning, *_ in parts], reference, reference[0] if pad is None else pad
         )
         return [
-            Reflected(tuple(certainty), answer) for certainty, (_, answer) in zip(found.tolist(), parts, strict=True)
+            Reflected(tuple(certainty), answer, apart)
+            for certainty, (_, answer, apart) in zip(found.tolist(), parts, strict=True)
         ]
 
-    def _parts(self, ids: Sequence[int]) -> tuple[list[int], str]:
-        """Part a response into the tokens of its reasoning and the text of its answer."""
+    def _parts(self, ids: Sequence[int]) -> tuple[list[int], str, bool]:
+        """Part a response into the tokens of its reasoning and the text of its answer; whether it was found apart."""
         text, offsets = self._offsets.text_and_offsets(ids)
         split = split_reasoning(text, rule=self._rule)
+        apart = bool(split.answer.strip()) and split.reasoning + split.answer == text
         end = len(split.reasoning)
         said = [place for place, (start, stop) in enumerate(offsets.tolist()) if start < stop and start < end]
-        return list(ids[: said[-1] + 1]) if said else [], split.answer
+        return list(ids[: said[-1] + 1]) if said else [], split.answer, apart
 
 
 def reference_text(reference: object) -> str:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from trainer_client.trl._scored import ScoredRow, judged_reward
-from trainer_client.wire import Usage
+from trainer_client.wire import ZEROING, Usage
 
 MAX_CRITERIA = 64
 """How many criteria are followed by id over a run; of a batch that brings more, pass rates are also by kind."""
@@ -17,8 +17,9 @@ def metrics(
 ) -> dict[str, float]:
     """Give what a call's answers come to, by name; nothing that is not known.
 
-    `unscored` and `partial` are shares of the rows, `failed_verdicts` and `cached` of the verdicts; `zeroed`,
-    `skipped` and `failures/<kind>` count rows; `pass/<criterion>` is the mean score of the verdicts that there are.
+    `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts` and `cached` of the verdicts;
+    `zeroed`, `skipped` and `failures/<kind>` count rows, `clipped` verdicts; `pass/<criterion>` is the mean score of
+    the verdicts that there are.
 
     Args:
         rows: of this rank.
@@ -35,7 +36,8 @@ def metrics(
     numbers: dict[str, float] = {
         "unscored": sum(judged_reward(row.answer) is None for row in rows) / len(rows),
         "partial": sum(answer.status == "partial" for answer in answers) / len(rows),
-        "zeroed": policies["zero"],
+        "without_rubric": sum(row.without_rubric for row in rows) / len(rows),
+        "zeroed": sum(policies[policy] for policy in ZEROING),
         "skipped": policies["skip"],
         "wait_seconds": wait_s,
     }
@@ -43,6 +45,7 @@ def metrics(
         numbers["failed_verdicts"] = sum(verdict.status == "failed" for verdict in verdicts) / len(verdicts)
         numbers["cached"] = sum(verdict.cached for verdict in verdicts) / len(verdicts)
     if usage:
+        numbers["clipped"] = sum(one.clipped for one in usage)
         numbers["judge_calls"] = sum(one.judge_calls for one in usage)
         numbers["judge_seconds"] = sum(one.seconds_judging for one in usage)
         numbers["queue_seconds"] = sum(one.seconds_queued for one in usage)

@@ -8,18 +8,29 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from trainer_client._columns import Rubric, as_text, read_rubric
+from trainer_client._columns import Rubric, as_text, is_empty_rubric, read_rubric
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._texts import WireText, wire_text
-from trainer_client.wire import Group, Response
+from trainer_client.wire import Group, Response, RubricContent
 from trainer_client.wire.problems import field_errors
 
 COLUMNS = ("rubric", "grounding", "reference_answer", "ground_truth")
 """The columns of a dataset that are read; each may be missing, and so may any value."""
+
+_OUTCOME = {
+    "id": "answer",
+    "kind": "answer",
+    "description": "The final answer equals the ground truth.",
+    "verification": {"method": "math"},
+}
+OUTCOME = RubricContent.model_validate({"criteria": [_OUTCOME]})
+"""What judges a row without a rubric where its outcome alone is to be trained on."""
+
+WithoutRubric = Literal["refuse", "outcome", "accept"]
 
 ReadT = TypeVar("ReadT")
 
@@ -43,11 +54,21 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All rows of a call: their groups, their responses, and how many parts of them a judge of texts cannot see."""
+    """All rows of a call.
+
+    Attributes:
+        groups: those that are judged.
+        responses: of all rows.
+        unseen: how many parts of them a judge of texts cannot see.
+        without_rubric: the rows that name no rubric and are given none.
+        accepted: the id of the group of each row that is accepted without being judged.
+    """
 
     groups: list[RowGroup]
     responses: list[Response]
     unseen: int
+    without_rubric: frozenset[int] = frozenset()
+    accepted: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_rows(
@@ -58,6 +79,7 @@ def read_rows(
     *,
     rubric: Rubric | None,
     needs_rubric: bool,
+    without_rubric: WithoutRubric = "refuse",
     step: int | None,
     ends: AbstractSet[int] | None,
 ) -> Rows:
@@ -69,6 +91,8 @@ def read_rows(
         columns: N values of each column of the dataset; those in `COLUMNS` are read.
         rubric: what judges rows that name none.
         needs_rubric: whether every row must have a rubric.
+        without_rubric: what becomes of rows that have none, or an empty one, where every row must have one: `refuse`,
+            `outcome` (judged by their final answer against the ground truth), `accept` (not judged).
         step: the training step.
         ends: the tokens of which one ends every response that was not cut off, where they are known.
 
@@ -82,18 +106,25 @@ def read_rows(
     for name, values in given.items():
         if len(values) != len(prompts):
             raise ValueError(f"{len(values)} {name} for {len(prompts)} prompts; there must be one for each")
-    read_prompt, read_own = _Repeated(wire_text), _Repeated(_read_own)
+    read_prompt, read_own, read_empty = _Repeated(wire_text), _Repeated(_read_own), _Repeated(is_empty_rubric)
+    takes_empty = not needs_rubric or without_rubric != "refuse"
     default = _key(rubric)
     groups: dict[tuple[object, ...], RowGroup] = {}
     responses: list[Response] = []
+    bare: set[int] = set()
+    accepted: dict[int, str] = {}
     unseen = 0
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         beside = {name: given[name][row] for name in COLUMNS if name in given}
         try:
-            asked, (own, own_key) = read_prompt(prompt), read_own(beside.pop("rubric", None))
-            if own is None and rubric is None and needs_rubric:
-                raise ValueError("it has no rubric; give RubricReward one, or the dataset a column 'rubric'")
+            asked = read_prompt(prompt)
+            named = beside.pop("rubric", None)
+            emptied = named is not None and takes_empty and read_empty(named)
+            own, own_key = (None, None) if emptied else read_own(named)
             texts = {name: as_text(name, value) for name, value in beside.items()}
+            if needs_rubric and own is None and (emptied or rubric is None):
+                bare.add(row)
+                own, own_key = _instead(without_rubric, texts)
             said = wire_text(completion)
             responses.append(_response(said, None if completion_ids is None else completion_ids[row], ends))
             key = (type(asked.value), asked.key, own_key or default, *texts.items())
@@ -104,9 +135,24 @@ def read_rows(
             raise InvalidRequest(f"row {row}: {wrong.field}: {wrong.message}") from error
         except ValueError as error:
             raise InvalidRequest(f"row {row}: {error}") from error
-        groups[key].rows.append(row)
+        if row in bare and without_rubric == "accept":
+            accepted[row] = groups[key].id
+        else:
+            groups[key].rows.append(row)
         unseen += asked.unseen + said.unseen
-    return Rows(list(groups.values()), responses, unseen)
+    judged = [group for group in groups.values() if group.rows]
+    return Rows(judged, responses, unseen, frozenset(bare), accepted)
+
+
+def _instead(without_rubric: WithoutRubric, texts: Mapping[str, str | None]) -> tuple[Rubric | None, str | None]:
+    """Give what judges a row without a rubric, and its key."""
+    if without_rubric == "refuse":
+        raise ValueError("it has no rubric; give RubricReward one, or the dataset a column 'rubric'")
+    if without_rubric == "accept":
+        return None, "none"
+    if not (texts.get("ground_truth") or "").strip():
+        raise ValueError("it has neither a rubric nor a ground_truth; give it one of them")
+    return OUTCOME, OUTCOME.digest
 
 
 class _Repeated(Generic[ReadT]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client._columns import Rubric, read_rubric
+from trainer_client._columns import Rubric, is_empty_rubric, read_rubric
 from trainer_client.errors import AdjudgeError
 from trainer_client.trl._pins import Pins
 from trainer_client.wire import Criterion, PinnedRubric
@@ -60,7 +60,10 @@ class RubricCache:
         Returns:
             The criteria of each row; none where it has no rubric, or where that cannot be fetched, which is said.
         """
-        rubrics = [read_rubric(given, padded=True) or default for given in column]
+        rubrics = [
+            None if given is not None and is_empty_rubric(given) else read_rubric(given, padded=True) or default
+            for given in column
+        ]
         for reference in dict.fromkeys(rubric for rubric in rubrics if isinstance(rubric, str)):
             if pins.pinned(reference) not in self._digests:
                 await self._look_up(client, reference, pins, seconds)

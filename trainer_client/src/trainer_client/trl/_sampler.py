@@ -16,9 +16,19 @@ class Sampler:
         group_size: G.
         max_tokens: the longest response, in tokens.
         temperature: above 0.
+        top_p: the mass of the likeliest tokens that are sampled from; 1 for all.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, group_size: int, max_tokens: int, temperature: float) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        group_size: int,
+        max_tokens: int,
+        temperature: float,
+        top_p: float = 1.0,
+    ) -> None:
         declared = model.generation_config.eos_token_id
         ends = [declared] if isinstance(declared, int) else list(declared or ())
         self._ends = list(dict.fromkeys([*ends, *(id_ for id_ in [tokenizer.eos_token_id] if id_ is not None)]))
@@ -30,7 +40,7 @@ class Sampler:
             max_new_tokens=max_tokens,
             num_return_sequences=group_size,
             temperature=temperature,
-            top_p=1.0,
+            top_p=top_p,
             top_k=0,
             repetition_penalty=1.0,
             eos_token_id=self._ends or None,

@@ -1,11 +1,13 @@
 """What a reward call saw, row by row: the answer, the reward made of it, and what went wrong."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from trainer_client._columns import Rubric
 from trainer_client.thinking import judged
-from trainer_client.wire import Criterion, ReasoningPart, Response, ResponseReward
+from trainer_client.wire import ZEROING, Criterion, ReasoningPart, Response, ResponseReward
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,9 @@ class ScoredRow:
         failures: the kinds of what went wrong, each once; empty where nothing did.
         response: as it was sent.
         reasoning: what of the response's thinking was judged.
+        without_rubric: whether it had none, and was judged by its final answer alone or not at all.
+        rubric: what it was judged by, as its user wrote it: a reference that is not pinned, or the rubric itself.
+        fields: its group's fields on the wire, but the responses and the rubric.
     """
 
     group: str
@@ -29,6 +34,9 @@ class ScoredRow:
     failures: tuple[str, ...]
     response: Response
     reasoning: ReasoningPart
+    without_rubric: bool = False
+    rubric: Rubric | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -53,6 +61,11 @@ def judged_reward(answer: ResponseReward | None) -> float | None:
     if answer is None or answer.reward is None or not math.isfinite(answer.reward):
         return None
     return answer.reward
+
+
+def failed_to_reward(answer: ResponseReward | None) -> bool:
+    """Whether the judge's verdicts made no reward: there is none, or a failure policy made it 0."""
+    return judged_reward(answer) is None or (answer is not None and answer.policy_applied in ZEROING)
 
 
 def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:

@@ -14,10 +14,13 @@ from trainer_client.trl._pins import Pins
 from trainer_client.trl._ranks import Tally, in_words
 from trainer_client.trl._rows import Rows
 from trainer_client.trl._rubric_cache import RubricCache
-from trainer_client.trl._scored import ScoredRow, failures_of, judged_reward
-from trainer_client.wire import Criterion, RubricContent, Usage
+from trainer_client.trl._scored import ScoredRow, failed_to_reward, failures_of, judged_reward
+from trainer_client.wire import Criterion, ResponseReward, RubricContent, Usage
 
 logger = logging.getLogger(__name__)
+
+ACCEPTED = ResponseReward(reward=1.0, status="scored", verdicts=())
+"""The answer of a row without criteria, which nothing judges: every gate lets it pass."""
 
 _LAST_SECONDS = 1.0
 """How long criteria may take to come where judging took all the time there was."""
@@ -51,13 +54,13 @@ class Local:
 
     @property
     def kinds(self) -> Counter[str]:
-        """What went wrong with the rows that the judge gave no reward, by rows."""
-        return Counter(kind for row in self.rows if judged_reward(row.answer) is None for kind in row.failures)
+        """What went wrong with the rows that verdicts made no reward of, by rows."""
+        return Counter(kind for row in self.rows if failed_to_reward(row.answer) for kind in row.failures)
 
     @property
     def unscored(self) -> int:
-        """How many rows the judge gave no reward."""
-        return sum(judged_reward(row.answer) is None for row in self.rows)
+        """How many rows have no reward that verdicts made; those that a failure policy made 0 are among them."""
+        return sum(failed_to_reward(row.answer) for row in self.rows)
 
 
 async def score(
@@ -147,6 +150,17 @@ def _rows(
     cache: RubricCache | None,
 ) -> list[ScoredRow]:
     scored: list[ScoredRow | None] = [None] * len(rows.responses)
+    for row, id_ in rows.accepted.items():
+        scored[row] = ScoredRow(
+            group=id_,
+            reward=weighted_sum([judged_reward(ACCEPTED), *(other[row] for other in others)], weights),
+            answer=ACCEPTED,
+            criteria=(),
+            failures=(),
+            response=rows.responses[row],
+            reasoning=ask.reasoning,
+            without_rubric=True,
+        )
     for group in rows.groups:
         rubric = group.rubric or ask.rubric
         inline: tuple[Criterion, ...] | None = rubric.criteria if isinstance(rubric, RubricContent) else None
@@ -160,5 +174,8 @@ def _rows(
                 failures=failures_of(answer, judged.kinds[row]),
                 response=rows.responses[row],
                 reasoning=ask.reasoning,
+                without_rubric=row in rows.without_rubric,
+                rubric=rubric,
+                fields=group.fields,
             )
     return [row for row in scored if row is not None]

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from trl import GRPOConfig
 
 from trainer_client.trl.methods import METHODS, Method, method_class, options_of
+from trainer_client.trl.recipes import recipe
 
 _METHODS_DECIDE = (
     "beta",
@@ -40,6 +41,11 @@ class RubricGRPOConfig(GRPOConfig):
     Args:
         method: `rubric`, `rar`, `grounded`, `srar`, `rgr`, `dro` or `ruscarl`.
         method_options: the method's own, by name; see `docs/methods.md`.
+        required_rewards: names of reward functions beside the `RubricReward`, as TRL logs them. A response for which
+            one of these, or the `RubricReward`, gives no reward is left out of the loss. Where any other function gives
+            none, it does not apply to that response and counts nothing, as in TRL.
+        max_refill_rounds: how many more times to generate for a batch, each time from other prompts, while the method
+            leaves groups of it out of the loss (DAPO's dynamic sampling); 0 only leaves them out.
 
     Raises:
         ValueError: there is no such method or option, or a setting of TRL's does not go with any method.
@@ -51,13 +57,23 @@ class RubricGRPOConfig(GRPOConfig):
     method_options: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Options of the method, as a mapping (JSON on the command line)."}
     )
+    required_rewards: list[str] | None = field(
+        default=None,
+        metadata={"help": "Reward functions, by name, without whose reward a response is left out of the loss."},
+    )
+    max_refill_rounds: int = field(
+        default=0,
+        metadata={"help": "How many more rounds of generation may replace groups that the method leaves out."},
+    )
     beta: float | None = _of_the_method("Weight of the KL divergence")
     entropy_coef: float | None = _of_the_method("Weight of the entropy bonus")
     epsilon: float | None = _of_the_method("Lower clip")
     loss_type: str | None = _of_the_method("Normalisation of the loss")
     mask_truncated_completions: bool | None = _of_the_method("Whether truncated responses are left out of the loss")
     num_generations: int | None = _of_the_method("Responses in a group")
-    scale_rewards: str | None = _of_the_method("'group' or 'none': whether advantages are divided by the deviation")
+    scale_rewards: str | None = _of_the_method(
+        "'group', 'none', or 'batch' for method 'rubric': what divides advantages"
+    )
     temperature: float | None = _of_the_method("Sampling temperature")
     top_k: int | None = _of_the_method("Sampling among the k likeliest tokens")
     top_p: float | None = _of_the_method("Sampling among the likeliest tokens of this mass")
@@ -71,9 +87,34 @@ class RubricGRPOConfig(GRPOConfig):
         for name in _METHODS_DECIDE:
             if getattr(self, name) is None:
                 setattr(self, name, decided.get(name, GRPOConfig.__dataclass_fields__[name].default))
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            if "num_generations" not in str(error) or "divisible" not in str(error):
+                raise
+            raise ValueError(
+                f"{error} Make per_device_train_batch_size x processes x steps_per_generation a multiple of "
+                f"{self.num_generations}, the responses of a group (method {self.method!r}), or set num_generations"
+            ) from error
         self._check()
         self.build_method()
+
+    @classmethod
+    def recipe(cls, name: str, output_dir: str, *, prompts: int | None = None, **given: Any) -> Self:
+        """Give the settings that a paper states, for as many processes as there are (`WORLD_SIZE`).
+
+        The `RubricReward` beside it takes `trainer_client.trl.recipes.recipe(name).reward`.
+
+        Args:
+            name: of `trainer_client.trl.recipes.RECIPES`.
+            output_dir: where checkpoints go.
+            prompts: how many prompts are sampled for at a time, in place of the paper's number.
+            given: settings that go before the recipe's.
+
+        Raises:
+            ValueError: there is no such recipe, or a generation is no whole number of micro-batches.
+        """
+        return cls(output_dir=output_dir, **recipe(name).arguments(prompts, given))
 
     def build_method(self) -> Method:
         """Make the method that these settings describe.
@@ -92,17 +133,47 @@ class RubricGRPOConfig(GRPOConfig):
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
         }
-        return method_class(self.method)(scale="std" if self.scale_rewards == "group" else "none", **given)
+        return method_class(self.method)(scale="none" if self.scale_rewards == "none" else "std", **given)
+
+    @property
+    def uses_trl_advantages(self) -> bool:
+        """Whether TRL's own advantages are trained on: those that divide by the batch's deviation."""
+        return self.scale_rewards == "batch" or self.multi_objective_aggregation == "normalize_then_sum"
 
     def _check(self) -> None:
-        if self.scale_rewards == "batch":
+        options = self.method_options if isinstance(self.method_options, Mapping) else {}
+        if self.method == "rubric" and self.uses_trl_advantages:
+            if options:
+                raise ValueError(
+                    f"method_options has {', '.join(options)}, which TRL's own advantages do not take; leave it out, "
+                    "or use scale_rewards='group' and multi_objective_aggregation='sum_then_normalize'"
+                )
+        elif self.scale_rewards == "batch":
             raise ValueError(
-                "scale_rewards is 'batch'; a method divides by the group's deviation: use 'group' or 'none'"
+                f"scale_rewards is 'batch', and method {self.method!r} divides by the group's deviation: use 'group' "
+                "or 'none', or method 'rubric'"
             )
-        if self.multi_objective_aggregation != "sum_then_normalize":
+        elif self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
-                "multi_objective_aggregation must be 'sum_then_normalize': a method's advantages are of one reward, "
-                "the weighted sum"
+                f"multi_objective_aggregation is {self.multi_objective_aggregation!r}, and the advantages of method "
+                f"{self.method!r} are of one reward: use 'sum_then_normalize', or method 'rubric'"
+            )
+        if method_class(self.method).stepwise and self.scale_rewards == "none":
+            raise ValueError(
+                f"scale_rewards is 'none', and method {self.method!r} divides by deviations throughout; leave "
+                "scale_rewards out, or leave steps alone undivided with method_options={'normalise': False}"
+            )
+        if options.get("sequence_band") is not None and not self.vllm_importance_sampling_correction:
+            raise ValueError(
+                "sequence_band weighs vLLM's probabilities, and vllm_importance_sampling_correction is off; set it to "
+                "True"
+            )
+        if self.max_refill_rounds < 0:
+            raise ValueError(f"max_refill_rounds is {self.max_refill_rounds}; use 0 for none, or a positive number")
+        if self.max_refill_rounds and not self.build_method().filters_groups:
+            raise ValueError(
+                f"max_refill_rounds is {self.max_refill_rounds}, and method {self.method!r} leaves no group out, so "
+                "there is nothing to refill; add method_options={'dynamic_sampling': True}"
             )
         high = self.epsilon_high or self.epsilon or 0.0
         if self.delta is not None and self.delta <= 1 + high:

@@ -9,6 +9,7 @@ sampled elsewhere, `responses` (texts). Kept rows are written as they stand, in 
 """
 
 import argparse
+import importlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from transformers import AutoTokenizer, set_seed
 from trl.trainer.utils import create_model_from_path
 
 from trainer_client.dro import select_groups, variance_score
+from trainer_client.reasoning import SplitRule, find_answer
 from trainer_client.trl._prefilter_rows import Row, read_rows
 from trainer_client.trl._prefilter_scores import Outcome, prompt_tokens, score_rows
 
@@ -31,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = _parser()
     given = parser.parse_args(arguments)
     clip = {"top_fraction": given.tokens, "p_min": given.p_min, "p_max": given.p_max}
-    shares = {"top_fraction": given.top, "random_fraction": given.random, "seed": given.seed}
     try:
+        shares = {"top_fraction": _top(given), "random_fraction": given.random, "seed": given.seed}
+        rule = answer_rule(given.answer_rule)
         select_groups([], **shares)  # what is out of range is said before the long run
         variance_score([[0.5], [0.5]], **clip)
         _check_files(given)
@@ -43,8 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.exit(1, f"{error}\n")
     set_seed(given.seed)
-    settings = {"group_size": given.group, "max_tokens": given.max_tokens, "temperature": given.temperature}
-    scored = score_rows(rows, prompts, model, tokenizer, **settings, batch=given.batch, **clip)
+    sampling = {"group_size": given.group, "max_tokens": given.max_tokens, "temperature": given.temperature}
+    sampling["top_p"] = given.top_p
+    scored = score_rows(rows, prompts, model, tokenizer, **sampling, rule=rule, batch=given.batch, **clip)
     bar = tqdm(scored, total=len(rows), unit="row", desc="scoring", delay=_BAR_AFTER_S)
     outcomes = list(bar)
     scores = [outcome.score for outcome in outcomes]
@@ -54,6 +58,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.scores is not None:
         _write_scores(given.scores, rows, outcomes, best, set(kept))
     print(_said(outcomes, best, kept, given.out))
+
+
+def _top(given: argparse.Namespace) -> float:
+    """The share to keep for its score: as given, or what retains a share in all beside the random ones."""
+    if given.retain is None:
+        return float(given.top)
+    if not 0.0 <= given.random < 1.0:
+        raise ValueError(f"--random is {given.random:g}; with --retain it is a share from 0 to less than 1")
+    if not given.random <= given.retain <= 1.0:
+        raise ValueError(
+            f"--retain is {given.retain:g}; the random share alone retains {given.random:g}, so give that to 1"
+        )
+    return float((given.retain - given.random) / (1.0 - given.random))
+
+
+def answer_rule(name: str | None) -> SplitRule:
+    """The function that a name of the form MODULE:FUNCTION stands for; the method's default for None.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name is None:
+        return find_answer
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"--answer-rule {name}: {error}; write MODULE:FUNCTION of a module that can be imported"
+        ) from error
+    if not callable(found):
+        raise ValueError(f"--answer-rule {name}: {function} is no function")
+    rule: SplitRule = found
+    return rule
 
 
 def _loaded(load: Callable[..., Any], model: str, **how: Any) -> Any:
@@ -104,12 +142,22 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", required=True, help="the policy before training: a folder, or a name on the Hub")
     add("--data", required=True, type=Path, help="rows as JSON lines")
     add("--out", required=True, type=Path, help="where the kept rows go")
-    add("--top", required=True, type=float, help="share of the rows to keep for their score (the paper's is lost)")
+    share = parser.add_mutually_exclusive_group(required=True)
+    share.add_argument("--top", type=float, help="share of the rows to keep for their score")
+    share.add_argument(
+        "--retain",
+        type=float,
+        metavar="SHARE",
+        help="share to keep in all, the random ones included (paper: 0.18, 0.16, 0.125, which is --top 0.089, 0.067, "
+        "0.028)",
+    )
     add("--random", type=float, default=0.1, help="share of the others to keep at random (paper: 0.1)")
     add("--seed", type=int, default=0, help="of sampling and of the random share (0)")
-    add("--group", type=_from(2), default=8, metavar="G", help="responses sampled to a row (8)")
+    add("--group", type=_from(2), default=16, metavar="G", help="responses sampled to a row (16, as in training)")
     add("--max-tokens", type=_from(1), default=512, metavar="N", help="longest response, in tokens (512)")
     add("--temperature", type=_positive, default=1.0, help="of sampling (1)")
+    add("--top-p", type=_share, default=0.95, metavar="P", help="mass that is sampled from (0.95, as in training)")
+    add("--answer-rule", metavar="MODULE:FUNCTION", help="where an answer begins: the `answer_rule` of training")
     add("--batch", type=_from(1), default=4, metavar="N", help="rows sampled at once, G responses each (4)")
     add("--tokens", type=float, default=0.1, help="share of the reference's tokens that a score is taken of (0.1)")
     add("--p-min", type=float, default=0.05, help="probabilities below count as this (0.05)")
@@ -125,6 +173,12 @@ def _from(least: int) -> Any:
         return number
 
     return read
+
+
+def _share(text: str) -> float:
+    if not 0 < (number := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{number:g} is not above 0 and at most 1")
+    return number
 
 
 def _positive(text: str) -> float:

@@ -5,7 +5,7 @@ many, or the user made a mistake, training stops, on all of them at once. Nothin
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 from trainer_client import AsyncClient, Client
 from trainer_client._columns import read_rubric
@@ -20,7 +20,7 @@ from trainer_client.trl._pins import Pins
 from trainer_client.trl._probe import check_options
 from trainer_client.trl._ranks import RankFailed, TooManyUnscored, Turn, stop_if_needed
 from trainer_client.trl._reward_log import metrics, table
-from trainer_client.trl._rows import read_rows
+from trainer_client.trl._rows import WithoutRubric, read_rows
 from trainer_client.trl._rubric_cache import RubricCache
 from trainer_client.trl._scored import ScoredBatch, ScoredRow, text_of
 from trainer_client.trl._scoring import Local, Parts, score, tally_of
@@ -35,6 +35,9 @@ __all__ = [
     "ScoredRow",
     "TooManyUnscored",
 ]
+
+
+PENALTIES = ("length_penalty", "overlong_penalty", "truncation_factor")
 
 
 class RubricReward:
@@ -55,9 +58,9 @@ class RubricReward:
         on_failure: what a response is worth on which the judge failed; `null`, or the method's.
         deadline_s: seconds that the service has for a batch.
         grace_s: seconds after that at which this gives up waiting; groups that came by then are kept.
-        max_unscored: the share of a batch's responses, over all ranks, that may stay without a reward from the judge;
-            with more, training stops with `TooManyUnscored`. 1 never stops it. `AsyncRolloutWorker` asks for one group
-            at a time, which is then the batch.
+        max_unscored: the share of a batch's responses, over all ranks, that may stay without a reward from the judge,
+            those that a failure policy makes 0 included; with more, training stops with `TooManyUnscored`. 1 never
+            stops it. `AsyncRolloutWorker` asks for one group at a time, which is then the batch.
         others: reward functions whose rewards are added to the rubric's. None from any makes the sum None, where TRL
             itself counts it as 0.
         weights: of the rubric and then of each of `others`; 1 each unless given.
@@ -66,7 +69,12 @@ class RubricReward:
     Attributes:
         last: what the latest call saw, row by row.
         needs_criteria: have `last` hold the criteria of rubrics that are given by reference too.
+        without_rubric: what becomes of rows that have no rubric, or an empty one, in a mode that needs one: `refuse`
+            them, judge their `outcome` (the final answer against the ground truth), or `accept` them without a judge.
+        penalises: whether the penalties that were asked for are taken; `RubricGRPOTrainer` evaluates without them.
         judged_part: gives what of a completion is judged; all of it unless set.
+        batch_rows: how many responses, over all ranks, `max_unscored` is at least a share of; a trainer that scores a
+            batch in parts sets it, so that a failure in a small part does not stop training.
         meanwhile: work on the judged texts and their tokens, piece by piece, while the judge is waited for.
 
     Raises:
@@ -76,6 +84,9 @@ class RubricReward:
     """
 
     needs_criteria: bool = False
+    without_rubric: WithoutRubric = "refuse"
+    penalises: bool = True
+    batch_rows: int = 0
     judged_part: Callable[[Any], Any] | None = None
     meanwhile: Callable[[Sequence[str], Sequence[Sequence[int]]], Iterable[None]] | None = None
 
@@ -154,7 +165,7 @@ class RubricReward:
             turn.end()
         self._pins.adopt([tally.pins for tally in tallies])
         self.last = ScoredBatch(local.rows) if local is not None else None
-        stop_if_needed(tallies, error, self._max_unscored, self._remedy)
+        stop_if_needed(tallies, error, self._max_unscored, self._remedy, self.batch_rows)
         assert local is not None  # or there was an error
         if log_metric is not None:
             prefix = caller.prefix(self)
@@ -196,9 +207,26 @@ class RubricReward:
         """
         self._pins.load(state.get("pins"))
 
-    def repin(self) -> None:
-        """Judge by the newest version of each rubric from the next call on; to be called on every rank."""
-        self._pins.forget()
+    def repin(self, versions: Mapping[str, str] | None = None) -> None:
+        """Judge by other versions from the next call on; to be called on every rank, with the same versions.
+
+        Args:
+            versions: for each reference, as the dataset or this function's user wrote it, what it is pinned to, such as
+                `name@3`; the others stay as they are. Unless given, the newest version of each rubric.
+        """
+        if versions is None:
+            self._pins.forget()
+        else:
+            self._pins.move(versions)
+
+    def pinned(self, reference: str) -> str:
+        """Give the version that a reference is pinned to; the reference itself where it has no pin."""
+        return self._pins.pinned(reference)
+
+    @property
+    def judging(self) -> tuple[RewardMode, RewardKeywords]:
+        """The mode, and the options that the judge is asked with, penalties left out."""
+        return self.mode, self._without_penalties
 
     async def aclose(self) -> None:
         """Close the connections of the event loop that runs."""
@@ -220,18 +248,33 @@ class RubricReward:
             columns,
             rubric=self._rubric,
             needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
+            without_rubric=self.without_rubric,
             step=step,
             ends=caller.ends,
         )
         if rows.unseen:
             self._warn_once(UNSEEN)
-        ask = Ask(self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._options)
+        ask = Ask(self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._asked_options)
         work: Iterable[None] = ()
         if self.meanwhile is not None and ids is not None:
             work = self.meanwhile([text_of(one, ask.reasoning) for one in rows.responses], ids)
         parts = Parts(self._weights, self._others, arguments, work)
         cache = self._cache if self.needs_criteria else None
         return await score(self._client.here(), rows, ask, parts, self._pins, cache, self._grace_s)
+
+    @property
+    def weight(self) -> float:
+        """What the judge's own reward is multiplied by."""
+        return self._weights[0]
+
+    @property
+    def _asked_options(self) -> RewardKeywords:
+        return self._options if self.penalises else self._without_penalties
+
+    @property
+    def _without_penalties(self) -> RewardKeywords:
+        kept = {name: value for name, value in self._options.items() if name not in PENALTIES}
+        return cast(RewardKeywords, kept)
 
     def _warn_once(self, message: str) -> None:
         if message not in self._warned:

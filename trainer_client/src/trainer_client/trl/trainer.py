@@ -1,14 +1,18 @@
 """`RubricGRPOTrainer`: TRL's GRPO with advantages by one of the papers' methods, over whole groups on all ranks.
 
-TRL's methods are overridden, each around a call of the original: `_generate` (what the policy generates from),
-`_calculate_rewards` (a response of which any part of the reward is missing has none), `_generate_and_score_completions`
-(a method's advantages in place of TRL's, and what has no reward left out of the loss), and
-`_get_per_token_logps_and_entropies` (what the loss compares the policy with). TRL's loss itself stays as it is, with
-all its settings. `tests/trainer_client/trl/test_trl_shape.py` says what is relied upon.
+TRL's methods are overridden, each around a call of the original: `_generate` (what the policy generates from,
+and whether groups are replaced),
+`_calculate_rewards` (a response of which a required part of the reward is missing has none),
+`_generate_and_score_completions` (a method's advantages in place of TRL's; what has no reward is left out of the loss),
+`_get_per_token_logps_and_entropies` (what the loss compares the policy with), and `_compute_loss` (the entropy bonus,
+aggregated as the policy term is). The rest of TRL's loss stays as it is, with all its settings.
+`tests/trainer_client/trl/test_trl_shape.py` says what is relied upon.
 """
 
 import json
+import logging
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +24,23 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
 from trainer_client.trl._batch import Batch
+from trainer_client.trl._entropy_bonus import EntropyBonus
+from trainer_client.trl._environments import begin_again, of_rows
+from trainer_client.trl._frozen import FrozenPolicy
 from trainer_client.trl._generation import Generation, Sampled
 from trainer_client.trl._readers import readers_for
+from trainer_client.trl._refilling import Refiller
 from trainer_client.trl._skip import SkipEmptySteps
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
 from trainer_client.trl.methods import Method, Rollout
 from trainer_client.trl.reward import RubricReward
+from trainer_client.wire import NEEDS_NO_RUBRIC
+
+logger = logging.getLogger(__name__)
 
 STATE_FILE = "adjudge_state.json"
-"""In a checkpoint: which version of each rubric the run is pinned to, and what its method remembers."""
+"""In a checkpoint: which version of each rubric the run is pinned to, what its method remembers, and its callbacks."""
 
 
 class RubricGRPOTrainer(GRPOTrainer):
@@ -39,23 +50,30 @@ class RubricGRPOTrainer(GRPOTrainer):
         model: as for `GRPOTrainer`.
         reward_funcs: a `RubricReward`, alone or beside other reward functions; `dro`, whose reward is not the judge's,
             also takes others without one, and then has no gates. What the `RubricReward` leaves open is the method's.
-            A response for which any of them gives no finite number is left out of the loss.
+            A response for which the `RubricReward`, or one of `args.required_rewards`, gives no reward is left out of
+            the loss; where another function gives None, it does not apply to that response.
         args: the settings and the method.
         kwargs: everything else that `GRPOTrainer` takes.
 
     Raises:
-        ValueError: there is not exactly one `RubricReward`, or its mode cannot serve the method.
+        TypeError: `args` is no `RubricGRPOConfig`.
+        ValueError: there is not exactly one `RubricReward`, its mode cannot serve the method, or a required reward
+            function is none of those given.
         TooManyUnscored: while training; see `RubricReward`.
     """
 
     masks_missing_rewards = True
 
     def __init__(self, model: Any, reward_funcs: Any, args: RubricGRPOConfig, **kwargs: Any) -> None:
+        if not isinstance(args, RubricGRPOConfig):
+            raise TypeError(
+                f"args is a {type(args).__name__}, which names no method; give a RubricGRPOConfig, which takes all "
+                "settings of a GRPOConfig, and method='rubric' for plain GRPO"
+            )
         given = list(reward_funcs) if isinstance(reward_funcs, Sequence) else [reward_funcs]
         self.method = args.build_method()
         self.rubric_reward = _rubric_reward(given, args.method, self.method)
         functions = [self.rubric_reward if isinstance(function, RubricReward) else function for function in given]
-        self._required = len(functions)
         self._inputs: list[dict[str, Any]] = []
         self._sampled: Sampled | None = None
         self._local: list[Rollout] = []
@@ -65,23 +83,47 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._each_its_own_prompt = False
         self._memory = self.method.start()
         super().__init__(model, functions, args, **kwargs)
+        self._required = self._columns_of(args.required_rewards or ())
+        self.frozen = FrozenPolicy(self)
+        self._entropy_bonus = EntropyBonus(self)
         self._generation = Generation(self)
+        self._refiller = Refiller(self)
         self._readers = readers_for(self)
         self._skip = SkipEmptySteps(self)
         self.add_callback(self._skip)
 
-    def generate_each(self, prompts: list[Any]) -> tuple[Any, ...]:
-        """Generate one response to each prompt, whatever prompts stand beside it."""
+    def generate_each(
+        self, prompts: list[Any], rows: Sequence[int] | None = None, *, spare: int = 0
+    ) -> tuple[Any, ...]:
+        """Generate one response to each prompt, whatever prompts stand beside it.
+
+        Args:
+            prompts: on all ranks equally many.
+            rows: the rows of the batch that they belong to, whose environments begin again; None where they are all of
+                the batch, in its order.
+            spare: how many of the last ones are only there to be as many.
+        """
         self._each_its_own_prompt = True
         try:
-            generated: tuple[Any, ...] = super()._generate(prompts)
+            if rows is None:
+                return super()._generate(prompts)  # type: ignore[no-any-return]
+            with of_rows(self, rows):
+                begin_again(self, rows, self._inputs, spare)
+                return super()._generate(prompts)  # type: ignore[no-any-return]
         finally:
             self._each_its_own_prompt = False
-        return generated
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        self._sampled = self._generation.sample(prompts, self._inputs, super()._generate)
+        if self._refiller.active:
+            self._sampled = self._refiller.sample(prompts, self._inputs, super()._generate)
+        else:
+            self._sampled = self._generation.sample(prompts, self._inputs, super()._generate)
         return self._sampled.generated
+
+    def gathered_rollouts(self) -> list[Rollout]:
+        """Give the rollouts that were scored last, of all ranks, each with its reward."""
+        everyone: list[Rollout] = gather_object(self._local)
+        return [replace(rollout, reward=reward) for rollout, reward in zip(everyone, self._rewards, strict=True)]
 
     def _generate_single_turn(
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
@@ -96,41 +138,63 @@ class RubricGRPOTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids_list: list[Any]
     ) -> torch.Tensor:
-        """Score, and give no reward at all where a part of it is missing. N x F, over all ranks."""
-        rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        missing = ~torch.isfinite(rewards[:, : self._required]).all(dim=1)
+        """Score, and give no reward at all where a required part of it is missing. N x F, over all ranks."""
+        if self.rubric_reward is not None:
+            self.rubric_reward.penalises = self.model.training
+        completed = self._refiller.take_scores()
+        if completed is not None:
+            rewards, rollouts = completed
+            self._rewards = [rollout.reward for rollout in rollouts]
+            self._set_functions(rewards)
+            first = self.accelerator.process_index * len(prompts)
+            self._local = rollouts[first : first + len(prompts)]
+            return rewards
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        finite = torch.isfinite(rewards)
+        missing = ~finite[:, self._required].all(dim=1) | torch.isinf(rewards).any(dim=1)
+        self._log_missing((~finite).sum(dim=0).tolist(), len(rewards))
         rewards = rewards.masked_fill(missing.unsqueeze(1), torch.nan)
         totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
         self._rewards = [None if gone else total for gone, total in zip(missing.tolist(), totals, strict=True)]
-        by_function = zip(self.reward_func_names, rewards.T.tolist(), strict=True)
-        self._functions = {name: [None if math.isnan(one) else one for one in own] for name, own in by_function}
+        self._set_functions(rewards)
         assert self._sampled is not None
         self._local = [Rollout(tokens=len(ids)) for ids in completion_ids_list]
         for reader in self._readers:
             self._local = reader.read(self._local, inputs, self._sampled.generated[0], completion_ids_list)
         return rewards
 
+    def _set_functions(self, rewards: torch.Tensor) -> None:
+        by_function = zip(self.reward_func_names, rewards.T.tolist(), strict=True)
+        self._functions = {name: [None if math.isnan(one) else one for one in own] for name, own in by_function}
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        inputs = [dict(row) for row in inputs] if self._refiller.active else inputs  # refilling replaces rows
         self._inputs = inputs
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mode = "train" if self.model.training else "eval"
         size = self.num_generations if mode == "train" else self.num_generations_eval
-        everyone: list[Rollout] = gather_object(self._local)
-        rollouts = [replace(rollout, reward=reward) for rollout, reward in zip(everyone, self._rewards, strict=True)]
+        rollouts = self.gathered_rollouts()
         batch = Batch.of(self.method, rollouts, size, self._memory)
-        if mode == "train":
+        if mode == "train" and self._refiller.groups is not None:  # a threshold is taken of all groups, not the best
+            self._memory = self.method.after(self._memory, self._refiller.groups)
+            self._add_metrics(self._refiller.metrics)
+        elif mode == "train":
             self._memory = batch.memory
         first = self.accelerator.process_index * len(self._local)
         own = slice(first, first + len(self._local))
         kept = torch.tensor(batch.kept[own], device=output["completion_ids"].device)
-        output["advantages"] = batch.tensor(own, output["completion_ids"])
+        if not self.args.uses_trl_advantages:
+            output["advantages"] = batch.tensor(own, output["completion_ids"])
+            self._log_advantages(batch.means)
+        if self.method.certain:
+            self._log_rewards(batch.rewards, size, mode)
         output["completion_mask"] = output["completion_mask"] * kept.unsqueeze(1).to(output["completion_mask"].dtype)
         mask = output["completion_mask"] * output.get("tool_mask", 1)
         output["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         assert self._sampled is not None
         output.update(self._generation.loss_inputs(self._sampled, output))
+        output.update(self.method.sampling_weights(output))
         self._add_metrics({**batch.metrics, **self._sampled.metrics})
-        self._log_advantages(batch.means)
         scored = ScoredGeneration(
             rewards=batch.rewards,
             functions=self._functions,
@@ -139,6 +203,11 @@ class RubricGRPOTrainer(GRPOTrainer):
             first=first,
             elsewhere=self._sampled.elsewhere,
             training=mode == "train",
+            unpenalised=batch.rewards if self.method.certain else [_unpenalised(rollout) for rollout in rollouts],
+            judged=[rollout.judged for rollout in rollouts],
+            correct=[rollout.correct for rollout in rollouts],
+            step=self.state.global_step,
+            reward=self.rubric_reward,
         )
         for callback in self._generation_callbacks:
             self._add_metrics(callback.on_scored(scored))
@@ -147,27 +216,45 @@ class RubricGRPOTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         self._loss_inputs = dict(inputs)  # the same inputs serve several iterations
         self._skip.saw(inputs)
+        self._entropy_bonus.begin()
         try:
             loss: torch.Tensor = super()._compute_loss(model, self._loss_inputs)
         finally:
             self._loss_inputs = None
-        return loss
+        return self._entropy_bonus.correct(loss, inputs)
+
+    def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Choose the tokens that the loss is restricted to, and have the entropy bonus act on the same."""
+        mask: torch.Tensor = super().get_high_entropy_mask(*args, **kwargs)
+        self._entropy_bonus.chose(mask)
+        return mask
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         logps, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self._loss_inputs is not None:
+            self._entropy_bonus.saw(entropies)
             self._log_observed(logps, self._loss_inputs)
+            training = self.model.training
+            shown = self._loss_inputs
+            if "ref_per_token_logps" not in shown and any(
+                callback.wants_reference(training) for callback in self._generation_callbacks
+            ):
+                compute = super()._get_per_token_logps_and_entropies
+                shown = {**shown, "ref_per_token_logps": self.frozen.log_probabilities(compute, args[1:], kwargs)}
             for callback in self._generation_callbacks:
-                self._add_metrics(callback.on_loss(logps.detach(), self._loss_inputs, self.model.training))
+                self._add_metrics(callback.on_loss(logps.detach(), shown, training))
             self._loss_inputs.update(self.method.compared_with(logps, self._loss_inputs))
         return logps, entropies, auxiliary
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
+        callbacks = {name: kept for name, one in self._named_callbacks.items() if (kept := one.state()) is not None}
         if self.args.should_save:
             state = {} if self.rubric_reward is None else self.rubric_reward.state()
             remembered = self.method.as_json(self._memory)
             state |= {} if remembered is None else {"method": remembered}
+            state |= {"callbacks": callbacks} if callbacks else {}
+            state |= self._refiller.state()
             folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             (folder / STATE_FILE).write_text(json.dumps(state, indent=2), encoding="utf-8")
 
@@ -178,12 +265,26 @@ class RubricGRPOTrainer(GRPOTrainer):
             state = json.loads(path.read_text(encoding="utf-8"))
             if self.rubric_reward is not None:
                 self.rubric_reward.load_state(state)
+            self._refiller.load_state(state)
             if "method" in state:
                 self._memory = self.method.from_json(state["method"])
+            for name, one in self._named_callbacks.items():
+                if name in state.get("callbacks", {}):
+                    one.load_state(state["callbacks"][name])
 
     @property
     def _generation_callbacks(self) -> list[GenerationCallback]:
         return [callback for callback in self.callback_handler.callbacks if isinstance(callback, GenerationCallback)]
+
+    @property
+    def _named_callbacks(self) -> dict[str, GenerationCallback]:
+        """The callbacks by what their states are called in a checkpoint: their class, and a number from the second."""
+        named: dict[str, GenerationCallback] = {}
+        for callback in self._generation_callbacks:
+            name = type(callback).__name__
+            alike = sum(type(one) is type(callback) for one in named.values())
+            named[f"{name}_{alike + 1}" if alike else name] = callback
+        return named
 
     def _add_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
@@ -196,12 +297,55 @@ class RubricGRPOTrainer(GRPOTrainer):
             if sums[1] > 0:
                 self._metrics[mode][name].append((sums[0] / sums[1]).item())
 
+    def _columns_of(self, names: Sequence[str]) -> list[int]:
+        """Give the columns of rewards without which a response is left out: the rubric's, and those named."""
+        unknown = [name for name in names if name not in self.reward_func_names]
+        if unknown:
+            raise ValueError(
+                f"required_rewards has {unknown[0]!r}, and the reward functions are {', '.join(self.reward_func_names)}"
+            )
+        return [
+            column
+            for column, (function, name) in enumerate(zip(self.reward_funcs, self.reward_func_names, strict=True))
+            if isinstance(function, RubricReward) or name in names
+        ]
+
+    def _log_missing(self, missing: Sequence[int], rows: int) -> None:
+        """Log for each reward function the share of responses that it gave none, and say which left responses out."""
+        for column, (name, count) in enumerate(zip(self.reward_func_names, missing, strict=True)):
+            self._add_metrics({f"rewards/{name}/missing": count / rows})
+            if count and column in self._required and not isinstance(self.reward_funcs[column], RubricReward):
+                logger.warning(
+                    "reward function %r is required and gave no reward for %d of %d responses; they are left out of "
+                    "the loss",
+                    name,
+                    count,
+                    rows,
+                )
+
+    def _log_rewards(self, rewards: Sequence[float | None], size: int, mode: str) -> None:
+        """Put the rewards that the method trains on into TRL's reward curves, in place of the functions' sum."""
+        known = [reward for reward in rewards if reward is not None]
+        groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
+        equal = [len({reward for reward in group if reward is not None}) < 2 for group in groups]
+        curves = {
+            "reward": statistics.fmean(known) if known else math.nan,
+            "reward_std": statistics.stdev(known) if len(known) > 1 else 0.0,
+            "frac_reward_zero_std": sum(equal) / len(equal),
+        }
+        for name, value in curves.items():
+            self._metrics[mode][name][-1] = value
+
     def _log_advantages(self, means: list[float]) -> None:
         """Put the method's advantages into TRL's table of completions, in place of TRL's own."""
         logged = self._logs["advantages"]
         for _ in range(min(len(means), len(logged))):
             logged.pop()
         logged.extend(means)
+
+
+def _unpenalised(rollout: Rollout) -> float | None:
+    return None if rollout.reward is None else rollout.reward - rollout.penalty
 
 
 def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> RubricReward | None:
@@ -220,5 +364,7 @@ def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> Rubri
             f"the RubricReward has mode {reward.mode!r}, and method {name!r} needs each verdict's step; leave the mode "
             "out, or use 'stepwise'"
         )
-    reward.needs_criteria = method.stepwise
+    by_accuracy = method.dynamic_sampling and method.filter_metric == "accuracy" and reward.mode not in NEEDS_NO_RUBRIC
+    reward.needs_criteria = method.stepwise or reward.mode == "stepwise" or by_accuracy
+    reward.without_rubric = method.without_rubric
     return reward

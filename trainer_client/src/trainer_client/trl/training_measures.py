@@ -25,26 +25,28 @@ ItemT = TypeVar("ItemT")
 class TrainingMeasures(GenerationCallback):
     """Logs, under `measures/`, and each only where there is something to take it of:
 
-    - `zero_rewards`: the share of rewarded responses whose reward is 0 or less.
+    - `zero_rewards`: the share of rewarded responses whose reward before penalties is 0 or less.
     - `off_policy`: the share of responses generated from another prompt than the one they are trained on: those that
       `rgr` refined, or for which `ruscarl` showed criteria.
-    - `pass_at_K`, `best_of_K`: the chance that one of K samples is right, and the expected best reward of K, averaged
-      over the groups with at least K rewarded responses.
+    - `pass_at_K`: the chance that one of K samples is right, averaged over the groups with at least K responses of
+      which that is known. What says so is the verdict on the answer (criteria of kind `answer`), and where the rubric
+      has none, whether the judge's own reward before penalties reaches the threshold. Under `dro` that is the gate.
+    - `best_of_K`: the expected best reward of K samples, before penalties, of what the method trains on.
     - `diversity`: 1 less Self-BLEU, averaged over the first few groups.
     - `loops`: the share of responses that go round in circles.
     - `novelty/mean`, `novelty/median`, `novelty/above_2`, `…_10`, `…_100`: how much more probable responses are to
       the policy than to the reference model, by mean log-likelihood: the ratios' mean and median, and the shares
-      above 2, 10 and 100. Only with `beta` above 0, where TRL computes the reference's log-probabilities, and of the
-      responses that the loss is taken over.
+      above 2, 10 and 100, of the responses that the loss is taken over. Where `beta` is 0 TRL computes nothing of a
+      reference; with `novelty=True` a copy of the policy as it was before training is loaded for it.
 
     Args:
         ks: the K, each at least 1; those above a group's size are left out.
         correct: the reward function, by the name under which TRL logs it, whose reward says which responses are
-            right; the reward that is trained on unless given.
-        threshold: a response is right from this reward on.
+            right, in place of the judge.
+        threshold: a response is right from this reward on, where rewards say so.
         diversity_groups: how many groups `diversity` looks at, whose texts all ranks are sent; 0 leaves it out.
         loops: whether to look for them.
-        novelty: whether to measure it.
+        novelty: True measures it always, False never; None where `beta` is above 0, since it costs nothing there.
 
     Raises:
         ValueError: a number is out of range, the trainer is no `RubricGRPOTrainer`, or it has no such reward function.
@@ -58,7 +60,7 @@ class TrainingMeasures(GenerationCallback):
         threshold: float = 1.0,
         diversity_groups: int = 4,
         loops: bool = True,
-        novelty: bool = True,
+        novelty: bool | None = None,
     ) -> None:
         if any(k < 1 for k in ks) or diversity_groups < 0 or not math.isfinite(threshold):
             raise ValueError(
@@ -74,6 +76,10 @@ class TrainingMeasures(GenerationCallback):
         """Refuse trainers that would never call it."""
         if not isinstance(args, RubricGRPOConfig):
             raise ValueError("TrainingMeasures measures what a RubricGRPOTrainer tells it; other trainers tell nothing")
+
+    def wants_reference(self, training: bool) -> bool:
+        """Whether a generation batch's novelty is wanted, and not measured yet."""
+        return self._novelty is True and self._left.get(training, 0) > 0
 
     def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
         """Measure a generation batch, and begin to wait for its losses."""
@@ -94,7 +100,7 @@ class TrainingMeasures(GenerationCallback):
     def on_loss(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor], training: bool) -> Mapping[str, float]:
         """Add a micro-batch's likelihoods, and measure novelty once the whole generation batch was seen."""
         reference = inputs.get("ref_per_token_logps")
-        if not self._novelty or reference is None or self._left.get(training, 0) <= 0:
+        if self._novelty is False or reference is None or self._left.get(training, 0) <= 0:
             return {}
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
         means = [_masked_mean(values, mask) for values in (logps, reference)]
@@ -118,15 +124,18 @@ class TrainingMeasures(GenerationCallback):
         return _Share(len(texts), sum(generation.elsewhere or ()), looping, texts[:shown])
 
     def _right(self, generation: ScoredGeneration) -> list[bool | None]:
+        decided: Sequence[bool | None] = [None] * len(generation.rewards)
         if self._correct is None:
-            rewards = generation.rewards
+            rewards = generation.rewards if generation.judged is None else generation.judged
+            decided = generation.correct or decided
         elif self._correct in generation.functions:
             rewards = generation.functions[self._correct]
         else:
             raise ValueError(
                 f"correct is {self._correct!r}, and the reward functions are {', '.join(generation.functions)}"
             )
-        return [None if reward is None else reward >= self._threshold - _ROUNDING for reward in rewards]
+        reached = [None if reward is None else reward >= self._threshold - _ROUNDING for reward in rewards]
+        return [other if own is None else own for own, other in zip(decided, reached, strict=True)]
 
 
 class _Share(NamedTuple):
@@ -142,13 +151,14 @@ def _of_rewards(
     generation: ScoredGeneration, right: Sequence[bool | None], ks: Sequence[int]
 ) -> dict[str, float | None]:
     """Measure what rewards tell, which are the same on all ranks."""
-    known = [reward for reward in generation.rewards if reward is not None]
-    measured: dict[str, float | None] = {"zero_rewards": _mean([float(reward <= 0.0) for reward in known])}
+    rewards = generation.rewards if generation.unpenalised is None else generation.unpenalised
+    known = [reward for reward in rewards if reward is not None]
+    measured: dict[str, float | None] = {"zero_rewards": _mean([float(reward <= _ROUNDING) for reward in known])}
     size = generation.group_size
     verdicts = [[one for one in group if one is not None] for group in _groups(right, size)]
     for k in ks:
         measured[f"pass_at_{k}"] = _mean([pass_at_k(len(own), sum(own), k) for own in verdicts if len(own) >= k])
-        best = [best_of_n(group, k) for group in _groups(generation.rewards, size)]
+        best = [best_of_n(group, k) for group in _groups(rewards, size)]
         measured[f"best_of_{k}"] = _mean([value for value in best if value is not None])
     return measured
 

@@ -60,7 +60,7 @@ def group(
     config: Any = None,
     **_: object,
 ) -> tuple["Tensor", "Tensor"]:
-    """Compute group advantages with the population's deviation (SRaR, eq. 7; Dr. GRPO without the deviation).
+    """Compute group advantages with the sample's deviation, as verl does (Dr. GRPO without the deviation).
 
     Args:
         token_level_rewards: B x T; a row's sum is its reward, NaN where there is none.
@@ -68,7 +68,7 @@ def group(
         index: B group ids.
         config: verl's `algorithm`. `norm_adv_by_std_in_grpo` says whether to divide by the deviation. Of `adjudge`,
             if it is there, `max_unscored` is the share of the batch that may stay without a reward (0.5), and the rest
-            are keywords of the pure function: here `ddof` and `eps` of `group_advantages`.
+            are keywords of the pure function: here `ddof` (1 unless given) and `eps` of `group_advantages`.
 
     Returns:
         Advantages and returns, the same B x T tensor: a row's advantage on each token of its mask, 0 elsewhere.
@@ -102,7 +102,7 @@ def stepwise(
     """Compute SRaR's advantages of tokens: the base reward's, and each step's on its own tokens (eqs. 4 to 6).
 
     Args and errors are those of `group`; the rest of `adjudge` are keywords of `stepwise_advantages`, such as
-    `variant` and `normalise`. The steps are those of `carrying`.
+    `variant`, `normalise` and `ddof`, which is 0 here unless given, as in the paper. The steps are those of `carrying`.
 
     Raises:
         RuntimeError: nobody carries steps here.
@@ -136,7 +136,7 @@ def _estimated(
     config: Any,
     baseline: Baseline,
 ) -> tuple["Tensor", "Tensor"]:
-    options = _options(config)
+    options = {"ddof": 1, **_options(config)}
     max_unscored = options.pop("max_unscored")
     scale: Scale = "std" if _divides(config) else "none"
 

@@ -6,7 +6,9 @@ for a reward: the estimators of `trainer_client.verl.estimators` leave such resp
 
 import asyncio
 import json
+import logging
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 from weakref import WeakKeyDictionary
@@ -39,6 +41,10 @@ _OUTAGES: dict[type[AdjudgeError], str] = {
     ServerError: "server",
 }
 """What is nobody's mistake, by the name it is logged under."""
+
+_RATE_LIMITED = "verl.experimental.reward_loop.reward_manager.limited"
+
+logger = logging.getLogger(__name__)
 
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = WeakKeyDictionary()
 """verl calls a bare function, which has no other place to keep its connections."""
@@ -106,15 +112,17 @@ async def compute_score(
 
     Raises:
         InvalidRequest, NotFound: the user's mistake.
-        AdjudgeError: a failure, where `on_failure` is `error`.
+        AdjudgeError: a failure, where `on_failure` is `error`. Under verl's reward manager `rate_limited`, which turns
+            every exception into a score of 0, nothing is raised: the score is NaN.
     """
-    if url is None:
-        raise InvalidRequest(
-            "where is the service? Add +reward.custom_reward_function.reward_kwargs.url=http://judge:8000"
-        )
-    if step_deltas not in ("carry", "fold"):
-        raise InvalidRequest(f"step_deltas is {step_deltas!r}; use 'carry' or 'fold'")
+    swallowed: tuple[type[BaseException], ...] = (Exception, asyncio.CancelledError) if _manager_scores_0() else ()
     try:
+        if url is None:
+            raise InvalidRequest(
+                "where is the service? Add +reward.custom_reward_function.reward_kwargs.url=http://judge:8000"
+            )
+        if step_deltas not in ("carry", "fold"):
+            raise InvalidRequest(f"step_deltas is {step_deltas!r}; use 'carry' or 'fold'")
         answer = await _client(url, run, retries, retry_budget_s).rewards(
             [read_row(solution_str, ground_truth, extra_info)],
             read_rubric(rubric),
@@ -128,9 +136,13 @@ async def compute_score(
         if len(responses) != 1:
             raise ServerError(f"the service answered with {len(responses)} responses where one was asked for")
     except tuple(_OUTAGES) as error:
-        if on_failure == "error":
+        if on_failure == "error" and not swallowed:
             raise
         return _result(None, "unscored", [next(kind for known, kind in _OUTAGES.items() if isinstance(error, known))])
+    except swallowed as error:
+        kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
+        logger.error("the response has no reward, since verl's reward manager would score it 0: %s", error or kind)
+        return _result(None, "unscored", [kind])
     return _scored(responses[0], step_deltas)
 
 
@@ -177,6 +189,12 @@ def compute_score_batch(
                 await client.aclose()
 
     return asyncio.run(score_all())
+
+
+def _manager_scores_0() -> bool:
+    """Whether verl's reward manager `rate_limited` is at work here, which makes 0 of what raises or takes too long."""
+    manager = getattr(sys.modules.get(_RATE_LIMITED), "RateLimitedRewardManager", None)
+    return bool(getattr(manager, "_class_initialized", False))
 
 
 def _client(url: str, run: str | None, retries: int, retry_budget_s: float) -> AsyncClient:

@@ -5,7 +5,7 @@ from typing import Literal
 from trainer_client.wire.base import Answer
 from trainer_client.wire.judging import Protocol
 from trainer_client.wire.problems import Problem
-from trainer_client.wire.rewards import FailurePolicy, RewardMode
+from trainer_client.wire.rewards import AppliedPolicy, FailurePolicy, RewardMode
 from trainer_client.wire.verification import VerificationMethod
 
 FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_input"]
@@ -27,7 +27,8 @@ class Verdict(Answer):
     the raw one for a judge without a calibration; where there is one, `score` is 1 if and only if it is at least 0.5.
     `menu_mass` is the share of all its mass that the answers on offer had. Each is null where the engine shows none.
     Of several votes they are the means, while the majority makes the score. `grade` is on the criterion's own scale:
-    0..scale (`graded`), 0..weight (`checklist`), 1..10 (`likert`). Where the judge's probabilities of the grades are
+    0..scale (`graded`), 0..weight (`checklist`), 1..10 (`likert`). Points awarded outside 0..weight stay as they are in
+    `grade`, and `score` is 0 or 1. Where the judge's probabilities of the grades are
     read, it is the expected grade, such as 2.7; else it is the number that the judge gave. `step` is the number of the
     step the verdict belongs to: 0 the whole response, -1 no step, null not asked. `method` says who decided: the judge,
     or a program. `votes` holds each vote's score where several were asked for, null for one that failed.
@@ -74,7 +75,7 @@ class ResponseReward(Answer):
     reward: float | None
     unpenalised: float | None = None
     status: ResponseStatus
-    policy_applied: Literal["zero", "skip"] | None = None
+    policy_applied: AppliedPolicy | None = None
     dropped: int = 0
     characters_omitted: int = 0
     verdicts: tuple[Verdict, ...]
@@ -102,11 +103,16 @@ class PinnedRubric(Answer):
 
 
 class Judge(Answer):
-    """Who judged. Equal fingerprints mean the same weights, templates, decoding, protocol and way of asking."""
+    """Who judged. Equal fingerprints mean the same weights, templates, decoding, protocol and way of asking.
+
+    `withheld` names what the set of prompt templates keeps from the judge though a request may give it: `grounding`,
+    `reference_answer`, `ground_truth`, or the `criteria` of a rating.
+    """
 
     model: str
     protocol: Protocol | Literal["comparison"]
     fingerprint: str
+    withheld: tuple[str, ...] = ()
 
 
 class Usage(Answer):
@@ -114,7 +120,8 @@ class Usage(Answer):
 
     `judge_calls` counts calls that were made for this request and that the judge came to, tries again included, and
     not those that the deadline cut off. `cached` and `failed` count distinct verdicts, `joined` those that another
-    request's calls brought, which that request is charged for, and `checks` those that a program decided.
+    request's calls brought, which that request is charged for, and `checks` those that a program decided. `clipped`
+    counts the distinct verdicts that awarded more points than there are, or fewer than none.
     """
 
     judge_calls: int = 0
@@ -122,6 +129,7 @@ class Usage(Answer):
     cached: int = 0
     joined: int = 0
     failed: int = 0
+    clipped: int = 0
     prompt_tokens_computed: int = 0
     prompt_tokens_reused: int = 0
     tokens_written: int = 0

@@ -5,6 +5,7 @@ from typing import Literal
 
 from trainer_client.wire.answers import Verdict
 from trainer_client.wire.base import Answer
+from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.messages import Prompt
 
 
@@ -12,8 +13,10 @@ class RecordedVerdict(Answer):
     """A verdict as one request used it.
 
     `response` is the place of the response in its group as that request sent it, from 0. `rubric` is the digest of the
-    rubric's content, null where there was none. `prompt`, `text` and `grounding` are what was judged, where texts were
-    asked for and are kept.
+    rubric's content, null where there was none, `prompt_digest` that of the prompt, by which responses to the same
+    prompt are found together. `reward` is the response's as answered, null where it got none. `kind` and `weight` are
+    the criterion's in that rubric, null where the rubric is not kept. `prompt`, `text` and `grounding` are what was
+    judged, where texts were asked for and are kept.
     """
 
     run: str | None
@@ -22,6 +25,10 @@ class RecordedVerdict(Answer):
     response: int
     rubric: str | None
     verdict: Verdict
+    reward: float | None = None
+    kind: CriterionKind | None = None
+    weight: float | None = None
+    prompt_digest: str | None = None
     request_id: str
     judge: str | None = None
     fingerprint: str | None = None

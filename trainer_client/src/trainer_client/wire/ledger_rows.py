@@ -120,6 +120,7 @@ class JudgedVote(NamedTuple):
 
     slot: int
     criterion: str
+    method: str
     failure: str | None
     detail: str | None
     score: float | None

@@ -10,7 +10,7 @@ from trainer_client.wire.criteria import CriterionId
 from trainer_client.wire.groups import RunName
 from trainer_client.wire.judging import Protocol
 from trainer_client.wire.problems import Problem
-from trainer_client.wire.rewards import FailurePolicy, RewardMode, RewardOptions
+from trainer_client.wire.rewards import AppliedPolicy, FailurePolicy, RewardMode, RewardOptions
 
 
 class StepBudgets(Request):
@@ -74,7 +74,7 @@ class RecomputedResponse(Answer):
     reward: float | None
     unpenalised: float | None = None
     status: Literal["scored", "partial", "unscored"]
-    policy_applied: Literal["zero", "skip"] | None = None
+    policy_applied: AppliedPolicy | None = None
     dropped: int = 0
     steps: tuple[StepReward, ...] = ()
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from trainer_client.wire.base import NUMERIC, Flag, Number, Request, Whole
+from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.groups import Group, RubricChoice, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
 from trainer_client.wire.messages import as_response
@@ -13,6 +14,8 @@ RewardMode = Literal[
     "weighted_mean",
     "factual_override",
     "points",
+    "clipped_points",
+    "absolute_points",
     "partial_credit",
     "stepwise",
     "graded_mean",
@@ -20,12 +23,19 @@ RewardMode = Literal[
     "outcome",
     "gate",
 ]
-FailurePolicy = Literal["null", "error", "zero", "skip"]
+FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
+AppliedPolicy = Literal["zero", "zero_unparseable", "skip"]
+"""A failure policy that made a reward."""
+
+ZEROING: tuple[AppliedPolicy, ...] = ("zero", "zero_unparseable")
+"""The policies under which a failure is worth 0."""
 
 PROTOCOLS_FOR: dict[RewardMode, tuple[Protocol, ...]] = {
     "weighted_mean": ("binary", "stepwise", "graded", "checklist"),
     "factual_override": ("binary", "stepwise"),
     "points": ("binary", "stepwise"),
+    "clipped_points": ("binary", "stepwise"),
+    "absolute_points": ("binary", "graded"),
     "partial_credit": ("checklist", "graded"),
     "stepwise": ("stepwise",),
     "graded_mean": ("graded",),
@@ -70,6 +80,7 @@ class RewardOptions(Request):
 
     Attributes:
         mode: the formula, see `trainer_client.rewards`.
+        kinds: the kinds of criteria that count; the reward is that of the rubric without all others. Null for all.
         format_weight: lambda of the `stepwise` base reward (SRaR: 0.1).
         gate_fraction: the share of the criteria that a response must satisfy to pass a `gate` (rho).
         length_penalty: applied to the reward; needs every response's `tokens`.
@@ -79,11 +90,20 @@ class RewardOptions(Request):
     """
 
     mode: RewardMode = "weighted_mean"
+    kinds: Annotated[tuple[CriterionKind, ...], Field(min_length=1)] | None = None
     format_weight: Number = Field(default=0.1, ge=0, le=1)
     gate_fraction: Number = Field(default=0.5, ge=0, le=1)
     length_penalty: LengthPenalty | None = None
     overlong_penalty: OverlongPenalty | None = None
     truncation_factor: Annotated[float, Field(ge=0, le=1), NUMERIC] | None = None
+
+    @model_validator(mode="after")
+    def _mode_reads_criteria(self) -> "RewardOptions":
+        if self.kinds is not None and self.mode in NEEDS_NO_RUBRIC:
+            raise ValueError(
+                f"mode {self.mode!r} rewards the whole response, not criteria of some kinds; leave kinds out"
+            )
+        return self
 
     @property
     def penalises(self) -> bool:

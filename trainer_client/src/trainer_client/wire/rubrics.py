@@ -19,7 +19,10 @@ MAX_TAGS = 64
 
 
 class RubricContent(Request):
-    """The criteria of a rubric, with the rules any rubric keeps: some criterion, distinct ids, a positive weight."""
+    """The criteria of a rubric, with the rules any rubric keeps: some criterion, distinct ids, a positive weight.
+
+    A list of mistakes, every criterion a `pitfall` of negative weight, needs no positive weight.
+    """
 
     criteria: tuple[Criterion, ...] = Field(min_length=1, max_length=512)
 
@@ -34,10 +37,11 @@ class RubricContent(Request):
     @field_validator("criteria")
     @classmethod
     def _some_weight_is_positive(cls, criteria: tuple[Criterion, ...]) -> tuple[Criterion, ...]:
-        if criteria and not any(c.weight > 0 for c in criteria):
+        mistakes = all(c.kind == "pitfall" and c.weight < 0 for c in criteria)
+        if criteria and not mistakes and not any(c.weight > 0 for c in criteria):
             raise ValueError(
                 "no criterion has a positive weight, so the reward would have nothing to divide by; "
-                "give at least one criterion a weight above 0"
+                "give at least one criterion a weight above 0, or make each a pitfall of negative weight"
             )
         return criteria
 

@@ -7,19 +7,25 @@ holds one paper. Nothing here calls the service, runs a model or knows of ranks.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trainer_client.advantages import Scale, group_advantages
 from trainer_client.scaffold import training_progress
+from trainer_client.trl._rows import WithoutRubric
 from trainer_client.wire import Criterion, ResponseReward
 
 if TYPE_CHECKING:
     import torch
 
 Array = npt.NDArray[np.float64]
+
+FilterMetric = Literal["reward", "accuracy"]
+"""What dynamic sampling compares in a group: rewards, or whether responses are right."""
+
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,11 @@ class Rollout:
         scores: of the criteria, in the rubric's order; a score is None where the judge failed, and all of it where
             there is no answer at all.
         overlap: ROUGE-L F1 of its answer with the reference answer.
+        answered: whether an answer was found apart from its reasoning; None where nothing looked for one.
+        judged: the judge's own reward before penalties; None where there is none.
+        penalty: what penalties added to `reward`, usually below 0, with the weights that it is summed by.
+        correct: whether all criteria of kind `answer` are satisfied; None without such criteria, or where missing
+            verdicts decide it.
     """
 
     tokens: int
@@ -44,6 +55,17 @@ class Rollout:
     certainty: tuple[float, ...] = ()
     scores: tuple[float | None, ...] | None = None
     overlap: float | None = None
+    answered: bool | None = None
+    judged: float | None = None
+    penalty: float = 0.0
+    correct: bool | None = None
+
+    @property
+    def accurate(self) -> bool | None:
+        """Whether the response is right: by `correct`, else by whether the judge's own reward reaches 1."""
+        if self.correct is not None or self.judged is None:
+            return self.correct
+        return self.judged >= 1.0 - _ROUNDING
 
 
 class Asked(NamedTuple):
@@ -90,20 +112,34 @@ class Method:
 
     Attributes:
         scale: `std` divides advantages by the group's deviation, `none` does not; TRL's `scale_rewards` sets it.
-        ddof: 0 for the population's deviation, 1 for the sample's.
+        ddof: 1 for the sample's deviation, as in TRL, verl, NeMo-RL and OpenRLHF; 0 for the population's.
         eps: added to the deviation.
+        dynamic_sampling: leave groups without a signal out of the loss (DAPO, section 3.2). The config's
+            `max_refill_rounds` says whether groups of other prompts take their places first.
+        filter_metric: which groups carry no signal: those whose rewards, and whose steps' deltas, all equal each
+            other (`reward`), or whose responses are all right or all wrong (`accuracy`, DAPO's). Unknown values do not
+            count.
     """
 
-    settings: ClassVar[Mapping[str, Any]] = {}
+    settings: ClassVar[Mapping[str, Any]] = {"vllm_importance_sampling_correction": False}
     """TRL's own settings where the paper has others than TRL; a setting given to the config goes before."""
     stepwise: ClassVar[bool] = False
     """Whether the advantages need each step's deltas and tokens."""
     certain: ClassVar[bool] = False
     """Whether rewards are taken of a frozen model's certainty of the reference answer."""
+    without_rubric: ClassVar[WithoutRubric] = "refuse"
+    """What becomes of rows without a rubric, or with an empty one."""
 
     scale: Scale = "std"
-    ddof: int = 0
+    ddof: int = 1
     eps: float = 1e-6
+    dynamic_sampling: bool = False
+    filter_metric: FilterMetric = "reward"
+
+    @property
+    def filters_groups(self) -> bool:
+        """Whether `uninformative` may leave a group out."""
+        return self.dynamic_sampling
 
     @property
     def scoring(self) -> Mapping[str, Any]:
@@ -127,7 +163,12 @@ class Method:
 
     def uninformative(self, group: Sequence[Rollout], memory: Any) -> bool:
         """Whether a group is left out of the loss altogether, its divergence and its tokens' count included."""
-        return False
+        if not self.dynamic_sampling:
+            return False
+        if self.filter_metric == "accuracy":
+            return len({rollout.accurate for rollout in group} - {None}) < 2
+        pairs = zip(self.rewards(group), group, strict=True)
+        return len({(reward, *sorted(rollout.deltas.items())) for reward, rollout in pairs if reward is not None}) < 2
 
     def start(self) -> Any:
         """Give what the method remembers from one generation batch to the next, before the first."""
@@ -147,6 +188,18 @@ class Method:
 
     def metrics(self, groups: Sequence[Sequence[Rollout]], memory: Any) -> Mapping[str, float]:
         """Give what the log is to show of a batch, by name."""
+        return {}
+
+    def sampling_weights(self, batch: Mapping[str, "torch.Tensor"]) -> "Mapping[str, torch.Tensor]":
+        """Replace the importance weights that TRL gives responses which vLLM sampled.
+
+        Args:
+            batch: a generation batch: `old_per_token_logps` and `sampling_per_token_logps` among it, B x T, where TRL
+                corrects for vLLM's probabilities.
+
+        Returns:
+            Those entries of `batch` that change.
+        """
         return {}
 
     def compared_with(

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from trainer_client.dro import (
+    SMALLEST_PROBABILITY,
     Gates,
     RollingThreshold,
     average_log_probability,
@@ -23,6 +24,7 @@ from trainer_client.dro import (
     variance_score,
 )
 from trainer_client.reasoning import SplitRule, find_answer
+from trainer_client.trl._rows import WithoutRubric
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
 Verdict = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]
@@ -37,6 +39,7 @@ class Dro(Method):
         reward: `r3`, or a baseline: `average_probability`, `average_log_probability`, `rouge_l`.
         sharpness: beta, how sharply R3 tells tokens apart (ours: 10).
         p_min, p_max: the clip of R3 and of the variance score (ours: 0.05, 0.95).
+        floor: the least p that the average log-probability counts with; see `trainer_client.dro`.
         gates: whether rubrics gate at all.
         min_rollouts: m, by how many rollouts each criterion is to be satisfied (ours: 1).
         top_k: k, how many of the best rollouts the consistency gate looks at (ours: G / 4, rounded up).
@@ -54,14 +57,17 @@ class Dro(Method):
         "loss_type": "dr_grpo",
         "mask_truncated_completions": True,
         "num_generations": 16,
+        "vllm_importance_sampling_correction": False,
         "warmup_steps": 0.2,
     }
     certain: ClassVar[bool] = True
+    without_rubric: ClassVar[WithoutRubric] = "accept"
 
     reward: Literal["r3", "average_probability", "average_log_probability", "rouge_l"] = "r3"
     sharpness: float = 10.0
     p_min: float = 0.05
     p_max: float = 0.95
+    floor: float = SMALLEST_PROBABILITY
     gates: bool = True
     min_rollouts: int = 1
     top_k: int | None = None
@@ -111,7 +117,12 @@ class Dro(Method):
 
     def uninformative(self, group: Sequence[Rollout], memory: RollingThreshold) -> bool:
         """Whether a gate or the filter keeps a group from training; an undecided gate does."""
-        return self.verdict(group, memory) != "accepted"
+        return super().uninformative(group, memory) or self.verdict(group, memory) != "accepted"
+
+    @property
+    def filters_groups(self) -> bool:
+        """Whether there is a gate or a filter."""
+        return self.dynamic_sampling or self.gates or self.variance_filter
 
     def verdict(self, group: Sequence[Rollout], memory: RollingThreshold) -> Verdict:
         """Say what becomes of a group: the first of coverage, consistency and variance that rejects it."""
@@ -128,20 +139,22 @@ class Dro(Method):
         return "variance" if rejected else "accepted"
 
     def metrics(self, groups: Sequence[Sequence[Rollout]], memory: RollingThreshold) -> Mapping[str, float]:
-        """The shares of groups by what became of them, the mean reward, and the threshold in force."""
+        """Shares of groups by what became of them and of responses without an answer, mean reward, threshold."""
         verdicts = Counter(self.verdict(group, memory) for group in groups)
         known = [reward for group in groups for reward in self.rewards(group) if reward is not None]
         shares = {f"dro/{name}": verdicts[name] / len(groups) for name in ("accepted", *_REJECTED)}
         more = {"dro/reward": float(np.mean(known))} if known else {}
         threshold = {} if memory.threshold is None else {"dro/threshold": memory.threshold}
-        return {**shares, **more, **threshold}
+        looked = [rollout.answered for group in groups for rollout in group if rollout.answered is not None]
+        unanswered = {"dro/no_answer": looked.count(False) / len(looked)} if looked else {}
+        return {**shares, **more, **threshold, **unanswered}
 
     def _of(self, rows: Sequence[Sequence[float]]) -> Array:
         match self.reward:
             case "average_probability":
                 return average_probability(rows)
             case "average_log_probability":
-                return average_log_probability(rows)
+                return average_log_probability(rows, floor=self.floor)
             case _:
                 return reasoning_reflection_reward(rows, beta=self.sharpness, p_min=self.p_min, p_max=self.p_max)[0]
 

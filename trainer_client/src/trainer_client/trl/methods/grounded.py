@@ -5,7 +5,7 @@ share of all weight. The advantage has the mean of the *other* responses as its 
 surrogate with the k3 estimate of the divergence from the reference policy, averaged over tokens.
 
 TRL has most of the paper's variants as settings of its own, and they are used as they are; `docs/methods.md` lists
-them. What is added: the leave-one-out baseline, the bound on k3's exponent, and groups without information left out.
+them. What is added: the leave-one-out baseline, and the bound on k3's exponent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from trainer_client.advantages import Baseline, group_advantages
+from trainer_client.advantages import Baseline, Deviation, group_advantages
+from trainer_client.losses import sequence_masked_weights
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ class Grounded(Method):
 
     Attributes:
         baseline: `leave_one_out` (paper), or `mean`.
-        dynamic_sampling: leave a group whose rewards are all equal out of the loss, after DAPO. No other group is
-            sampled in its place: TRL draws the prompts of a step before it knows a reward.
+        deviation: what advantages are divided by: `group`, the whole group's deviation (the paper's words), or
+            `leave_one_out`, that of the others (NeMo-RL, which the paper runs on).
+        sequence_band: keep a response only where the geometric mean of its tokens' pi_old / pi_vllm is within
+            [low, high], and weigh its tokens by their own ratios (Seq-Mask-TIS); None leaves TRL's correction as set.
         truncation_factor: what the reward of a response that was cut off is multiplied by; None leaves it as it is.
     """
 
@@ -40,26 +43,34 @@ class Grounded(Method):
         "epsilon": 0.2,
         "loss_type": "dapo",
         "use_bias_correction_kl": False,
+        "vllm_importance_sampling_correction": False,
     }
 
     baseline: Baseline = "leave_one_out"
-    dynamic_sampling: bool = False
+    deviation: Deviation = "group"
+    sequence_band: tuple[float, float] | None = None
     truncation_factor: float | None = None
 
     @property
     def scoring(self) -> Mapping[str, Any]:
-        """One call for all criteria; what the judge could not read is worth 0, which the answer says (paper)."""
+        """One call for all criteria; an invalid output of the judge is worth 0, which the answer says (paper)."""
         penalty = {} if self.truncation_factor is None else {"truncation_factor": self.truncation_factor}
-        return {"mode": "partial_credit", "on_failure": "zero", **penalty}
+        return {"mode": "partial_credit", "on_failure": "zero_unparseable", **penalty}
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
         """Give (r - mean of the others) / (sigma + eps), one number for all tokens of a response."""
         rewards = [rollout.reward for rollout in group]
-        return [np.asarray(a) for a in group_advantages(rewards, baseline=self.baseline, **self._deviation)]
+        how = {"baseline": self.baseline, "deviation": self.deviation, **self._deviation}
+        return [np.asarray(a) for a in group_advantages(rewards, **how)]
 
-    def uninformative(self, group: Sequence[Rollout], memory: Any) -> bool:
-        """Whether all rewards that there are equal each other."""
-        return self.dynamic_sampling and len({r.reward for r in group if r.reward is not None}) < 2
+    def sampling_weights(self, batch: "Mapping[str, torch.Tensor]") -> "Mapping[str, torch.Tensor]":
+        """Weigh by Seq-Mask-TIS where a band is given and TRL corrects for vLLM's probabilities."""
+        if self.sequence_band is None or "importance_sampling_ratio" not in batch:
+            return {}
+        mask = batch["completion_mask"] * batch.get("tool_mask", 1)
+        logps = batch["old_per_token_logps"], batch["sampling_per_token_logps"]
+        low, high = self.sequence_band
+        return {"importance_sampling_ratio": sequence_masked_weights(*logps, mask=mask, low=low, high=high)}
 
     def compared_with(
         self, logps: "torch.Tensor", inputs: Mapping[str, "torch.Tensor"]

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from trainer_client.losses import shaped_probability
+from trainer_client.refine import INSTRUCTION
 from trainer_client.trl.methods.base import Method
 from trainer_client.wire import Criterion
 
@@ -30,7 +31,9 @@ class Rgr(Method):
             response is a refined one.
         shaping: whether a refined response contributes f(pi); without it pi / pi_old, as a sample does.
         gamma: of f (paper: 0.1).
-        factual_only: whether only factual criteria are assessed and shown.
+        factual_only: whether only factual criteria are assessed, shown and rewarded.
+        instruction: what a refinement's prompt asks for, its last paragraph: see `trainer_client.refine.INSTRUCTION`,
+            and `BOXED_INSTRUCTION` for tasks with a final answer (appendix E.2).
         length_penalty: taken from the reward: lambda and L* (paper: 1e-4 and 2000 tokens); None for none.
     """
 
@@ -47,15 +50,22 @@ class Rgr(Method):
     shaping: bool = True
     gamma: float = 0.1
     factual_only: bool = False
+    instruction: str = INSTRUCTION
     length_penalty: Mapping[str, float] | None = field(
         default_factory=lambda: {"coefficient": 1e-4, "target_tokens": 2000}
     )
+
+    def __post_init__(self) -> None:
+        """Refuse an instruction without words."""
+        if not self.instruction.strip():
+            raise ValueError("instruction is empty; say what a refined response should be, or leave the option out")
 
     @property
     def scoring(self) -> Mapping[str, Any]:
         """The weighted mean, overridden where all factual criteria are satisfied, less the length penalty."""
         penalty = {} if self.length_penalty is None else {"length_penalty": dict(self.length_penalty)}
-        return {"mode": "factual_override", "on_failure": "null", **penalty}
+        kinds = {"kinds": ("factual",)} if self.factual_only else {}
+        return {"mode": "factual_override", "on_failure": "null", **kinds, **penalty}
 
     @property
     def refines_always(self) -> bool:

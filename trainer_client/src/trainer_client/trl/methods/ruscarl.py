@@ -1,6 +1,6 @@
 """RuscaRL: samples are shown criteria of the rubric, fewer from one to the next in a group and from step to step.
 
-For sample i of G at progress t, round(M / (1 + exp(alpha (t - t0))) * (G - i) / (G - 1)) of the M criteria stand below
+For sample i of G at progress t, round(M / (1 + exp(alpha (t - t0))) * (G - i) / (G - 1)) of the M criteria stand in
 the prompt that the policy generates from (eq. 3). The rubric's points are the reward, and GRPO's advantages are taken
 of it. The mathematics is in `trainer_client.scaffold`.
 """
@@ -12,11 +12,13 @@ from typing import Any, ClassVar, Literal
 from trainer_client.scaffold import (
     Decay,
     Pattern,
+    Place,
     draw_criteria,
     scaffold_ratios,
     scaffolded_prompt,
     shown_count,
 )
+from trainer_client.trl._rows import WithoutRubric
 from trainer_client.trl.methods.base import Asked, Method, Moment
 
 Ratio = Literal["plain", "corrected", "scaffolded"]
@@ -33,6 +35,9 @@ class Ruscarl(Method):
             `full` or `none`.
         decay, alpha, midpoint, power: how the scaffold goes with progress: `sigmoid` (paper: alpha 125, midpoint 0.2),
             `linear`, `power` or `constant`.
+        place: where the criteria stand in a prompt of messages: in the `system` message (authors' code), or below the
+            last of the `user`, for models without system messages. In a text they stand below it.
+        weights: whether each criterion is shown with its points (authors' code).
     """
 
     settings: ClassVar[Mapping[str, Any]] = {
@@ -41,6 +46,7 @@ class Ruscarl(Method):
         "top_k": 20,
         "vllm_importance_sampling_correction": False,
     }
+    without_rubric: ClassVar[WithoutRubric] = "outcome"
 
     ratio: Ratio = "plain"
     pattern: Pattern = "linear"
@@ -49,6 +55,8 @@ class Ruscarl(Method):
     alpha: float = 125.0
     midpoint: float = 0.2
     power: float = 1.0
+    place: Place = "system"
+    weights: bool = True
 
     @property
     def scoring(self) -> Mapping[str, Any]:
@@ -82,4 +90,5 @@ class Ruscarl(Method):
         )
 
     def _scaffolded(self, asked: Asked, moment: Moment) -> Any:
-        return scaffolded_prompt(asked.prompt, [asked.criteria[index] for index in self.shown(asked, moment)])
+        criteria = [asked.criteria[index] for index in self.shown(asked, moment)]
+        return scaffolded_prompt(asked.prompt, criteria, place=self.place, weights=self.weights)

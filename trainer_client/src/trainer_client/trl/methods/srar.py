@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trainer_client.advantages import StepVariant, stepwise_advantages
-from trainer_client.steps import step_deltas
-from trainer_client.trl.methods.base import Array, Method, Rollout, Scored
+from trainer_client.steps import NO_STEP, step_deltas
+from trainer_client.trl._rows import WithoutRubric
+from trainer_client.trl.methods.base import Array, FilterMetric, Method, Rollout, Scored
 from trainer_client.wire import CriterionKind
 
 
@@ -30,10 +31,19 @@ class Srar(Method):
             code).
         suggest, pitfall, bonus: the budgets (paper: 0.8, -1, 1).
         format_weight: lambda (paper: 0.1). 0 is training without the step format.
+        ddof: 0, the population's deviation (the paper's proofs); the authors' code has 1.
+        filter_metric: `accuracy`, where groups are filtered (the authors' code).
     """
 
-    settings: ClassVar[Mapping[str, Any]] = {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.28, "loss_type": "dapo"}
+    settings: ClassVar[Mapping[str, Any]] = {
+        "beta": 0.0,
+        "epsilon": 0.2,
+        "epsilon_high": 0.28,
+        "loss_type": "dapo",
+        "vllm_importance_sampling_correction": False,
+    }
     stepwise: ClassVar[bool] = True
+    without_rubric: ClassVar[WithoutRubric] = "outcome"
 
     variant: StepVariant = "decoupled"
     normalise: bool = True
@@ -43,6 +53,8 @@ class Srar(Method):
     pitfall: float = -1.0
     bonus: float = 1.0
     format_weight: float = 0.1
+    ddof: int = 0
+    filter_metric: FilterMetric = "accuracy"
 
     @property
     def scoring(self) -> Mapping[str, Any]:
@@ -50,7 +62,7 @@ class Srar(Method):
         return {"mode": "stepwise", "on_failure": "null", "format_weight": self.format_weight}
 
     def deltas(self, scored: Scored) -> Mapping[int, float]:
-        """Sum each step's deltas by the verdicts; one without a score is left out (eq. 3)."""
+        """Sum each step's deltas by the verdicts, no step's under -1; one without a score is left out (eq. 3)."""
         said = {verdict.criterion: verdict for verdict in scored.answer.verdicts}
         carrying = [criterion for criterion in scored.criteria if criterion.kind in self.kinds]
         verdicts = [said.get(criterion.id) for criterion in carrying]
@@ -63,6 +75,7 @@ class Srar(Method):
             pitfall=self.pitfall,
             bonus=self.bonus,
             count_satisfied_only=self.count_satisfied_only,
+            keep_no_step=True,
         )
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
@@ -79,9 +92,10 @@ class Srar(Method):
         )
 
     def metrics(self, groups: Sequence[Sequence[Rollout]], memory: Any) -> Mapping[str, float]:
-        """The share of responses in which no step has a token, and how many steps have a delta, per response."""
+        """Shares of responses without steps and with a criterion of no step; steps with a delta, per response."""
         rollouts = [rollout for group in groups for rollout in group]
         return {
             "steps/without": sum(not rollout.spans for rollout in rollouts) / len(rollouts),
-            "steps/scored": sum(len(rollout.deltas) for rollout in rollouts) / len(rollouts),
+            "steps/scored": sum(len(rollout.deltas.keys() - {NO_STEP}) for rollout in rollouts) / len(rollouts),
+            "steps/unattributed": sum(NO_STEP in rollout.deltas for rollout in rollouts) / len(rollouts),
         }

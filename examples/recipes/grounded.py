@@ -1,0 +1,9 @@
+"""Rubric-Grounded RL.
+
+`python -m examples.recipes.grounded MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+"""
+
+from examples.recipes.run import run
+
+if __name__ == "__main__":
+    run("grounded")

@@ -1,0 +1,9 @@
+"""RaR, SRaR's baseline without steps.
+
+`python -m examples.recipes.rar MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+"""
+
+from examples.recipes.run import run
+
+if __name__ == "__main__":
+    run("rar")

@@ -1,0 +1,9 @@
+"""RGR-GRPO.
+
+`python -m examples.recipes.rgr MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+"""
+
+from examples.recipes.run import run
+
+if __name__ == "__main__":
+    run("rgr")

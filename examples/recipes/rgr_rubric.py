@@ -1,0 +1,9 @@
+"""Rubric-GRPO, RGR-GRPO's on-policy baseline.
+
+`python -m examples.recipes.rgr_rubric MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+"""
+
+from examples.recipes.run import run
+
+if __name__ == "__main__":
+    run("rgr-rubric")

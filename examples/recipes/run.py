@@ -1,0 +1,35 @@
+"""Train by a recipe: `python -m examples.recipes.srar MODEL DATA URL OUT [--set NAME=JSON …]`.
+
+DATA is a JSONL file of rows with `prompt`, `rubric` and what the recipe's method reads beside; URL is the service's. A
+recipe's settings are those of a cluster; `--set` replaces any of them, and `--prompts` the prompts of a generation.
+"""
+
+import argparse
+import json
+import sys
+
+from datasets import load_dataset
+from transformers import AutoTokenizer
+
+from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer, RubricReward
+from trainer_client.trl.recipes import recipe
+
+
+def run(name: str) -> RubricGRPOTrainer:
+    """Train by the recipe of this name, with the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for argument in ("model", "data", "url", "out"):
+        parser.add_argument(argument)
+    parser.add_argument("--prompts", type=int)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=JSON")
+    given = parser.parse_args(sys.argv[1:])
+    settings = {key: json.loads(value) for key, _, value in (one.partition("=") for one in given.set)}
+    trainer = RubricGRPOTrainer(
+        model=given.model,
+        reward_funcs=RubricReward(given.url, **recipe(name).reward),
+        args=RubricGRPOConfig.recipe(name, given.out, prompts=given.prompts, **settings),
+        train_dataset=load_dataset("json", data_files=given.data, split="train"),
+        processing_class=AutoTokenizer.from_pretrained(given.model, padding_side="left"),
+    )
+    trainer.train()
+    return trainer

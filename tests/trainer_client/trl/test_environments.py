@@ -1,0 +1,81 @@
+"""TRL's environments with methods that look at single prompts, or generate some responses anew."""
+
+import pytest
+from trl.chat_template_utils import qwen3_chat_template
+
+from tests.trainer_client.trl.training import PLAIN, RIGHT, SLIP, WRONG, dataset, policy, settings, tokenizer
+from trainer_client.trl import RubricGRPOTrainer, RubricReward
+
+pytestmark = pytest.mark.trl
+
+FACTUAL = [{**criterion, "kind": "factual"} for criterion in PLAIN]
+
+
+class Counter:
+    """An environment that counts how often it began, and has one tool."""
+
+    def __init__(self):
+        self.begun = 0
+
+    def reset(self, **_):
+        self.begun += 1
+
+    def look(self) -> int:
+        """Look.
+
+        Returns:
+            How often it began.
+        """
+        return self.begun
+
+
+class Conversing:
+    """A rollout function for messages, which notes how many prompts and environments it had each time."""
+
+    def __init__(self, *texts, later=None):
+        self.texts, self.later, self.asked = texts, later or texts, []
+
+    def __call__(self, prompts, trainer):
+        texts = self.later if self.asked else self.texts
+        self.asked.append((len(prompts), [one.begun for one in trainer.environments]))
+        words = trainer.processing_class
+        ids = [[*words(texts[row % len(texts)])["input_ids"], words.eos_token_id] for row in range(len(prompts))]
+        return {
+            "prompt_ids": [words(prompt[-1]["content"])["input_ids"] for prompt in prompts],
+            "completion_ids": ids,
+            "logprobs": [[0.0] * len(row) for row in ids],
+        }
+
+
+def living(tmp_path, url, rollout, factory=Counter, **given):
+    words = tokenizer()
+    words.chat_template = qwen3_chat_template
+    data = dataset(FACTUAL).map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
+    if isinstance(factory, dict):
+        data = data.add_column("environment", ["one", "other"])
+    model = policy(tmp_path / "policy")
+    model.config.max_position_embeddings = 4096
+    return RubricGRPOTrainer(
+        model, [RubricReward(url)], settings(tmp_path, **given), train_dataset=data, processing_class=words,
+        rollout_func=rollout, environment_factory=factory,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("factory", [Counter, {"one": Counter, "other": Counter}])
+def test_refined_responses_begin_anew_in_the_environments_of_their_rows(tmp_path, url, factory):
+    rollout = Conversing(WRONG, SLIP, WRONG, WRONG, later=(RIGHT,))
+    made = living(tmp_path, url, rollout, factory, method="rgr", entropy_coef=0.0)
+    made.train()
+    assert rollout.asked == [(8, [1] * 8), (2, [2, 2])]
+    assert [one.begun for one in made.environments] == [1, 1, 1, 2] * 2
+    assert made.state.log_history[0]["rgr/refined"] == 0.25
+
+
+@pytest.mark.parametrize("factory", [Counter, {"one": Counter, "other": Counter}])
+def test_scaffolded_prompts_keep_the_environments_of_their_rows(tmp_path, url, factory):
+    rollout = Conversing(RIGHT, WRONG)
+    options = {"pattern": "full", "decay": "constant"}
+    made = living(tmp_path, url, rollout, factory, method="ruscarl", method_options=options)
+    made.train()
+    assert rollout.asked == [(8, [1] * 8)]
+    assert made.state.log_history[0]["scaffold/prompts"] == 1.0

@@ -1,0 +1,250 @@
+"""Dynamic sampling that refills: groups without a signal give way to groups of other prompts."""
+
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trainer_client.trl.judges import Judge, by_text, groups, response, rewarding, stream, summary
+from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, trainer, weights
+from trainer_client.trl import RubricReward
+from trainer_client.trl._refilling import PromptStream
+
+pytestmark = pytest.mark.trl
+
+MIXED = (RIGHT, WRONG, RIGHT, WRONG)
+ALL_RIGHT, ALL_WRONG = (RIGHT,) * 4, (WRONG,) * 4
+UNLIKE_BUT_WRONG = (WRONG, SLIP, WRONG, SLIP)
+DYNAMIC = {"dynamic_sampling": True}
+
+
+class ByPrompt:
+    """A rollout function: the groups of the n-th prompt of the data set say the n-th texts; remembers every call."""
+
+    def __init__(self, *groups, added=False):
+        self.groups, self.added, self.calls = groups, added, []
+
+    def __call__(self, prompts, trainer):
+        words = trainer.processing_class
+        numbers = [int(prompt[1 : prompt.index("+")]) for prompt in prompts]
+        self.calls.append(numbers[::4])
+        ids = [
+            [*words(self.groups[number % len(self.groups)][place % 4])["input_ids"], words.eos_token_id]
+            for place, number in enumerate(numbers)
+        ]
+        more = {"number": numbers, "call": len(self.calls)} if self.added else {}
+        return {
+            "prompt_ids": [words(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": ids,
+            "logprobs": [[0.0] * len(row) for row in ids],
+            **more,
+        }
+
+
+def made(tmp_path, url, rollouts, *, data=None, options=DYNAMIC, **given):
+    data = dataset(PLAIN, prompts=len(rollouts.groups)) if data is None else data
+    given = {"method": "rubric", "max_refill_rounds": 5, "method_options": options, **given}
+    trained = trainer(tmp_path, url, data=data, **given)
+    trained.rollout_func = rollouts
+    return trained
+
+
+def batch(trained, numbers=(0, 1)):
+    """A generation batch that begins with these prompts; the prompts that it ends with."""
+    trained.model.train()
+    output = trained._generate_and_score_completions([dict(trained.train_dataset[n]) for n in numbers for _ in "1234"])
+    prompts = trained.processing_class.batch_decode(output["prompt_ids"], skip_special_tokens=True)
+    return output, [int(prompt[1 : prompt.index("+")]) for prompt in prompts]
+
+
+def logged(trained, name):
+    return trained._metrics["train"][f"refill/{name}"][-1]
+
+
+def test_a_group_without_a_signal_gives_way_to_another_prompts(tmp_path, url):
+    rollouts = ByPrompt(ALL_RIGHT, MIXED, MIXED)
+    trained = made(tmp_path, url, rollouts)
+    output, prompts = batch(trained)
+    assert rollouts.calls == [[0, 1], [2]]
+    assert prompts == [2] * 4 + [1] * 4
+    assert (output["completion_mask"].sum(dim=1) > 0).all()
+    assert [1 if a > 0 else -1 for a in output["advantages"].tolist()] == [1, -1] * 4
+    assert output["completion_mask"].sum() == output["num_items_in_batch"]
+    numbers = {name: logged(trained, name) for name in ("rounds", "sampled", "informative", "left")}
+    assert numbers == {"rounds": 1.0, "sampled": 1.5, "informative": pytest.approx(2 / 3), "left": 0.0}
+    assert [prompt[1] for prompt in trained._logs["prompt"]] == ["2"] * 4 + ["1"] * 4
+
+
+def test_a_batch_whose_groups_all_have_a_signal_is_left_alone(tmp_path, url):
+    rollouts = ByPrompt(MIXED, MIXED, ALL_RIGHT)
+    trained = made(tmp_path, url, rollouts)
+    assert batch(trained)[1] == [0] * 4 + [1] * 4
+    assert rollouts.calls == [[0, 1]]
+    assert logged(trained, "rounds") == 0.0
+
+
+def test_a_completed_batch_is_the_batch_that_its_prompts_alone_would_make(tmp_path, url):
+    groups = (ALL_RIGHT, MIXED, (RIGHT, SLIP, WRONG, WRONG))
+    options = {"method": "srar", "method_options": {"dynamic_sampling": True}}
+    data = dataset(CRITERIA, prompts=3)
+    refilled, prompts = batch(made(tmp_path, url, ByPrompt(*groups), data=data, **options))
+    assert prompts == [2] * 4 + [1] * 4
+    whole, _ = batch(made(tmp_path, url, ByPrompt(*groups), data=data, **options, max_refill_rounds=0), (2, 1))
+    assert refilled.keys() == whole.keys()
+    for name, value in whole.items():
+        assert refilled[name].tolist() == value.tolist(), name
+
+
+@pytest.mark.parametrize(("rounds", "left"), [(1, 1.0), (2, 1.0), (0, None)])
+def test_rounds_are_bounded_and_what_is_left_stays_out_of_the_loss(tmp_path, url, rounds, left):
+    rollouts = ByPrompt(*[ALL_WRONG] * 20)
+    trained = made(tmp_path, url, rollouts, max_refill_rounds=rounds)
+    output, prompts = batch(trained)
+    assert len(rollouts.calls) == 1 + rounds
+    assert output["completion_mask"].sum() == 0
+    assert prompts == [0] * 4 + [1] * 4
+    assert left is None or logged(trained, "left") == left
+
+
+def test_a_prompt_is_tried_once_for_a_batch(tmp_path, url):
+    rollouts = ByPrompt(*[ALL_WRONG] * 5)
+    batch(made(tmp_path, url, rollouts, max_refill_rounds=50))
+    assert sorted(chain(*rollouts.calls)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("metric", "first"), [("reward", 0), ("accuracy", 2)])
+def test_what_is_compared_is_the_reward_or_whether_responses_are_right(tmp_path, url, metric, first):
+    trained = made(
+        tmp_path, url, ByPrompt(UNLIKE_BUT_WRONG, MIXED, MIXED), data=dataset(CRITERIA, prompts=3),
+        options={**DYNAMIC, "filter_metric": metric}, method="srar",
+    )  # fmt: skip
+    assert batch(trained)[1][0] == first
+
+
+def test_in_outcome_mode_the_judges_reward_says_what_is_right(tmp_path, url):
+    trained = made(
+        tmp_path, url, ByPrompt(ALL_RIGHT, MIXED, MIXED), reward=RubricReward(url, mode="outcome"),
+        options={**DYNAMIC, "filter_metric": "accuracy"},
+    )  # fmt: skip
+    assert batch(trained)[1] == [2] * 4 + [1] * 4
+
+
+def test_every_response_is_scored_once_with_its_own_columns(tmp_path, url):
+    seen = []
+
+    def tells(prompts, completions, number, call, log_extra, **_):
+        assert [int(prompt[1]) for prompt in prompts] == number
+        seen.extend(zip(number, completions, [call[0]] * len(prompts), strict=True))
+        log_extra("number", number)
+        return [float(one) for one in number]
+
+    rollouts = ByPrompt(ALL_RIGHT, MIXED, MIXED, added=True)
+    trained = made(tmp_path, url, rollouts, rewards=[tells])
+    batch(trained)
+    assert len(seen) == 4 * len(list(chain(*rollouts.calls)))
+    assert list(trained._logs["extra"]["number"]) == [2] * 4 + [1] * 4
+    assert list(trained._logs["rewards"]["tells"]) == [2.0] * 4 + [1.0] * 4
+
+
+def test_evaluation_is_never_refilled(tmp_path, url):
+    rollouts = ByPrompt(ALL_RIGHT, MIXED, MIXED)
+    trained = made(tmp_path, url, rollouts)
+    trained.model.eval()
+    trained._generate_and_score_completions([dict(trained.train_dataset[n]) for n in (0, 1) for _ in range(4)])
+    assert rollouts.calls == [[0, 1]]
+
+
+def test_a_judge_that_is_away_ends_the_rounds(tmp_path, unserved_url):
+    rollouts = ByPrompt(*[MIXED] * 6)
+    away = RubricReward(unserved_url, max_unscored=1.0, deadline_s=0.2, grace_s=0.0)
+    trained = made(tmp_path, "", rollouts, reward=away)
+    output, _ = batch(trained)
+    assert rollouts.calls == [[0, 1]]
+    assert output["completion_mask"].sum() == 0
+
+
+def test_what_the_judge_misses_in_a_small_round_is_a_share_of_the_whole_batch(tmp_path):
+    def reward(said):
+        return response(None) if said["text"] == "lost" else by_text(said)
+
+    judge = Judge(lambda body: stream(*groups(body, reward), summary()))
+    ones, both, lost = ("1",) * 4, ("1", "0", "1", "0"), ("lost",) * 4
+    rollouts = ByPrompt(ones, both, both, both, lost, lost)
+    data = dataset(PLAIN, prompts=6)
+    judged = rewarding(judge, max_unscored=0.5)
+    trained = made(tmp_path, "", rollouts, data=data, reward=judged, per_device_train_batch_size=16)
+    batch(trained, (0, 1, 2, 3))
+    assert sorted(rollouts.calls[1]) == [4, 5]
+    assert logged(trained, "left") == 0.25
+
+
+def test_trls_own_order_of_prompts_stays_as_it_is(tmp_path, url):
+    def firsts(**given):
+        rollouts = ByPrompt(ALL_RIGHT, MIXED, ALL_WRONG, MIXED, MIXED, MIXED)
+        trained = made(tmp_path, url, rollouts, max_steps=6, shuffle_dataset=True, **given)
+        own, sample = [], trained._generation.sample
+        trained._generation.sample = lambda prompts, inputs, generate: (
+            own.append((trained.state.global_step, prompts[0])),
+            sample(prompts, inputs, generate),
+        )[1]
+        trained.train()
+        return dict(reversed(own)), rollouts.calls
+
+    plain, _ = firsts(max_refill_rounds=0)
+    refilled, calls = firsts()
+    assert refilled == plain
+    assert len(calls) > 6
+
+
+def test_a_resumed_run_goes_on_with_the_same_further_prompts(tmp_path, url):
+    groups = (ALL_RIGHT, MIXED, ALL_WRONG, MIXED, ALL_RIGHT, (RIGHT, RIGHT, SLIP, WRONG), MIXED, ALL_WRONG)
+    given = {
+        "max_steps": 4, "save_steps": 2, "save_strategy": "steps", "shuffle_dataset": True, "optim": "adamw_torch",
+        "learning_rate": 1e-2,
+    }  # fmt: skip
+    once, again = ByPrompt(*groups), ByPrompt(*groups)
+    whole = made(tmp_path, url, once, **given)
+    whole.train()
+    resumed = made(tmp_path, url, again, **given)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    assert again.calls == once.calls[-len(again.calls) :]
+    assert resumed._refiller.stream.drawn == whole._refiller.stream.drawn > 0
+    assert (weights(resumed.model) == weights(whole.model)).all()
+
+
+@given(st.integers(1, 30), st.integers(0, 5), st.lists(st.integers(1, 8), max_size=12))
+def test_a_stream_goes_through_all_rows_before_it_repeats_one(rows, seed, counts):
+    stream = PromptStream(rows, seed)
+    drawn = [row for count in counts for row in stream.draw(count, lambda _: True)]
+    for start in range(0, len(drawn), rows):
+        part = drawn[start : start + rows]
+        assert len(set(part)) == len(part)
+    continued = PromptStream(rows, seed)
+    continued.drawn = stream.drawn
+    assert continued.draw(3, lambda _: True) == stream.draw(3, lambda _: True)
+
+
+@given(st.integers(0, 10), st.sets(st.integers(0, 9)))
+def test_a_stream_gives_what_is_accepted_and_ends_where_nothing_is(count, accepted):
+    stream = PromptStream(10, 1)
+    drawn = stream.draw(count, accepted.__contains__)
+    assert set(drawn) <= accepted
+    assert len(drawn) == min(count, len(accepted))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_refill_rounds": -1}, "max_refill_rounds is -1"),
+        ({"method_options": {}}, "leaves no group out, so there is nothing to refill; add method_options"),
+    ],
+)
+def test_settings_that_cannot_refill_are_refused(tmp_path, url, given, said):
+    with pytest.raises(ValueError, match=said):
+        made(tmp_path, url, ByPrompt(MIXED), **given)
+
+
+def test_data_that_cannot_be_drawn_from_is_refused(tmp_path, url):
+    with pytest.raises(ValueError, match="max_refill_rounds needs a training data set with rows by number"):
+        made(tmp_path, url, ByPrompt(MIXED), data=dataset(PLAIN).to_iterable_dataset())

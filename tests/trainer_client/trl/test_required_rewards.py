@@ -1,0 +1,94 @@
+"""Other reward functions beside the rubric's: which of them a response cannot do without, and what TRL's scale does."""
+
+import logging
+import math
+
+import pytest
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+from tests.trainer_client.trl.generating import batch
+from tests.trainer_client.trl.training import (
+    BARE,
+    PLAIN,
+    RIGHT,
+    SLIP,
+    WRONG,
+    dataset,
+    policy,
+    saying,
+    settings,
+    tokenizer,
+    trainer,
+)
+from trainer_client.trl import RubricGRPOTrainer, RubricReward
+
+pytestmark = pytest.mark.trl
+
+TEXTS = [RIGHT, SLIP, WRONG, BARE]
+WEIGHED = [1.0, 1 / 3, 0.0, 0.0]
+
+
+def inapplicable(prompts, **_):
+    """Applies to no response, as TRL's functions for other tasks say it."""
+    return [None] * len(prompts)
+
+
+def every_second(prompts, **_):
+    return [None if row % 2 else 0.5 for row in range(len(prompts))]
+
+
+def endless(prompts, **_):
+    return [math.inf if row == 0 else 0.0 for row in range(len(prompts))]
+
+
+def test_a_function_that_does_not_apply_changes_nothing(tmp_path, url):
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[inapplicable])
+    alone = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN))
+    inputs, expected = batch(made), batch(alone)
+    torch.testing.assert_close(inputs["advantages"], expected["advantages"])
+    assert torch.equal(inputs["completion_mask"], expected["completion_mask"])
+    assert made._metrics["train"]["rewards/inapplicable/missing"] == [1.0]
+    assert made._metrics["train"]["rewards/RubricReward/missing"] == [0.0]
+
+
+def test_a_required_function_leaves_out_what_it_gives_no_reward_for_and_is_named(tmp_path, url, caplog):
+    given = {"rewards": [every_second], "required_rewards": ["every_second"]}
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), **given)
+    with caplog.at_level(logging.WARNING, logger="trainer_client.trl.trainer"):
+        inputs = batch(made)
+    assert inputs["completion_mask"].any(dim=1).tolist() == [True, False] * 4
+    assert "'every_second' is required and gave no reward for 4 of 8" in caplog.text
+
+
+def test_a_reward_that_is_infinite_is_left_out(tmp_path, url):
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[endless])
+    assert batch(made)["completion_mask"].any(dim=1).tolist() == [False] + [True] * 7
+
+
+def test_a_required_function_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    with pytest.raises(ValueError, match="required_rewards has 'concise', and the reward functions are RubricReward"):
+        trainer(tmp_path, "http://judge.test", required_rewards=["concise"])
+
+
+def test_settings_without_a_method_are_refused(tmp_path):
+    plain = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2)
+    with pytest.raises(TypeError, match="args is a GRPOConfig, which names no method; give a RubricGRPOConfig"):
+        RubricGRPOTrainer(
+            policy(tmp_path / "policy"), RubricReward("http://judge.test"), plain, train_dataset=dataset()
+        )
+
+
+@pytest.mark.parametrize(
+    "given", [{"scale_rewards": "batch"}, {"multi_objective_aggregation": "normalize_then_sum"}], ids=str
+)
+def test_the_plain_method_has_trls_advantages_where_they_are_of_the_batch(tmp_path, url, given):
+    def constant(prompts, **_):
+        return [float(row % 3) for row in range(len(prompts))]
+
+    made = trainer(tmp_path, url, texts=TEXTS, data=dataset(PLAIN), rewards=[constant], **given)
+    theirs = GRPOTrainer(
+        policy(tmp_path / "policy"), [RubricReward(url), constant], settings(tmp_path, **given),
+        train_dataset=dataset(PLAIN), processing_class=tokenizer(), rollout_func=saying(*TEXTS),
+    )  # fmt: skip
+    torch.testing.assert_close(batch(made)["advantages"], batch(theirs)["advantages"])

@@ -1,0 +1,96 @@
+"""The entropy bonus, aggregated over tokens as the policy term is.
+
+TRL takes the bonus from the loss as a mean over tokens, whatever the loss divides by. `dr_grpo` divides by the longest
+completion allowed: with 5,120 tokens allowed and 40 written, the bonus weighs 128 times as much against the policy as
+with 40 allowed. verl, which RGR-GRPO was run on, aggregates both alike, and so is it here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+
+def aggregate(
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    loss_type: str,
+    longest: int,
+    accumulation: float,
+    items: torch.Tensor | float,
+) -> torch.Tensor:
+    """Aggregate B x T values as TRL aggregates the policy term of a micro-batch.
+
+    Args:
+        values: B x T, one for each token.
+        mask: B x T, 1 for a token that counts, 0 for others.
+        loss_type: TRL's.
+        longest: the longest completion allowed, in tokens, which `dr_grpo` divides by.
+        accumulation: how many micro-batches make an optimizer step.
+        items: how many tokens this process has in an optimizer step, which `dapo`, `cispo` and `vespo` divide by.
+
+    Returns:
+        One number.
+    """
+    counted = values * mask
+    match loss_type:
+        case "grpo" | "sapo":
+            return (counted.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean() / accumulation
+        case "bnpo":
+            return counted.sum() / mask.sum().clamp(min=1.0) / accumulation
+        case "dr_grpo":
+            return counted.sum() / (values.size(0) * longest) / accumulation
+        case "luspo":
+            return counted.sum(-1).mean() / accumulation
+        case _:
+            return counted.sum() / items
+
+
+class EntropyBonus:
+    """What TRL's entropy bonus is replaced by, for one micro-batch at a time."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._entropies: torch.Tensor | None = None
+        self._chosen: torch.Tensor | None = None
+        self._coefficient = 0.0
+
+    def begin(self) -> None:
+        """Begin a micro-batch, with the coefficient that TRL is about to apply."""
+        trainer = self._trainer
+        self._entropies = self._chosen = None
+        self._coefficient = float(trainer.entropy_coef) if trainer._entropy_bonus_enabled else 0.0
+        if trainer.use_adaptive_entropy and trainer._last_world_entropy > trainer.args.entropy_target:
+            self._coefficient = 0.0
+
+    def saw(self, entropies: torch.Tensor | None) -> None:
+        """Take the entropies of the micro-batch's tokens, B x T, with their gradient."""
+        self._entropies = entropies
+
+    def chose(self, mask: torch.Tensor) -> None:
+        """Take the mask of the tokens that the loss is restricted to, B x T (`top_entropy_quantile`)."""
+        self._chosen = mask
+
+    def correct(self, loss: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Take TRL's bonus out of a loss, and put this one in."""
+        if self._coefficient == 0.0 or self._entropies is None:
+            return loss
+        trainer, entropies = self._trainer, self._entropies
+        training = trainer.model.training
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        acted_on = mask if self._chosen is None else mask * self._chosen
+        accumulation = float(trainer.current_gradient_accumulation_steps) if training else 1.0
+        items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+        if training:
+            items = items * accumulation / trainer.args.steps_per_generation
+        theirs = (entropies * acted_on).sum() / acted_on.sum().clamp(min=1.0) / accumulation
+        ours = aggregate(
+            entropies if self._chosen is None else entropies * self._chosen,
+            mask,
+            loss_type=trainer.loss_type,
+            longest=trainer.max_completion_length,
+            accumulation=accumulation,
+            items=items,
+        )
+        return loss + self._coefficient * (theirs - ours)

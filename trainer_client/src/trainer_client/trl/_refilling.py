@@ -1,0 +1,359 @@
+"""Dynamic sampling: groups without a signal are replaced by groups of other prompts, round by round.
+
+DAPO (section 3.2) samples prompts until a batch holds only groups that carry a signal. TRL fixes the prompts of a batch
+before a reward is known, so a batch is completed while it is generated: its groups are generated and scored, then
+groups of further prompts, and the informative ones take the places of those that the method leaves out. TRL goes on
+with the completed batch as if it had drawn it. What TRL draws from the data set, and in which order, stays as it is;
+further prompts come from a stream of their own.
+
+Every rank makes the same decisions, since they depend on what all ranks gathered and on the seed. A group that was
+generated on some ranks may be trained on by others.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch.utils.data import IterableDataset as TorchIterableDataset
+
+from trainer_client.trl._generation import Sampled
+from trainer_client.trl._refining import COMPLETIONS, Generated
+from trainer_client.trl.methods import Rollout
+
+_COMPLETION_IDS, _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 1, 5, 6, 7
+_BY_RESPONSE = (0, 1, 2, 3, 4)
+"""The fields of `Generated` that have an entry for each response."""
+
+
+class PromptStream:
+    """Rows of the training data in shuffled passes, apart from the order that TRL draws in.
+
+    Attributes:
+        drawn: how many rows were drawn so far, which is all that a checkpoint needs.
+    """
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self.drawn = 0
+        self._rows, self._seed = rows, seed
+        self._pass, self._order = -1, np.empty(0, dtype=np.int64)
+
+    def draw(self, count: int, accepts: Callable[[int], bool]) -> list[int]:
+        """Draw up to `count` rows that are accepted; fewer where a whole pass holds no more."""
+        chosen: list[int] = []
+        for _ in range(self._rows):
+            if len(chosen) == count:
+                break
+            row = self._next()
+            if accepts(row):
+                chosen.append(row)
+        return chosen
+
+    def _next(self) -> int:
+        number, place = divmod(self.drawn, self._rows)
+        if number != self._pass:
+            self._pass, self._order = number, np.random.default_rng([self._seed, number]).permutation(self._rows)
+        self.drawn += 1
+        return int(self._order[place])
+
+
+class _Response(NamedTuple):
+    """One response of a further round, as it travels to the rank that trains on it.
+
+    Attributes:
+        target: its place in the batch, over all ranks.
+        row: of the training data that its prompt is from.
+        added: the columns that a rollout function added.
+        generated: its entries of `_BY_RESPONSE`.
+        asked_ids, refined, elsewhere: its entries of `Sampled`.
+        logged: its values in columns of TRL's table of completions.
+    """
+
+    target: int
+    row: int
+    added: Mapping[str, Any]
+    generated: tuple[Any, ...]
+    asked_ids: Sequence[int] | None
+    refined: bool | None
+    elsewhere: bool | None
+    logged: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Round:
+    """Groups that were generated and scored together: n responses of this rank, N of all.
+
+    Attributes:
+        sampled: n responses.
+        rewards: N x F, by reward function.
+        rollouts: N, with their rewards.
+        added: n times the columns that a rollout function added.
+        logged: columns of n values for TRL's table of completions.
+    """
+
+    sampled: Sampled
+    rewards: torch.Tensor
+    rollouts: list[Rollout]
+    added: list[dict[str, Any]]
+    logged: dict[str, list[Any]]
+
+
+class Refiller:
+    """Completes the generation batches of a trainer.
+
+    Attributes:
+        stream: where further prompts come from.
+
+    Raises:
+        ValueError: the trainer has what cannot be completed: streamed data, environments, or images.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer, self._max_rounds = trainer, int(trainer.args.max_refill_rounds)
+        self._scored: tuple[torch.Tensor, list[Rollout]] | None = None
+        self.groups: list[Sequence[Rollout]] | None = None
+        self.metrics: dict[str, float] = {}
+        self.stream = PromptStream(0, trainer.args.seed)
+        if self._max_rounds:
+            self._check()
+            self.stream = PromptStream(len(trainer.train_dataset), trainer.args.seed)
+
+    @property
+    def active(self) -> bool:
+        """Whether the batch at hand is to be completed; evaluation batches never are."""
+        return bool(self._max_rounds and self._trainer.model.training)
+
+    def sample(self, prompts: list[Any], inputs: list[dict[str, Any]], generate: Callable[..., Generated]) -> Sampled:
+        """Generate and score a batch, and replace groups that the method leaves out while rounds are left.
+
+        Args:
+            prompts, inputs: of the rows of this rank; where groups are replaced, both lists change in place.
+            generate: TRL's own way of generating.
+
+        Returns:
+            The completed batch. Its scores wait for `take_scores`.
+        """
+        trainer, method = self._trainer, self._trainer.method
+        columns, tried = list(inputs[0]), set[str]()
+        batch = current = self._round(prompts, inputs, generate)
+        self.groups = list(_groups(batch.rollouts, self._size))
+        size = len(self.groups)
+        left = [place for place, group in enumerate(self.groups) if method.uninformative(group, trainer._memory)]
+        found, rounds, metrics = size - len(left), 0, [(size, batch.sampled.metrics)]
+        batch_rows = len(batch.rollouts)
+        rubric_rewards = [one for one in (trainer.rubric_reward, trainer._generation.rubric_alone) if one is not None]
+        if left:
+            tried.update(gather_object([_key(row, columns) for row in inputs]))
+        while left and rounds < self._max_rounds and any(one.reward is not None for one in current.rollouts):
+            share = found / len(self.groups)
+            rows = self._draw(min(size, math.ceil(len(left) / share)) if share else size, columns, tried)
+            if not rows:
+                break
+            rounds += 1
+            own = self._own([row for row in rows for _ in range(self._size)])
+            further = [self._columns(row, columns) for row in own]
+            with _part_of(batch_rows, rubric_rewards):
+                current = self._round([row["prompt"] for row in further], further, generate)
+            groups = list(_groups(current.rollouts, self._size))
+            metrics.append((len(groups), current.sampled.metrics))
+            self.groups += groups
+            informative = [n for n, group in enumerate(groups) if not method.uninformative(group, trainer._memory)]
+            found += len(informative)
+            moves = dict(zip(informative, left, strict=False))
+            left = left[len(moves) :]
+            for response in self._move(batch, current, own, moves):
+                self._put(batch, response, prompts, inputs, columns)
+        self._scored = batch.rewards, batch.rollouts
+        trainer._pending_extra_logs.update(batch.logged)
+        trainer._inputs = inputs
+        self.metrics = {
+            "refill/rounds": float(rounds),
+            "refill/sampled": len(self.groups) / size,
+            "refill/informative": found / len(self.groups),
+            "refill/left": len(left) / size,
+        }
+        return replace(batch.sampled, metrics=_means(metrics))
+
+    def take_scores(self) -> tuple[torch.Tensor, list[Rollout]] | None:
+        """Give the scores of the batch that was completed last, N x F rewards and N rollouts, once."""
+        scored, self._scored = self._scored, None
+        return scored
+
+    def state(self) -> dict[str, Any]:
+        """Give the state that a checkpoint keeps."""
+        return {"refill": {"drawn": self.stream.drawn}} if self._max_rounds else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint's state."""
+        self.stream.drawn = int(state.get("refill", {}).get("drawn", 0))
+
+    def _check(self) -> None:
+        trainer, data = self._trainer, self._trainer.train_dataset
+        how = "; set max_refill_rounds to 0, which only leaves groups out of the loss"
+        if isinstance(data, TorchIterableDataset) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+            raise ValueError(f"max_refill_rounds needs a training data set with rows by number, not a stream{how}")
+        if trainer.environment_factories is not None:
+            raise ValueError(f"max_refill_rounds does not work with environment_factory{how}")
+        if {"image", "images"} & set(getattr(data, "column_names", None) or ()):
+            raise ValueError(f"max_refill_rounds does not work with images in the training data{how}")
+
+    @property
+    def _size(self) -> int:
+        return int(self._trainer.num_generations)
+
+    def _own(self, rows: list[int]) -> list[int]:
+        """Give this rank's share of rows that are spread over all ranks in order."""
+        accelerator = self._trainer.accelerator
+        share = len(rows) // accelerator.num_processes
+        return rows[accelerator.process_index * share : (accelerator.process_index + 1) * share]
+
+    def _draw(self, count: int, columns: Sequence[str], tried: set[str]) -> list[int]:
+        """Draw rows for `count` groups, or as many more as spread evenly over ranks; none that was tried before."""
+        processes = int(self._trainer.accelerator.num_processes)
+        unit = processes // math.gcd(processes, self._size)
+
+        def accepts(row: int) -> bool:
+            key = _key(self._trainer.train_dataset[row], columns)
+            new = key not in tried
+            tried.add(key)
+            return new
+
+        rows = self.stream.draw(math.ceil(count / unit) * unit, accepts)
+        return rows[: len(rows) // unit * unit]
+
+    def _columns(self, row: int, columns: Sequence[str]) -> dict[str, Any]:
+        held = self._trainer.train_dataset[row]
+        return {name: held[name] for name in columns}
+
+    def _round(self, prompts: list[Any], inputs: list[dict[str, Any]], generate: Callable[..., Generated]) -> _Round:
+        """Generate and score a response for each row, on all ranks with equally many."""
+        trainer = self._trainer
+        trainer._inputs = inputs
+        sampled = trainer._generation.sample(prompts, inputs, generate)
+        generated = list(sampled.generated)
+        if generated[_IMAGES] is not None or any(generated[_TOOL_IMAGES] or ()):
+            raise ValueError("max_refill_rounds does not work with images; set it to 0")
+        added = _by_row(generated[_EXTRA_FIELDS], len(inputs))
+        for row, more in zip(inputs, added, strict=True):
+            row.update(more)
+        generated[_EXTRA_FIELDS] = {}
+        trainer._sampled = sampled = replace(sampled, generated=_as_lists(generated))
+        rewards = trainer._calculate_rewards(inputs, prompts, generated[COMPLETIONS], generated[_COMPLETION_IDS])
+        columns = dict(trainer._pending_extra_logs)
+        trainer._pending_extra_logs.clear()
+        logged = {name: list(values) for name, values in columns.items() if len(values) == len(inputs)}
+        return _Round(sampled, rewards.clone(), trainer.gathered_rollouts(), added, logged)
+
+    def _move(
+        self, batch: _Round, current: _Round, rows: Sequence[int], moves: Mapping[int, int]
+    ) -> Iterator[_Response]:
+        """Move groups of a round to places of the batch: scores here and now, this rank's responses one by one."""
+        size, first = self._size, self._trainer.accelerator.process_index * len(rows)
+        for source, target in moves.items():
+            there, here = slice(source * size, (source + 1) * size), slice(target * size, (target + 1) * size)
+            batch.rewards[here] = current.rewards[there]
+            batch.rollouts[here] = current.rollouts[there]
+        sampled = current.sampled
+        sent = [
+            _Response(
+                target=moves[(first + place) // size] * size + (first + place) % size,
+                row=row,
+                added=current.added[place],
+                generated=tuple(
+                    None if sampled.generated[field] is None else sampled.generated[field][place]
+                    for field in _BY_RESPONSE
+                ),
+                asked_ids=_at(sampled.asked_ids, place),
+                refined=_at(sampled.refined, place),
+                elsewhere=_at(sampled.elsewhere, place),
+                logged={name: values[place] for name, values in current.logged.items()},
+            )
+            for place, row in enumerate(rows)
+            if (first + place) // size in moves
+        ]
+        responses: list[_Response] = gather_object(sent)
+        own = len(batch.added)
+        start = self._trainer.accelerator.process_index * own
+        return (one for one in responses if start <= one.target < start + own)
+
+    def _put(
+        self,
+        batch: _Round,
+        response: _Response,
+        prompts: list[Any],
+        inputs: list[dict[str, Any]],
+        columns: Sequence[str],
+    ) -> None:
+        """Put a response into its place among this rank's rows."""
+        place = response.target - self._trainer.accelerator.process_index * len(inputs)
+        inputs[place] = {**self._columns(response.row, columns), **response.added}
+        prompts[place] = inputs[place]["prompt"]
+        sampled = batch.sampled
+        for field, value in zip(_BY_RESPONSE, response.generated, strict=True):
+            if sampled.generated[field] is not None:
+                sampled.generated[field][place] = value
+        for held, value in (
+            (sampled.asked_ids, response.asked_ids),
+            (sampled.refined, response.refined),
+            (sampled.elsewhere, response.elsewhere),
+        ):
+            if held is not None:
+                held[place] = value  # type: ignore[index]
+        for name in batch.logged.keys() | response.logged.keys():
+            batch.logged.setdefault(name, [None] * len(inputs))[place] = response.logged.get(name)
+
+
+@contextmanager
+def _part_of(batch_rows: int, rewards: Sequence[Any]) -> Iterator[None]:
+    """Have rubric rewards count what they score as a part of a batch."""
+    try:
+        for reward in rewards:
+            reward.batch_rows = batch_rows
+        yield
+    finally:
+        for reward in rewards:
+            reward.batch_rows = 0
+
+
+def _groups(rollouts: Sequence[Rollout], size: int) -> Iterator[Sequence[Rollout]]:
+    return (rollouts[start : start + size] for start in range(0, len(rollouts), size))
+
+
+def _key(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """Identify a row of the training data by its content."""
+    text = json.dumps({name: row[name] for name in columns}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _by_row(fields: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
+    """Give what a rollout function adds to each row, as TRL reads it: a list is by row, anything else for all."""
+    return [
+        {
+            name: values[row] if isinstance(values, list) else values
+            for name, values in fields.items()
+            if not isinstance(values, list) or row < len(values)
+        }
+        for row in range(rows)
+    ]
+
+
+def _as_lists(generated: Sequence[Any]) -> Generated:
+    return tuple(
+        list(value) if field in _BY_RESPONSE and value is not None else value for field, value in enumerate(generated)
+    )
+
+
+def _at(values: Sequence[Any] | None, place: int) -> Any:
+    return None if values is None else values[place]
+
+
+def _means(metrics: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Average shares that the rounds logged, each round weighing as many groups as it had."""
+    total = sum(groups for groups, _ in metrics)
+    return {name: sum(groups * own[name] for groups, own in metrics) / total for name in metrics[0][1]}

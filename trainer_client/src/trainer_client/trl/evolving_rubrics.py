@@ -1,0 +1,220 @@
+"""`EvolvingRubrics`: rubrics that grow with the policy (RLER), by a callback of `RubricGRPOTrainer`.
+
+New criteria are written from a group's own responses, and join the rubric of its prompt as a new version, by which all
+ranks judge from the next generation batch on. Rank 0 talks to the service; the others wait for what came of it.
+"""
+
+import asyncio
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+from accelerate.state import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
+from pydantic import ValidationError
+
+from trainer_client import AsyncClient, Client
+from trainer_client.errors import AdjudgeError
+from trainer_client.trl._evolution import Evolution, Kept, Terms, evolve
+from trainer_client.trl._loop_client import LoopClient
+from trainer_client.trl._seen_groups import Seen, SeenGroup, groups_of, merge
+from trainer_client.trl.config import RubricGRPOConfig
+from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
+from trainer_client.trl.reward import RubricReward
+
+logger = logging.getLogger(__name__)
+
+WITHOUT_POINTS = frozenset({"stepwise", "likert", "outcome"})
+"""Modes that criteria of kind `point` mean nothing to, which is what evolving writes."""
+
+
+class EvolvingFailed(AdjudgeError):
+    """Rubrics could not be evolved, and `on_failure` is `error`; raised on all ranks alike."""
+
+
+class EvolvingRubrics(GenerationCallback):
+    """Has the service evolve the rubrics of groups from their own responses, every N steps (RLER; DRO, appendix G).
+
+    Of the groups seen since the last time, the newest one of each rubric is taken. The service writes new criteria, as
+    an operation with the generator `evolving`, and lints them; the run's judge scores the group's responses by them;
+    those that tell the responses apart are published as a version after the one that the run is pinned to, and the run
+    is pinned to that. Whatever fails leaves a rubric as it is, is counted, and is logged.
+
+    Only rubrics that are named without a version can evolve, and only those that judge a single prompt: criteria are
+    about one prompt's responses.
+
+    Args:
+        client: the service's address, or a client that lends its settings. Its key needs the scopes `score`, `read`
+            and `rubrics:write`.
+        every: steps from one time to the next.
+        groups: how many rubrics evolve at a time, those of the groups seen last.
+        parameters: of the generator `evolving`; `adjudge generate --list` shows them.
+        deadline_s: seconds that training waits for all of it; three quarters of them are for the writing.
+        least_difference: what the judge's scores of the responses (0 to 1) must differ by for a new criterion to join.
+        on_failure: `keep` goes on with the old rubrics when the service, the judge or the model that writes fails;
+            `error` stops training with `EvolvingFailed`.
+
+    Raises:
+        TypeError: `client` is none.
+        ValueError: a number is out of range; the trainer is no `RubricGRPOTrainer`, has no `RubricReward` or one whose
+            mode reads no plain criteria; or ranks give up waiting for each other before `deadline_s`.
+    """
+
+    def __init__(
+        self,
+        client: str | Client | AsyncClient,
+        *,
+        every: int,
+        groups: int = 8,
+        parameters: Mapping[str, Any] | None = None,
+        deadline_s: float = 300.0,
+        least_difference: float = 0.1,
+        on_failure: Literal["keep", "error"] = "keep",
+    ) -> None:
+        if every < 1 or groups < 1 or not 0 < deadline_s < math.inf or not 0 < least_difference <= 1:
+            raise ValueError(
+                f"every is {every}, groups {groups}, deadline_s {deadline_s} and least_difference {least_difference}; "
+                "the first two are at least 1, deadline_s is above 0 and finite, least_difference a share above 0"
+            )
+        if on_failure not in ("keep", "error"):
+            raise ValueError(f"on_failure is {on_failure!r}; use 'keep' or 'error'")
+        self._client = LoopClient(AsyncClient(client) if isinstance(client, str) else client)
+        self._every, self._groups, self._deadline_s = every, groups, deadline_s
+        self._parameters, self._least_difference = dict(parameters or {}), least_difference
+        self._on_failure = on_failure
+        self._seen = Seen({}, {})
+        self._batches = self._last = 0
+        self._warned = False
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse trainers that would never call it, and a deadline that the ranks would not wait for."""
+        if not isinstance(args, RubricGRPOConfig):
+            raise ValueError("EvolvingRubrics needs a RubricGRPOTrainer; other trainers do not tell it of responses")
+        if args.world_size > 1 and self._deadline_s >= args.ddp_timeout:
+            raise ValueError(
+                f"deadline_s is {self._deadline_s:g}, and ranks wait {args.ddp_timeout} s for each other; "
+                "raise ddp_timeout, or take a shorter deadline_s"
+            )
+
+    def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
+        """Remember a batch's groups; where it is time, evolve their rubrics."""
+        if not generation.training:
+            return {}
+        reward = self._checked(generation.reward)
+        rows = reward.last.rows if reward.last is not None else ()
+        known = generation.correct or [None] * len(generation.rewards)
+        own = known[generation.first : generation.first + len(rows)]
+        self._batches += 1
+        found = groups_of(rows, own, self._batches, generation.first)
+        if not found and not self._warned and not self._seen.groups:
+            self._warned = True
+            logger.warning(
+                "no rubric of this batch can evolve: each stands in the dataset itself or names its version; publish "
+                "it under a name, and name it without a version"
+            )
+        self._seen = self._seen.with_groups(found, self._groups)
+        step = generation.step + 1
+        if step - self._last < self._every:
+            return {}
+        self._last = step
+        self._seen = self._of_all_ranks()
+        told: list[Any] = [self._evolved(reward, step) if PartialState().is_main_process else None]
+        evolution: Evolution = broadcast_object_list(told)[0]
+        reward.repin(evolution.pins)
+        asked = len(self._seen.groups)
+        self._seen = Seen({}, self._seen.prompts)
+        if evolution.failures and self._on_failure == "error":
+            raise EvolvingFailed(_told(evolution.failures))
+        counts = Counter(kept.reason for kept in evolution.kept.values())
+        return {
+            "evolving/groups": float(asked),
+            "evolving/evolved": float(len(evolution.pins)),
+            "evolving/criteria": float(evolution.criteria),
+            "evolving/failed": float(len(evolution.failures)),
+            "evolving/seconds": evolution.seconds,
+            **{f"evolving/kept/{reason}": float(count) for reason, count in counts.items()},
+        }
+
+    def state(self) -> Mapping[str, Any]:
+        """Give when rubrics evolved last, and what all ranks saw since; to be called on all of them."""
+        seen = self._of_all_ranks()
+        return {
+            "last": self._last,
+            "batches": self._batches,
+            "groups": [one.as_json() for one in seen.groups.values()],
+            "prompts": dict(seen.prompts),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take up a state of a checkpoint; the main process takes the groups, of all ranks.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            groups = [SeenGroup.from_json(one) for one in state["groups"]] if PartialState().is_main_process else []
+            self._last, self._batches = int(state["last"]), int(state["batches"])
+            self._seen = Seen({one.reference: one for one in groups}, dict(state["prompts"]))
+        except (LookupError, TypeError, ValidationError) as error:
+            raise ValueError(f"the checkpoint's state of EvolvingRubrics cannot be read: {error!r}") from error
+
+    def _checked(self, reward: RubricReward | None) -> RubricReward:
+        if reward is None:
+            raise ValueError("EvolvingRubrics needs a RubricReward, whose rubrics it evolves; the trainer has none")
+        mode, options = reward.judging
+        kinds = options.get("kinds")
+        if mode in WITHOUT_POINTS or (kinds is not None and "point" not in kinds):
+            what = f"mode {mode!r}" if mode in WITHOUT_POINTS else f"kinds = {kinds!r}"
+            raise ValueError(
+                f"EvolvingRubrics writes criteria of kind 'point', which count for nothing with {what} of the "
+                "RubricReward; use another mode, such as 'graded_mean', or leave EvolvingRubrics out"
+            )
+        return reward
+
+    def _of_all_ranks(self) -> Seen:
+        return merge(gather_object([self._seen]), self._groups)
+
+    def _evolved(self, reward: RubricReward, step: int) -> Evolution:
+        shared = set(self._seen.shared)
+        groups = [one for reference, one in self._seen.groups.items() if reference not in shared]
+        mode, options = reward.judging
+        terms = Terms(mode, options, self._parameters, self._least_difference, self._deadline_s, step)
+
+        async def work() -> Evolution:
+            try:
+                return await evolve(self._client.here(), groups, reward.pinned, terms)
+            finally:
+                await self._client.aclose()
+
+        try:
+            with ThreadPoolExecutor(1) as own:  # the caller's thread may have a loop that runs, as in a notebook
+                evolution = own.submit(asyncio.run, work()).result()
+        except Exception as error:
+            logger.exception("step %d: rubrics could not be evolved", step)
+            why = Kept("service", f"{type(error).__name__}: {error}")
+            evolution = Evolution(kept={one.reference: why for one in groups})
+        for reference in shared:
+            evolution.kept[reference] = Kept("shared", "it judges several prompts, and new criteria are about one")
+        _log(evolution, step)
+        return evolution
+
+
+def _log(evolution: Evolution, step: int) -> None:
+    asked = len(evolution.pins) + len(evolution.kept)
+    logger.info(
+        "step %d: %d of %d rubrics evolved by %d criteria", step, len(evolution.pins), asked, evolution.criteria
+    )
+    for reference, kept in evolution.kept.items():
+        level = logging.WARNING if reference in evolution.failures else logging.INFO
+        logger.log(level, "step %d: rubric %s stays as it is (%s): %s", step, reference, kept.reason, kept.detail)
+
+
+def _told(failures: Mapping[str, Kept]) -> str:
+    reference, kept = next(iter(failures.items()))
+    return (
+        f"{len(failures)} rubrics could not be evolved, {reference} among them ({kept.reason}): {kept.detail}. "
+        "on_failure='keep' goes on with the old rubrics"
+    )
