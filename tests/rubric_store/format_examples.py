@@ -108,6 +108,7 @@ SAYABLE: dict[RubricFormat, st.SearchStrategy[RubricDocument]] = {
     "srar": documents(st.sampled_from(["suggest", "pitfall", "bonus", "answer"]), line, positive, bare=False),
     "rgr": documents(st.sampled_from(["factual", "process"]), anything, st.integers(1, 5).map(float), bare=False),
     "grounded": documents(st.sampled_from(["point", "factual"]), anything, positive | st.just(0.0), bare=False),
+    "requirement": documents(kinds, anything, weights, bare=False),
     "dro": documents(st.sampled_from(["point", "factual"]), anything, positive, bare=False),
 }
 """Documents that a format can mostly say, with much that it has no place for."""

@@ -70,12 +70,18 @@ def test_a_text_in_one_format_is_refused_by_another() -> None:
         "rgr": json.dumps([{"description": "Factual Criteria: Adds.", "weight": 1}]),
         "grounded": json.dumps([{"id": "a", "description": "Adds.", "weight": 1, "scoring_guide": "All or nothing."}]),
         "dro": json.dumps(["Does the response add?"]),
+        "requirement": json.dumps([{"requirement": "Adds.", "weight": 1}]),
     }
     for written, text in texts.items():
         for asked in texts.keys() - {written}:
             if (written, asked) == ("native", "yaml"):
                 continue  # JSON is YAML
-            if (written, asked) in {("native", "grounded"), ("rgr", "rar")}:
+            if (written, asked) in {
+                ("native", "grounded"),
+                ("rgr", "rar"),
+                ("rar", "requirement"),
+                ("rgr", "requirement"),
+            }:
                 continue  # the shape of one is the shape of the other
             with pytest.raises(FormatError):
                 read_rubric(text, asked)
@@ -90,7 +96,8 @@ def test_an_unrecognised_text_is_told_of_every_format(text: str) -> None:
 
 def test_an_unknown_format_is_answered_with_those_there_are() -> None:
     with pytest.raises(
-        FormatError, match="'toml' is unknown; use one of native, yaml, healthbench, rar, srar, rgr, grounded, dro"
+        FormatError,
+        match="'toml' is unknown; use one of native, yaml, healthbench, rar, srar, rgr, grounded, dro, requirement",
     ):
         read_rubric("<SUGGEST> Adds.", "toml")
 

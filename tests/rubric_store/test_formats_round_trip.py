@@ -101,6 +101,7 @@ EXAMPLES: dict[RubricFormat, str] = {
         }
     ),
     "dro": '["Does the response add?", "Is the sum four?"]',
+    "requirement": '[{"requirement": "Adds.", "weight": 2}, {"requirement": "Subtracts.", "weight": -1}]',
 }
 
 

@@ -63,6 +63,12 @@ GOOD: dict[System, list[dict[str, Any]]] = {
 }
 
 
+def test_a_rubric_of_srar_with_more_items_than_the_prompt_asks_for_is_warned_of() -> None:
+    given = [{"kind": "suggest"}] * 8 + [{"kind": "answer"}]
+    [found] = [one for one in lint(criteria(*given), system="srar") if one.code == "srar-count"]
+    assert found.severity == "warning"
+
+
 @pytest.mark.parametrize("system", get_args(System))
 def test_a_rubric_of_a_system_keeps_its_rules(system: System) -> None:
     assert codes(*GOOD[system], system=system) == []

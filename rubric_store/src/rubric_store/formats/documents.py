@@ -73,8 +73,12 @@ def read_items(
             found += [((*root, index, *path), message) for path, message in error.found]
         else:
             criteria.append(criterion)
-    if len(criteria) == len(value) and not any(criterion.weight > 0 for criterion in criteria):
-        message = "no criterion has a positive weight, so there is nothing to divide by; give one a weight above 0"
+    mistakes = all(criterion.kind == "pitfall" and criterion.weight < 0 for criterion in criteria)
+    if len(criteria) == len(value) and not mistakes and not any(criterion.weight > 0 for criterion in criteria):
+        message = (
+            "no criterion has a positive weight, so there is nothing to divide by; give one a weight above 0, or write "
+            "a list of mistakes in a format that knows them (native, yaml, rar, requirement)"
+        )
         found.append((root, message))
     if found:
         raise BadValue(found)

@@ -3,13 +3,19 @@
 A whole published row is read as well: HealthBench keeps the list under `rubrics`, RuscaRL under
 `reward_model.rubrics`. All else in a row (prompts, answers) is not ours to know. Criteria are `c1`, `c2`…, each of kind
 `point`. A pitfall is written with negative points, since points are what the mistake costs.
+
+RuscaRL marks criteria that a program decides by tags: `verifier:rule`, `function:…` and `parameters:…`, in a list or as
+an object. They become the criterion's verification; a rule that is no program here is refused, since a judge would
+decide what no judge was meant to.
 """
 
+import json
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rubric_store.formats.documents import RubricDocument, find_list, read_items
+from rubric_store.formats.errors import BadValue
 from rubric_store.formats.native import json_of, number
 from trainer_client.wire import Criterion
 from trainer_client.wire.base import Request
@@ -18,10 +24,19 @@ PATHS = (("rubrics",), ("reward_model", "rubrics"))
 _EXPECTED = 'a list [{"criterion": "…", "points": 5, "tags": []}], alone or under "rubrics"'
 
 
+_RULES = "math_verify with an answer, and word_count_range with min_count and max_count"
+
+
+def _as_list(tags: object) -> object:
+    if not isinstance(tags, dict):
+        return tags
+    return [f"{key}:{value if isinstance(value, str) else json.dumps(value)}" for key, value in tags.items()]
+
+
 class _Item(Request):
     criterion: str
     points: Annotated[float, Field(strict=True)]
-    tags: tuple[str, ...] = ()
+    tags: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ()
 
 
 def from_value(value: object) -> RubricDocument:
@@ -37,7 +52,52 @@ def write(document: RubricDocument) -> str:
 
 
 def _fields(index: int, item: _Item) -> dict[str, Any]:
-    return {"id": f"c{index + 1}", "description": item.criterion, "weight": item.points, "tags": item.tags}
+    fields = {"id": f"c{index + 1}", "description": item.criterion, "weight": item.points, "tags": item.tags}
+    verification = _verification(item.tags)
+    return fields if verification is None else {**fields, "verification": verification}
+
+
+def _verification(tags: tuple[str, ...]) -> dict[str, Any] | None:
+    """The program that tags name; None where they leave the criterion to the judge."""
+    said: dict[str, str] = {}
+    for tag in tags:
+        key, colon, value = tag.partition(":")
+        if colon and key.strip() in ("verifier", "function", "parameters"):
+            said.setdefault(key.strip(), value.strip())
+    verifier = said.get("verifier")
+    if verifier in (None, "llm", "judge"):
+        return None
+    if verifier != "rule":
+        raise _unknown(f"verifier:{verifier} is neither rule nor llm")
+    try:
+        parameters: object = json.loads(said.get("parameters", "{}"))
+    except (ValueError, RecursionError):
+        parameters = said["parameters"]
+    match said.get("function"), parameters:
+        case "math_verify", {"answer": str() | int() | float() as answer}:
+            return _math(answer)
+        case "math_verify", str() | int() | float() as answer:
+            return _math(answer)
+        case "word_count_range", {"min_count": int() as fewest, "max_count": int() as most} if 0 <= fewest <= most:
+            return {"method": "regex", "match": "full", "pattern": _words(fewest, most)}
+    raise _unknown(f"function:{said.get('function')} with parameters:{said.get('parameters')} is no rule that is known")
+
+
+def _math(answer: object) -> dict[str, Any]:
+    return {"method": "math", "expected": str(answer), "of": "response"}
+
+
+def _words(fewest: int, most: int) -> str:
+    """A pattern that takes time linear in the text."""
+    if most == 0:
+        return r"\s*"
+    some = rf"\s*+\S++(?:\s++\S++){{{max(fewest - 1, 0)},{most - 1}}}+\s*+"
+    return some if fewest else rf"(?:{some})?\s*"
+
+
+def _unknown(what: str) -> BadValue:
+    message = f"{what[:200]}, so nothing here can verify it; there are {_RULES}. Name one, or say verifier:llm"
+    return BadValue([(("tags",), message)])
 
 
 def _written(criterion: Criterion) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Final, Literal, cast, get_args
 
-from rubric_store.formats import dro, grounded, healthbench, native, rar, rgr, srar
+from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar
 from rubric_store.formats.documents import RubricDocument
 from rubric_store.formats.errors import BadValue, FormatError, Parsed, Problem, located
 from rubric_store.formats.json_text import parse_json
@@ -15,7 +15,11 @@ from trainer_client.wire import RubricContent
 LONGEST_TEXT: Final = 16_000_000
 """Characters. The largest rubric that the store takes is some 10 million."""
 
-_YAML = re.compile(r"^(?:---|(?:criteria|name|tags|metadata|lineage)[ \t]*:)", re.MULTILINE)
+_YAML = re.compile(
+    r"^(?:---|(?:criteria|name|tags|metadata|lineage|sections|rubric)[ \t]*:"
+    r"|-[ \t]+(?:weight|requirement|criteria|name|title)[ \t]*:)",
+    re.MULTILINE,
+)
 _OF_VALUES: Final[dict[RubricFormat, Callable[[object], RubricDocument]]] = {
     "native": native.from_value,
     "healthbench": healthbench.from_value,
@@ -23,6 +27,7 @@ _OF_VALUES: Final[dict[RubricFormat, Callable[[object], RubricDocument]]] = {
     "rgr": rgr.from_value,
     "grounded": grounded.from_value,
     "dro": dro.from_value,
+    "requirement": requirement.from_value,
 }
 
 
@@ -48,7 +53,10 @@ def read_document(text: str, format: str | None = None) -> RubricDocument:
         raise FormatError([Problem("", f"it has {len(text)} characters; a rubric is at most {LONGEST_TEXT} long", 1)])
     looks = _looks_like(text)
     if known == "yaml" or (known is None and looks == "yaml"):
-        return _from_value("native", parse_yaml(text))
+        parsed = parse_yaml(text)
+        return _from_value("requirement" if known is None and requirement.fits(parsed.value) else "native", parsed)
+    if known == "requirement" and looks != "json":
+        return _from_value(known, parse_yaml(text))
     if looks != "json" and (known == "srar" or (known is None and looks == "srar")):
         return srar.read_lines(text)
     if looks != "json" and (known == "dro" or (known is None and looks == "dro")):

@@ -2,13 +2,14 @@
 
 from typing import Literal
 
-from rubric_store.formats import grounded, rar, rgr
+from rubric_store.formats import grounded, rar, requirement, rgr
 from trainer_client.wire.criteria import GUIDANCE
 
-RubricFormat = Literal["native", "yaml", "healthbench", "rar", "srar", "rgr", "grounded", "dro"]
+RubricFormat = Literal["native", "yaml", "healthbench", "rar", "srar", "rgr", "grounded", "dro", "requirement"]
 EXPECTED = (
     'expected {"criteria": […]} as JSON or YAML (native, yaml), [{"criterion": …, "points": …}] (healthbench), '
     '[{"title": …, "description": …, "weight": …}] (rar), [{"description": "Factual Criteria: …", "weight": …}] (rgr), '
+    '[{"requirement": …, "weight": …}] (requirement), '
     'a record with "question" and "criteria" (grounded), questions (dro), or lines such as '
     "<SUGGEST> what to check (srar)"
 )
@@ -16,6 +17,8 @@ EXPECTED = (
 
 def formats_of(value: object) -> list[RubricFormat]:
     """The formats a value can be in: one if it is plain to see, several if it is not, none if it is in no known one."""
+    if requirement.fits(value):
+        return ["requirement"]
     if isinstance(value, list):
         return _of_items(value)
     if not isinstance(value, dict):

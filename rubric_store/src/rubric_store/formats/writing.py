@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from rubric_store.formats import dro, grounded, healthbench, native, rar, rgr, srar, yaml_format
+from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar, yaml_format
 from rubric_store.formats.documents import RubricDocument, whole
 from rubric_store.formats.errors import FormatError, Problem
 from rubric_store.formats.reading import check_format, read_document
@@ -26,6 +26,7 @@ _WRITERS: dict[RubricFormat, Callable[[RubricDocument], str]] = {
     "rgr": rgr.write,
     "grounded": grounded.write,
     "dro": dro.write,
+    "requirement": requirement.write,
 }
 SUFFIXES: dict[RubricFormat, str] = {
     **dict.fromkeys(_WRITERS, ".json"),

@@ -123,7 +123,15 @@ def judged_responses(
 
 
 _ABOUT = [responses.c[name] for name in ("group_id", "position", "rubric", "tokens", "stopped", "format_ok", "spans")]
-_VOTE = [uses.c.slot, uses.c.criterion, uses.c.failure, uses.c.detail, verdicts.c.score, verdicts.c.grade]
+_VOTE = [
+    uses.c.slot,
+    uses.c.criterion,
+    uses.c.method,
+    uses.c.failure,
+    uses.c.detail,
+    verdicts.c.score,
+    verdicts.c.grade,
+]
 
 
 def _votes(

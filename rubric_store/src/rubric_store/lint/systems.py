@@ -52,7 +52,9 @@ def _rgr(criteria: Sequence[Criterion]) -> Iterator[Finding]:
 
 
 def _srar(criteria: Sequence[Criterion]) -> Iterator[Finding]:
-    yield from _count("srar-count", criteria, 1, MOST_SRAR)
+    if len(criteria) > MOST_SRAR:
+        problem = f"it has {len(criteria)} items, and the paper's prompt asks for at most {MOST_SRAR}"
+        yield Finding("srar-count", "warning", None, problem, "merge or drop the least important")
     kinds = [criterion.kind for criterion in criteria]
     if "suggest" not in kinds:
         yield Finding("srar-suggest", "error", None, "no item is a SUGGEST", "add a step that a right solution takes")
