@@ -13,6 +13,7 @@ from judge_server.comparing import compare
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.plan import Context, GroupPlanner
 from judge_server.ports import Batch, Call, Choice, Menu, Reply, RubricSource
+from judge_server.prompts.library import TemplateLibrary, shipped_sets
 from judge_server.web import Service, create_app
 from tests.judge_server.support import STEPPED, group, judge, plan, setup
 from trainer_client.thinking import judged
@@ -89,15 +90,30 @@ def prompts() -> dict[str, str]:
     """Every golden prompt by file name: what is asked under each protocol, and what is read of each group."""
     asked = {f"{protocol}.txt": _asked(protocol) for protocol in get_args(Protocol)}
     read = {f"shared.{name}.txt": _read(name) for name in GROUPS}
-    return asked | {"comparison.txt": asyncio.run(_compared())} | read
+    sets = {f"set.{name}.txt": _asked_with(name) for name in shipped_sets()}
+    return asked | {"comparison.txt": asyncio.run(_compared())} | read | sets
 
 
-def _asked(protocol: Protocol) -> str:
+def _asked_with(name: str) -> str:
+    """What a set of the package's asks under its protocols, and what it shows of a group that has everything."""
+    of = GROUPS["everything"]
+    texts = []
+    for protocol in get_args(Protocol):
+        if protocol in (TemplateLibrary(None).find(name).declared.protocols or ()):
+            made = setup(protocol, template=name)
+            shared = plan(made, of, of.responses[0], SEVERAL).batch.shared
+            texts += [_together([("shared", protocol, shared)]), _asked(protocol, name)]
+    return "".join(texts)
+
+
+def _asked(protocol: Protocol, template: str | None = None) -> str:
     """System messages, questions, what follows reasons, and forms of answer: by one criterion and by several."""
     sections: Sections = []
     for rationale in (False, True):
         way = " with reasons" if rationale else ""
-        alone, together = (setup(protocol, rationale=rationale, per_call=size) for size in (1, "all"))
+        alone, together = (
+            setup(protocol, rationale=rationale, per_call=size, template=template) for size in (1, "all")
+        )
         for criterion in [] if protocol == "checklist" else CRITERIA:
             batch = plan(alone, GROUPS["steps"], STEPPED, [criterion]).batch
             sections += _call(way, criterion.id, batch.system, batch.calls[0])

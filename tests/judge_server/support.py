@@ -17,6 +17,7 @@ from judge_server.judging.ways import JudgeSetup, Way
 from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reply
 from judge_server.prompts import Form, PromptTemplates
 from judge_server.prompts.fencing import Fence
+from judge_server.prompts.library import TemplateLibrary
 from trainer_client.thinking import judged
 from trainer_client.wire import Criterion, Group, Protocol, as_response
 
@@ -56,8 +57,11 @@ def criteria(*descriptions: str) -> list[Criterion]:
 def setup(protocol: Protocol = "binary", fingerprint: str = "sha256:f", **way: Any) -> JudgeSetup:
     """A judge's templates under a fingerprint, for a way of asking."""
     made = Way(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | way)
-    alone, together = (PromptTemplates(Form(protocol, made.rationale, several), FENCE) for several in (False, True))
-    return JudgeSetup(made, alone, together, fingerprint)
+    used = TemplateLibrary(None).find(made.template)
+    alone, together = (
+        PromptTemplates(Form(protocol, made.rationale, several), FENCE, used.templates) for several in (False, True)
+    )
+    return JudgeSetup(made, alone, together, fingerprint, declared=used.declared)
 
 
 def plan(

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
+from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import (
     NEUTRAL,
     UNSCALED,
@@ -20,23 +21,27 @@ from judge_server.judging.calibration import (
     PlattScaling,
     shipped_calibrations,
 )
+from judge_server.judging.engine_desk import EngineDesk
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.judge import Judge
+from judge_server.judging.plan import Context, GroupPlanner
 from judge_server.judging.replies import read_yes_no
 from judge_server.judging.ways import Way
-from judge_server.ports import Batch, Call, Finding, Reply
+from judge_server.ports import Batch, Call, Finding, Menu, Reply
 from judge_server.prompts import Form, PromptTemplates
 from judge_server.recording.reading import recorded_page
 from judge_server.remote import JudgeLink, RemoteDesk
 from judge_server.scoring import Scorer
+from judge_server.verdicts import verdict_of
 from rubric_store import SQLLedger
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, fitted
+from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, SCRIPTED, fitted
 from tests.judge_server.conftest import Serve
 from tests.judge_server.recording.judged import PROJECT, AtOnce, score
 from tests.judge_server.remote.judges import TOKEN, judges
 from tests.judge_server.support import CRITERIA, FENCE, STEPPED, group, judge, plan, request, soon
 from tests.judge_server.test_protocols import BINARY, STEPWISE
+from trainer_client.thinking import Material
 from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.ledger_rows import UseFilter
 
@@ -300,3 +305,55 @@ def test_a_map_fitted_for_other_templates_is_found() -> None:
     assert not stale(fitted(protocol="stepwise"))
     (problem,) = stale(fitted(templates="other"))
     assert "refit" in problem
+
+
+UNFIT = CalibrationSet.model_validate(
+    {
+        "unfit": [
+            {
+                "weights": ["other", SCRIPTED],
+                "protocol": "checklist",
+                "reason": "gives full points to everything",
+                "instead": "graded",
+            }
+        ]
+    }
+)
+
+
+async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_says_what_to_use() -> None:
+    unfit = Judge(EngineDesk(ScriptedEngine()), MemoryCache(), FENCE, calibrations=UNFIT)
+    await unfit.start()
+    assert unfit.setup(Way("graded")).way.protocol == "graded"
+    with pytest.raises(InvalidRequest, match="gives full points to everything") as refused:
+        unfit.setup(Way("checklist", per_call="all"))
+    assert "use graded, or a stronger judge" in str(refused.value)
+    assert [error.field for error in refused.value.errors] == ["judging.protocol"]
+    await unfit.close()
+
+
+def test_a_shipped_judge_is_never_sent_to_a_protocol_that_it_is_unfit_for_too() -> None:
+    shipped = shipped_calibrations()
+    for one in shipped.unfit:
+        assert all(shipped.why_unfit(weights, one.instead) is None for weights in one.weights)
+
+
+async def test_a_judge_that_names_no_steps_is_asked_for_none_and_judges_the_whole_response() -> None:
+    blind = CalibrationSet.model_validate({"step_blind": [{"weights": [SCRIPTED], "reason": "names the last one"}]})
+    asked: list[Call] = []
+
+    def script(_batch: Batch, call: Call) -> Reply:
+        asked.append(call)
+        return Reply((0.6, 0.2))
+
+    service = Judge(EngineDesk(ScriptedEngine(script)), MemoryCache(), FENCE, calibrations=blind)
+    await service.start()
+    criteria = tuple(Criterion(id=name, description="Counts.") for name in "ab")
+    planner = GroupPlanner(service.setup(Way("stepwise")), Context("Count."), criteria)
+    made = planner.plan(Material("### Step 1: one\n### Step 2: two", 0, None))
+    outcomes = await service.outcomes([made], await soon())
+    verdicts = [verdict_of(slot, outcomes) for slot in made.slots]
+    await service.close()
+    assert [verdict.step for verdict in verdicts] == [0] * len(criteria)
+    assert all(isinstance(call.answer, Menu) and call.answer.then is None for call in asked)
+    assert [step.number for step in made.steps] == [1, 2]

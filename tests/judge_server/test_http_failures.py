@@ -46,7 +46,7 @@ def failed(response: ResponseReward) -> dict[str, str]:
     return kinds
 
 
-@pytest.mark.parametrize("mode", ["weighted_mean", "factual_override", "points", "stepwise", "graded_mean"])
+@pytest.mark.parametrize("mode", ["weighted_mean", "points", "stepwise", "graded_mean"])
 @pytest.mark.parametrize("policy", ["null", "zero", "skip"])
 async def test_the_failure_policy_alone_decides_what_a_failed_verdict_means(
     serve: Serve, mode: RewardMode, policy: Any
@@ -66,6 +66,16 @@ async def test_the_failure_policy_alone_decides_what_a_failed_verdict_means(
         assert (response.reward, response.status) == (None, "unscored")
     else:
         assert (response.status, response.policy_applied, response.dropped) == ("partial", "skip", 2)
+
+
+@pytest.mark.parametrize("policy", ["null", "zero", "skip", "error"])
+async def test_a_failed_process_verdict_costs_no_reward_where_all_facts_are_satisfied(
+    serve: Serve, policy: str
+) -> None:
+    http = await serve(failing("Gives a reason"))
+    answer = await rewards(http, request(STEPPED, reward={"mode": "factual_override"}, on_failure=policy))
+    [response] = answer.groups[0].responses
+    assert (response.reward, response.status, response.policy_applied) == (1.0, "partial", None)
 
 
 async def test_under_error_a_failed_verdict_is_a_problem_that_counts_the_kinds(serve: Serve) -> None:
@@ -104,6 +114,46 @@ async def test_a_failure_costs_only_its_own_response(serve: Serve, policy: str) 
     assert good.status == "scored"
     assert bad.status == "unscored"
     assert set(failed(bad).values()) == {"truncated_input"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reward"), [("parse", 0.0), ("timeout", None), ("overloaded", None), ("truncated_input", None)]
+)
+async def test_only_an_invalid_output_of_the_judge_is_zeroed_as_unparseable(
+    serve: Serve, kind: str, reward: float | None
+) -> None:
+    http = await serve(failing("Gives a reason", kind=kind))
+    answer = await rewards(http, request("Yes.", reward={"mode": "points"}, on_failure="zero_unparseable"))
+    [response] = answer.groups[0].responses
+    assert (response.reward, response.status) == (reward, "unscored")
+    assert response.policy_applied == (None if reward is None else "zero_unparseable")
+
+
+async def test_points_out_of_range_are_clipped_and_counted(serve: Serve) -> None:
+    text = '{"verdicts": [{"id": 1, "awarded": 9}, {"id": 2, "awarded": -1}, {"id": 3, "awarded": 1}]}'
+    http = await serve(ScriptedEngine(lambda batch, call: Reply(text=text)))
+    criteria = [{"id": name, "description": f"Says {name}.", "weight": 2} for name in "abc"]
+    asked = request("Yes.", rubric={"criteria": criteria}, reward={"mode": "partial_credit"})
+    answer = await rewards(http, asked)
+    [response] = answer.groups[0].responses
+    assert [(v.score, v.grade) for v in response.verdicts] == [(1.0, 9.0), (0.0, -1.0), (0.5, 1.0)]
+    assert (response.reward, answer.usage.clipped) == (0.5, 2)
+
+
+async def test_criteria_of_other_kinds_are_judged_and_do_not_count(serve: Serve) -> None:
+    http = await serve(failing("Process"))
+    criteria = [
+        {"id": "fact", "kind": "factual", "description": "Is right."},
+        {"id": "step", "kind": "process", "description": "Process is sound."},
+    ]
+    rules = {"mode": "factual_override", "kinds": ["factual"]}
+    answer = await rewards(http, request("Yes.", rubric={"criteria": criteria}, reward=rules))
+    [response] = answer.groups[0].responses
+    assert failed(response) == {"step": "engine"}
+    assert (response.reward, response.status) == (response.verdicts[0].score, "partial")
+    none_of_them = request("Yes.", rubric={"criteria": criteria}, reward=rules | {"kinds": ["bonus"]})
+    refused = await http.post("/v1/rewards", json=none_of_them)
+    assert refused.json()["type"] == "urn:adjudge:unsuitable-rubric"
 
 
 async def test_failures_are_asked_again_by_the_next_request(serve: Serve) -> None:

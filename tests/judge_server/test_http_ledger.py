@@ -84,6 +84,20 @@ async def test_verdicts_are_read_as_they_were_answered(recorded: httpx2.AsyncCli
     assert first["text"] is None
 
 
+async def test_a_recorded_verdict_tells_of_its_criterion_and_of_its_response(recorded: httpx2.AsyncClient) -> None:
+    body = request("Yes.", "No.", run="r", step=4)
+    answer = (await post(recorded, body)).json()["groups"][0]
+    found = await verdicts(recorded, run="r")
+    rewards = [each["reward"] for each in answer["responses"]]
+    assert [each["reward"] for each in found] == [rewards[each["response"]] for each in found]
+    said = {each["verdict"]["criterion"]: (each["kind"], each["weight"]) for each in found}
+    assert said == {each["id"]: (each.get("kind", "point"), each.get("weight", 1.0)) for each in CRITERIA}
+    assert len({each["prompt_digest"] for each in found}) == 1
+    await post(recorded, {**request("Yes.", run="bare"), "rubric": None, "reward": {"mode": "likert"}})
+    (bare,) = await verdicts(recorded, run="bare")
+    assert (bare["kind"], bare["weight"]) == (None, None)
+
+
 @pytest.mark.parametrize("how", ["streamed", "verdicts"])
 async def test_what_is_streamed_or_only_judged_is_recorded_too(recorded: httpx2.AsyncClient, how: str) -> None:
     body = request("Yes.", "No.", run="r")

@@ -23,7 +23,7 @@ def criteria_for(mode: str) -> list[dict[str, Any]]:
     """Criteria of every kind that suits a mode."""
     if mode == "gate":
         return [c for c in CRITERIA if c["kind"] != "pitfall"]
-    return [c | {"weight": -2} if mode == "points" and c["kind"] == "pitfall" else c for c in CRITERIA]
+    return [c | {"weight": -2} if "points" in mode and c["kind"] == "pitfall" else c for c in CRITERIA]
 
 
 async def rewards(http: httpx2.AsyncClient, body: dict[str, Any]) -> RewardAnswer:

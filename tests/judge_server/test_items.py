@@ -12,7 +12,8 @@ from judge_server.judging.items import (
     items_schema,
     read_items,
 )
-from judge_server.ports import CallFailed
+from judge_server.judging.replies import read_written
+from judge_server.ports import CallFailed, Finding, Reply
 
 SATISFIED = ItemForm("satisfied")
 REASONED = ItemForm("satisfied", reason=True)
@@ -46,9 +47,43 @@ def read_one(item: object, form: ItemForm) -> Item | CallFailed:
         '{"verdicts": [{"id": 2, "satisfied": false}, {"satisfied": true, "id": 1}]}',
         f"{{{ANSWER}}}",
         f"{ANSWER}\n{ANSWER}",
+        ANSWER.replace('"', "“").replace("“:", "”:").replace("true", "TRUE"),
+        json.dumps(ANSWER),
+        json.dumps({"verdicts": json.dumps(json.loads(ANSWER)["verdicts"])}),
+        ANSWER.replace("{", "{{").replace("}", "}}"),
+        ANSWER.replace('"id": 1', '"id": 0').replace('"id": 2', '"id": 1'),
+        '{"id": 1, "satisfied": true}\n{"id": 2, "satisfied": false}',
+        'First:\n{"id": 1, "satisfied": true}\nthen\n{"id": 2, "satisfied": false}.',
+        "true\nfalse\n",
+        "1. True\n2. False",
+        "1: true,\n\n2: false",
+        "0: true\n1: false",
         '{"total": 7, "verdicts": [{"id": 1, "satisfied": true, "score": 3}, {"id": 2, "satisfied": false}], "max": 9}',
     ],
-    ids=["plain", "fenced", "prose", "python", "json5", "list", "quoted", "order", "double braces", "twice", "totals"],
+    ids=[
+        "plain",
+        "fenced",
+        "prose",
+        "python",
+        "json5",
+        "list",
+        "quoted",
+        "order",
+        "double braces",
+        "twice",
+        "typographic",
+        "encoded twice",
+        "encoded list",
+        "all braces doubled",
+        "from 0",
+        "one a line",
+        "one by one",
+        "values",
+        "numbered values",
+        "numbered with commas",
+        "values from 0",
+        "totals",
+    ],
 )
 def test_an_answer_is_read_in_whatever_dress_it_comes(text: str) -> None:
     assert read_items(text, False, TWO) == [YES, NO]
@@ -66,8 +101,8 @@ def test_a_criterion_left_out_fails_and_the_others_do_not() -> None:
     assert failure(second) == "the judge left out criterion 2"
 
 
-def test_ids_that_were_not_asked_for_are_ignored() -> None:
-    items = [{"id": n, "satisfied": True} for n in (0, -1, 3, 1.5, "A", None, True, [1])]
+def test_ids_that_are_no_whole_numbers_are_ignored() -> None:
+    items = [{"id": n, "satisfied": True} for n in (1.5, "A", None, True, [1])]
     outcomes = read_items(json.dumps({"verdicts": [*items, {"id": 1, "satisfied": False}, "x"]}), False, TWO)
     assert outcomes[0] == NO
     assert "left out criterion 2" in failure(outcomes[1])
@@ -92,6 +127,39 @@ def test_a_key_given_twice_in_an_item_has_no_value() -> None:
     assert "more than once" in failure(read_items(text, False, [SATISFIED])[0])
 
 
+@pytest.mark.parametrize("ids", [(0, 2), (2, 3), (1, 3), (0, 0), (1, 0, 2), (-1, 1), (5,)])
+def test_items_under_numbers_that_were_not_asked_for_fail_them_all(ids: tuple[int, ...]) -> None:
+    text = json.dumps({"verdicts": [{"id": number, "satisfied": True} for number in ids]})
+    for outcome in read_items(text, False, TWO):
+        assert "numbered its verdicts" in failure(outcome)
+
+
+def test_a_cut_answer_numbered_from_0_fails_whole() -> None:
+    text = '{"verdicts": [{"id": 0, "satisfied": true}, {"id": 1, "satisfied": true}, {"id": 2, "sat'
+    assert all(isinstance(outcome, CallFailed) for outcome in read_items(text, True, (*TWO, SATISFIED)))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"satisfied": true}', '[{"satisfied": true}]', '{"verdicts": [{"satisfied": true}]}']
+)
+def test_one_item_about_one_criterion_needs_no_id(text: str) -> None:
+    assert read_items(text, False, [SATISFIED]) == [YES]
+    assert all(isinstance(outcome, CallFailed) for outcome in read_items(text, False, TWO))
+
+
+@pytest.mark.parametrize(
+    "text", ["true", "true\nfalse\ntrue", "1. true\nfalse", "2. true\n1. maybe", "true false", "3. true\n4. false"]
+)
+def test_lines_that_are_not_one_value_for_each_criterion_are_no_answer(text: str) -> None:
+    assert all(isinstance(outcome, CallFailed) for outcome in read_items(text, False, TWO))
+
+
+def test_numbers_without_an_id_are_no_grades() -> None:
+    grades = [ItemForm("grade", 4), ItemForm("grade", 4)]
+    assert all(isinstance(outcome, CallFailed) for outcome in read_items("1\n2", False, grades))
+    assert read_items("1. 3\n2. 4", False, grades) == [Item(3.0, None, None), Item(4.0, None, None)]
+
+
 @pytest.mark.parametrize("raw", [2, 1, 0, -1, "yes", "1", "", None, [True], {"is": True}, 0.5])
 def test_satisfied_is_true_or_false_and_nothing_else(raw: object) -> None:
     assert "not true or false" in failure(read_one({"id": 1, "satisfied": raw}, SATISFIED))
@@ -102,8 +170,16 @@ def test_a_grade_is_an_integer_on_its_scale(raw: object) -> None:
     assert "not an integer from 0 to 4" in failure(read_one({"id": 1, "grade": raw}, ItemForm("grade", 4)))
 
 
-@pytest.mark.parametrize("raw", ["3.01", "-0.5", "NaN", "Infinity", "-Infinity", "1e400", "true", "9" * 5000])
-def test_points_stay_within_what_the_criterion_has(raw: str) -> None:
+@pytest.mark.parametrize(("raw", "score"), [("3.01", 1.0), ("-0.5", 0.0), ("1e300", 1.0), ('"7"', 1.0), ("-0.0", 0.0)])
+def test_points_beyond_what_the_criterion_has_are_clipped_and_stay_in_the_grade(raw: str, score: float) -> None:
+    text = f'{{"verdicts": [{{"id": 1, "awarded": {raw}}}]}}'
+    [finding] = read_written((ItemForm("awarded", 3),), Reply(text=text))
+    assert isinstance(finding, Finding)
+    assert (finding.score, finding.grade) == (score, float(raw.strip('"')))
+
+
+@pytest.mark.parametrize("raw", ["NaN", "Infinity", "-Infinity", "1e400", "true", "9" * 5000])
+def test_points_are_a_finite_number(raw: str) -> None:
     text = f'{{"verdicts": [{{"id": 1, "awarded": {raw}}}]}}'
     assert "not a number from 0 to 3" in failure(read_items(text, False, [ItemForm("awarded", 3)])[0])
 

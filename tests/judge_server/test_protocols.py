@@ -41,7 +41,9 @@ def test_stepwise_offers_the_steps_the_response_has_the_whole_and_none() -> None
 
 def test_no_spelling_means_both_yes_and_no() -> None:
     yes, no = BINARY.options
-    assert set(yes.spellings) == {"yes", "Yes", "YES", " yes", " Yes", " YES"}
+    assert set(yes.spellings) == {
+        f"{space}{word}" for space in ("", " ") for word in ("yes", "Yes", "YES", "true", "True")
+    }
     assert not set(yes.spellings) & set(no.spellings)
 
 
@@ -124,7 +126,7 @@ def test_reasons_are_asked_for_before_the_verdict() -> None:
     assert plain.reasoning is None
     assert reasoned.reasoning is not None
     assert "why or why not" in reasoned.question
-    assert "yes or no" in reasoned.reasoning.ask
+    assert "true or false" in reasoned.reasoning.ask
 
 
 def graded(scale: int) -> Any:

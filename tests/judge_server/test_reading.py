@@ -49,6 +49,23 @@ def test_a_label_that_stands_as_the_answer_is_the_answer(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["Feedback: It is sound, but terse. [RESULT] 4", "It is sound.\n[RESULT]\n4", "[RESULT] 4/10"]
+)
+def test_a_label_behind_the_mark_of_prometheus_is_the_answer(text: str) -> None:
+    assert read_menu(text, SCALE) == ("4", None)
+
+
+def test_reasons_that_quote_another_result_give_none() -> None:
+    assert "more than one" in failure(read_menu("It says [RESULT] 5, which is wrong. [RESULT] 1", SCALE))
+    failure(read_menu("So [RESULT] is what I am to write.", SCALE))
+
+
+@pytest.mark.parametrize("text", ["GRADE\u200e:\u200fC", "\ufeffC", "\u2066C\u2069", "GRA\u00adDE: C\u200b"])
+def test_characters_that_only_format_are_not_read(text: str) -> None:
+    assert read_choice(text, Choice(("C", "I"))) == "C"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "yes and no",

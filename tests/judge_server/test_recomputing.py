@@ -27,7 +27,18 @@ PENALTIES = [
     {"length_penalty": {"target_tokens": 100}},
     {"overlong_penalty": {"limit_tokens": 120, "buffer_tokens": 60}, "truncation_factor": 0.5},
 ]
-MODES = ["weighted_mean", "factual_override", "points", "partial_credit", "stepwise", "graded_mean", "gate", "likert"]
+MODES = [
+    "weighted_mean",
+    "factual_override",
+    "points",
+    "clipped_points",
+    "absolute_points",
+    "partial_credit",
+    "stepwise",
+    "graded_mean",
+    "gate",
+    "likert",
+]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +90,7 @@ RULES = st.fixed_dictionaries(
     judged_as=st.sampled_from(MODES),
     rules=RULES,
     penalty=st.sampled_from(PENALTIES),
-    on_failure=st.sampled_from(["null", "zero", "skip"]),
+    on_failure=st.sampled_from(["null", "zero", "zero_unparseable", "skip"]),
     texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4),
     weights=st.lists(st.integers(1, 5), min_size=7, max_size=7),
     votes=st.sampled_from([1, 1, 3]),

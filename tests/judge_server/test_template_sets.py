@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
 from judge_server.judging.ways import Way
-from judge_server.prompts.library import TemplateLibrary
+from judge_server.prompts.declaration import TemplateSet
+from judge_server.prompts.library import TemplateLibrary, shipped_sets
 from judge_server.prompts.sources import own_templates
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore
@@ -20,6 +21,7 @@ from tests.judge_server.support import Recording, request
 from trainer_client.wire import JudgingOptions
 
 OURS = own_templates()
+PAPERS = sorted(shipped_sets())
 QUESTION = "Holds this: {{ criterion.description }}"
 RUBRIC = {"criteria": [{"id": "a", "description": "7 is prime."}]}
 
@@ -54,31 +56,31 @@ def test_a_set_stays_as_it_was_first_read_and_a_refused_one_is_read_again(tmp_pa
     with pytest.raises(InvalidRequest, match=r"the set of templates 'a' cannot be used: a/question\.j2:1: "):
         library.find("a")
     write(tmp_path / "a", question=QUESTION)
-    assert library.find("a") == {"question.j2": QUESTION}
+    assert library.find("a") == TemplateSet({"question.j2": QUESTION})
     write(tmp_path / "a", question=QUESTION + "?")
-    assert library.find("a") == {"question.j2": QUESTION}
+    assert library.find("a") == TemplateSet({"question.j2": QUESTION})
 
 
 def test_an_unknown_set_is_refused_with_those_there_are(tmp_path: Path) -> None:
     library = TemplateLibrary(tmp_path / "sets")
-    assert library.names == []
-    with pytest.raises(InvalidRequest, match="no set of templates 'x'; the folder that its ADJUDGE_TEMPLATES_DIR"):
-        library.find("x")
-    (tmp_path / "sets").mkdir()
-    with pytest.raises(InvalidRequest, match="'x'; its ADJUDGE_TEMPLATES_DIR holds none"):
+    assert library.names == PAPERS
+    gone = "no set of templates 'x'; it has .*srar; the folder that its ADJUDGE_TEMPLATES_DIR names is not there"
+    with pytest.raises(InvalidRequest, match=gone):
         library.find("x")
     write(tmp_path / "sets/strict", question=QUESTION)
     write(tmp_path / "sets/brief", question=QUESTION)
     write(tmp_path / "sets/.git")
     write(tmp_path / "sets/Not A Name")
     (tmp_path / "sets/notes").write_text("no folder")
-    assert library.names == ["brief", "strict"]
-    with pytest.raises(InvalidRequest, match="'x'; it has brief, strict") as refused:
+    assert library.names == sorted([*PAPERS, "brief", "strict"])
+    with pytest.raises(InvalidRequest, match=r"'x'; it has brief, .*, srar, strict$") as refused:
         library.find("x")
     assert [error.field for error in refused.value.errors] == ["judging.template"]
-    with pytest.raises(InvalidRequest, match="'x'; it has none: start it with ADJUDGE_TEMPLATES_DIR, or leave"):
+    with pytest.raises(
+        InvalidRequest, match=r"'x'; it has .*; for sets of your own start it with ADJUDGE_TEMPLATES_DIR"
+    ):
         TemplateLibrary(None).find("x")
-    assert TemplateLibrary(None).find(None) == {}
+    assert TemplateLibrary(None).find(None) == TemplateSet()
 
 
 @pytest.mark.parametrize("name", ["../outside", "..", ".", "", "a/../../outside", "sets/a", "OUTSIDE", "a\n", "a\0"])
@@ -101,10 +103,10 @@ async def test_a_request_is_judged_with_the_set_it_names(tmp_path: Path, store: 
         answer = await http.post("/v1/rewards", json=body)
         assert answer.status_code == 200, answer.text
         assert set(asked.asked) == {"Holds this: 7 is prime."}
-        assert (await http.get("/v1")).json()["templates"] == ["mine"]
+        assert (await http.get("/v1")).json()["templates"] == sorted([*PAPERS, "mine"])
 
 
-@pytest.mark.parametrize(("name", "says"), [("bad", "bad/question.j2:1: it uses 'oops'"), ("gone", "it has bad")])
+@pytest.mark.parametrize(("name", "says"), [("bad", "bad/question.j2:1: it uses 'oops'"), ("gone", "it has bad, ")])
 @pytest.mark.parametrize("path", ["/v1/rewards", "/v1/verdicts", "/v1/comparisons"])
 async def test_a_set_that_cannot_be_used_is_a_422_before_anything_is_judged(
     tmp_path: Path, store: RubricStore, path: str, name: str, says: str

@@ -48,6 +48,11 @@ def test_a_verdict_stands_only_if_every_way_of_filling_in_the_failed_votes_agree
         assert {score(*votes)} == filled
 
 
+def test_votes_fail_as_unreadable_only_if_all_failed_ones_were() -> None:
+    late = CallFailed("timeout", "late")
+    assert [score(FAILED, late), score(late, FAILED), score(FAILED, YES, late)] == ["timeout"] * 3
+
+
 def test_grades_are_averaged_and_fail_with_any_of_them() -> None:
     grades = [Finding(0.25, grade=1.0), Finding(0.75, grade=3.0)]
     combined = combine_votes(grades)

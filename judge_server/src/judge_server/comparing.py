@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Asked, ResponsePlan, Slot
+from judge_server.judging.plan import Asked, Context, ResponsePlan, Slot, check_required
 from judge_server.judging.protocols import ask, option
 from judge_server.judging.ways import JudgeSetup, Way
 from judge_server.judging.work import Caller, Outcomes
@@ -49,6 +49,8 @@ async def compare(
     )
     options = request.judging
     setup = judge.setup(Way("comparison", 1, options.rationale, options.think_tokens, template=options.template))
+    for index, pair in enumerate(request.pairs):
+        check_required(f"pairs.{index}", setup, Context(pair.prompt, pair.grounding, pair.reference_answer))
     plans = [_plans(setup, request, pair, rubric) for pair, rubric in zip(request.pairs, resolved, strict=True)]
     outcomes = await judge.outcomes(
         [order for orders in plans for order in orders], deadline, caller=Caller.of(request)
@@ -79,8 +81,12 @@ def _plans(
         for material in (judged(wire.as_response(given), options.reasoning) for given in (pair.a, pair.b))
     ]
     prompt = render_conversation(pair.prompt, templates.fence)
-    grounding = fit_grounding(pair.grounding, options.grounding_characters)[0] if pair.grounding else None
-    asked = templates.comparison(rubric.criteria, request.question or DEFAULT_QUESTION)
+    withheld = setup.declared.withholds
+    grounding = None
+    if pair.grounding and "grounding" not in withheld:
+        grounding, _ = fit_grounding(pair.grounding, options.grounding_characters)
+    criteria = () if "criteria" in withheld else rubric.criteria
+    asked = templates.comparison(criteria, request.question or DEFAULT_QUESTION)
     plans = []
     for first, shown in (("a", (a, b)), ("b", (b, a))):
         shared = templates.pair(
@@ -89,7 +95,7 @@ def _plans(
             a=shown[0],
             b=shown[1],
             grounding=grounding,
-            reference_answer=pair.reference_answer,
+            reference_answer=None if "reference_answer" in withheld else pair.reference_answer,
         )
         question = ask(setup, first, asked, A_OR_B, None, "yes_no")
         digests = CallDigests(setup.fingerprint, templates.system, shared).of(question.call)

@@ -9,7 +9,7 @@ from judge_server.errors import InvalidRequest
 from judge_server.judging.fitting import fit_response
 from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan, plan_outcome
+from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan, check_required, plan_outcome
 from judge_server.judging.shortening import characters
 from judge_server.judging.ways import JudgeSetup
 from judge_server.rubrics import ResolvedRubric
@@ -57,7 +57,8 @@ async def plan_groups(
     """Plan every response of every group; without a setup, no judge is asked and final answers are compared.
 
     Raises:
-        InvalidRequest: a criterion's verification lacks what it compares with; says which group's.
+        InvalidRequest: a criterion's verification lacks what it compares with, or a group what the set of templates
+            requires; says which group's.
     """
     planned = []
     for index, (group, rubric) in enumerate(zip(groups, rubrics, strict=True)):
@@ -67,6 +68,7 @@ async def plan_groups(
         context = Context(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planner = None
         if setup is not None:
+            check_required(f"groups.{index}", setup, context)
             planner = GroupPlanner(setup, context, rubric.criteria, votes=options.votes)
             _check_verifications(f"groups.{index}", planner, context)
         responses = []

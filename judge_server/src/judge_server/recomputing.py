@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError
 from judge_server.judging.votes import combine_votes
 from judge_server.ports import CallFailed, Finding, LedgerReader
 from judge_server.rewarding import reward_of, step_rewards
 from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
-from trainer_client.wire import PROTOCOLS_FOR, Criterion, FieldError, RewardMode, StepReward
+from trainer_client.wire import PROTOCOLS_FOR, Criterion, FailureKind, FieldError, RewardMode, StepReward
 from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, JudgedVote, RunPart
 from trainer_client.wire.recompute import (
     RecomputedGroup,
@@ -130,7 +131,7 @@ def _rubrics(request: RecomputeRequest, run: JudgedRun) -> Rubrics:
     for used, rubric in rubrics.items():
         try:
             if used is not None:
-                check_rubric(rubric, request.reward.mode)
+                check_rubric(rubric, request.reward.mode, request.reward.kinds)
         except UnsuitableRubric as error:
             raise RubricRefused(f"rubric {_reference(used)}: {error}") from None
     return rubrics
@@ -162,13 +163,14 @@ def _response(
         raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is not in the ledger any more")
     criteria = rubrics[response.rubric]
     verdicts = [_verdict(list(votes)) for _, votes in groupby(response.votes, key=lambda vote: vote.slot)]
-    scores = [score for score, _ in verdicts]
+    scores = [verdict.score for verdict in verdicts]
     try:
         reward, unpenalised, outcome = reward_of(
             criteria,
             scores,
             request.reward,
             request.on_failure,
+            failures=[verdict.failure for verdict in verdicts],
             format_ok=response.format_ok,
             tokens=response.tokens,
             stopped=response.stopped,
@@ -179,7 +181,7 @@ def _response(
         raise InvalidRequest(f"{where}: {error}") from None
     steps: tuple[StepReward, ...] = ()
     if response.spans is not None:
-        named = [step for _, step in verdicts]
+        named = [verdict.step for verdict in verdicts]
         steps = step_rewards(criteria, scores, named, json.loads(response.spans), request.budgets)
     _count(tally, response.votes, reward, outcome.status)
     return RecomputedResponse(
@@ -202,18 +204,28 @@ def _count(tally: Tally, votes: Sequence[JudgedVote], reward: float | None, stat
         tally.rewarded += 1
 
 
-def _verdict(votes: Sequence[JudgedVote]) -> tuple[float | None, int | None]:
-    """A criterion's score and step from its votes."""
-    if len(votes) == 1:
-        return votes[0].score, votes[0].step
+class _Verdict(NamedTuple):
+    """A criterion's score and step, or why the judge gave none; `failure` is None where a program was to."""
+
+    score: float | None
+    step: int | None
+    failure: FailureKind | None = None
+
+
+def _verdict(votes: Sequence[JudgedVote]) -> _Verdict:
+    """What the votes on a criterion come to."""
+    if len(votes) == 1 and votes[0].score is not None:
+        return _Verdict(votes[0].score, votes[0].step)
     combined = combine_votes(list(_outcomes(votes)))
-    return (None, None) if isinstance(combined, CallFailed) else (combined.score, combined.step)
+    if isinstance(combined, CallFailed):
+        return _Verdict(None, None, combined.kind if votes[0].method == "judge" else None)
+    return _Verdict(combined.score, combined.step)
 
 
 def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[Finding | CallFailed]:
     for vote in votes:
         if vote.score is None:
-            yield CallFailed("engine", "its verdict is not in the ledger")
+            yield CallFailed(vote.failure or "engine", vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
         else:
             yield Finding(vote.score, step=vote.step, grade=vote.grade)
 

@@ -29,6 +29,7 @@ def reward_of(
     options: wire.RewardOptions,
     on_failure: wire.FailurePolicy,
     *,
+    failures: Sequence[wire.FailureKind | None],
     format_ok: bool | None,
     tokens: int | None,
     stopped: bool | None,
@@ -39,11 +40,13 @@ def reward_of(
         scores,
         options.mode,
         on_failure,
+        failures=failures,
+        kinds=options.kinds,
         format_ok=format_ok if options.mode == "stepwise" else None,
         format_weight=options.format_weight,
         gate_fraction=options.gate_fraction,
     )
-    if not options.penalises or outcome.policy_applied == "zero":  # no penalty moves a failure off its 0
+    if not options.penalises or outcome.policy_applied in wire.ZEROING:  # no penalty moves a failure off its 0
         return Rewarded(outcome.reward, None, outcome)
     return Rewarded(penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome)
 

@@ -19,7 +19,7 @@ from judge_server.ports import CallFailed, RubricSource
 from judge_server.recording import Judged, Records
 from judge_server.rewarding import reward_of, step_rewards
 from judge_server.rubrics import resolve_rubrics
-from judge_server.verdicts import failure_of, judge_of, pinned, read_verdicts, usage_of
+from judge_server.verdicts import failure_of, judge_of, judges_failure, pinned, read_verdicts, usage_of
 from trainer_client import wire
 from trainer_client.rewards import UnscoredCriteria, check_rubric
 from trainer_client.steps import has_format
@@ -102,7 +102,7 @@ class Scorer:
 
     async def _begin(self, request: wire.RewardRequest, request_id: str, project_id: str, record: bytes | None) -> Job:
         deadline = asyncio.get_running_loop().time() + request.deadline_s
-        suits = partial(check_rubric, mode=request.reward.mode)
+        suits = partial(check_rubric, mode=request.reward.mode, kinds=request.reward.kinds)
         own = [group.rubric for group in request.groups]
         rubrics = await resolve_rubrics(
             self.rubrics,
@@ -148,7 +148,7 @@ def _about(judge: Judge, job: Job) -> dict[str, Any]:
         "on_failure": job.request.on_failure,
         "judge": judge_of(judge, job.setup),
         "rubrics": pinned([group.rubric for group in job.groups]),
-        "usage": usage_of(job.outcomes),
+        "usage": usage_of(job.outcomes, job.groups if job.request.protocol == "checklist" else ()),
     }
 
 
@@ -174,6 +174,7 @@ def _reward_response(job: Job, group: PlannedGroup, planned: PlannedResponse) ->
         [verdict.score for verdict in verdicts],
         options,
         job.request.on_failure,
+        failures=[judges_failure(verdict) for verdict in verdicts],
         format_ok=has_format(text) if options.mode == "stepwise" else None,
         tokens=response.tokens,
         stopped=response.stopped,

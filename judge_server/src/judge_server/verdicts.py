@@ -9,7 +9,8 @@ from judge_server.judging.plan import ResponsePlan, Slot
 from judge_server.judging.votes import combine_votes
 from judge_server.judging.ways import JudgeSetup
 from judge_server.judging.work import Caller, Outcomes, failures_by_kind
-from judge_server.ports import CallFailed, RubricSource
+from judge_server.ports import CallFailed, Finding, RubricSource
+from judge_server.prompts import points
 from judge_server.recording import Judged, Records
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.surrogates import without_halves
@@ -62,7 +63,7 @@ async def judge_responses(
         step=request.step,
         judge=judge_of(judge, setup),
         rubrics=pinned(resolved),
-        usage=usage_of(outcomes),
+        usage=usage_of(outcomes, groups if request.protocol == "checklist" else ()),
         groups=tuple([_group(group, outcomes) for group in groups]),
     )
 
@@ -120,11 +121,21 @@ def failure_of(outcome: CallFailed) -> wire.Failure:
     return wire.Failure(kind=outcome.kind, detail=without_halves(outcome.detail))
 
 
+def judges_failure(verdict: wire.Verdict) -> wire.FailureKind | None:
+    """Why the judge gave no verdict; None where there is one, or where a program was to give it."""
+    return verdict.failure.kind if verdict.failure is not None and verdict.method == "judge" else None
+
+
 def judge_of(judge: Judge, setup: JudgeSetup | None) -> wire.Judge | None:
     """Who judged, as answers name it; None where no judge was asked."""
     if setup is None:
         return None
-    return wire.Judge(model=judge.identity.model, protocol=setup.way.protocol, fingerprint=setup.fingerprint)
+    return wire.Judge(
+        model=judge.identity.model,
+        protocol=setup.way.protocol,
+        fingerprint=setup.fingerprint,
+        withheld=setup.declared.withholds,
+    )
 
 
 def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
@@ -132,17 +143,30 @@ def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
     return tuple(dict.fromkeys(rubric.pinned for rubric in rubrics if rubric.pinned is not None))
 
 
-def usage_of(outcomes: Outcomes) -> wire.Usage:
-    """What judging cost."""
+def usage_of(outcomes: Outcomes, groups: Sequence[PlannedGroup] = ()) -> wire.Usage:
+    """What judging cost, and how many points awarded in the groups' checklists were clipped."""
     return wire.Usage(
         judge_calls=outcomes.calls,
         checks=outcomes.checks,
         cached=len(outcomes.cached),
         joined=len(outcomes.joined),
         failed=failures_by_kind(outcomes.of.values()).total(),
+        clipped=_clipped(outcomes, groups),
         prompt_tokens_computed=outcomes.tokens_computed,
         prompt_tokens_reused=outcomes.tokens_reused,
         tokens_written=outcomes.tokens_written,
         seconds_queued=outcomes.seconds_queued,
         seconds_judging=outcomes.seconds_judging,
     )
+
+
+def _clipped(outcomes: Outcomes, groups: Sequence[PlannedGroup]) -> int:
+    clipped: set[bytes] = set()
+    for group in groups:
+        highest = {criterion.id: points(criterion) for criterion in group.rubric.criteria}
+        for slot in (slot for response in group.responses for slot in response.plan.slots):
+            for digest in slot.digests:
+                found = outcomes.of.get(digest)
+                if isinstance(found, Finding) and found.grade is not None and slot.criterion in highest:
+                    clipped |= {digest} if not 0 <= found.grade <= highest[slot.criterion] else set()
+    return len(clipped)

@@ -59,6 +59,25 @@ def test_the_labels_of_gsm8k_are_found_again():
         ("3e4", "30000"),
         ("x = 5", "5"),
         ("1/3", "0.3333333"),
+        ("1 000", "1000"),
+        ("1000", "1\u202f000"),
+        ("1 000 000", "1,000,000"),
+        ("(1 000, 2 000)", "(1000, 2000)"),
+        ("x = 1 000", "1000"),
+        ("2,74", "2.74"),
+        ("2.74", "2,74 km"),
+        ("0,111", "0.111"),
+        ("1 000,5", "1000.5"),
+        ("1.234,5", "1234.5"),
+        ("1,2", "1, 2"),
+        (r"$\boxed{2}, \boxed{3}, \boxed{5}$", "2, 3, 5"),
+        (r"\boxed{-2} and \boxed{1}", "1, -2"),
+        (r"1 - \frac{1}{\mathrm{e}}", r"1 - \frac{1}{\mathrm{e}}"),
+        (r"1 - \frac{1}{\mathrm{e}}", "1 - 1/e"),
+        ("80", "The average speed is 80 km/h."),
+        ("34", "The largest $n$ is 34."),
+        ("80", "**The average speed is $80$ km/h.**"),
+        (r"\frac{1}{2}", "The probability equals 0.5."),
     ],
 )
 def test_the_same_mathematics_is_equal_however_it_is_written(expected, answer):
@@ -78,6 +97,17 @@ def test_the_same_mathematics_is_equal_however_it_is_written(expected, answer):
         ("18", "1.8"),
         ("7", "}7{"),
         ("7", ""),
+        ("1 000", "0"),
+        ("2,74", "0"),
+        ("2,74", "148"),
+        (r"$\boxed{2}, \boxed{3}, \boxed{5}$", "5"),
+        (r"\boxed{-2} and \boxed{1}", "1"),
+        (r"1 - \frac{1}{\mathrm{e}}", r"1 + \frac{1}{\mathrm{e}}"),
+        ("80", "The speed is 70 or 80 km/h."),
+        ("80", "The speed is 70 or it is 80 km/h."),
+        ("80", "70 or else the speed is 80 km/h."),
+        ("80", "Either way the speed is 80 km/h."),
+        ("80", "The speed is not 80 km/h."),
     ],
 )
 def test_other_mathematics_is_not(expected, answer):
@@ -115,10 +145,31 @@ def test_words_are_never_taken_for_products_of_their_letters(expected, answer):
 
 @pytest.mark.parametrize("broken", [r"\frac{1", "1+", "="])
 def test_an_expected_answer_that_cannot_be_read_is_a_failure_that_says_so(broken):
-    failed = decide(answered("math", broken, ground_truth=broken))
+    failed = decide(answered("math", "1", ground_truth=broken))
     assert failed.kind == "parse"
     assert f"the ground truth {broken!r} is no formula that math-verify reads" in failed.detail
     assert "the expected answer" in decide(answered("math", "1", expected=broken)).detail
+
+
+@pytest.mark.parametrize("broken", [r"\frac{1", "1+", "="])
+def test_an_expected_answer_that_cannot_be_read_equals_itself(broken):
+    assert equal(broken, f"${broken}$")
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "right", "wrong"),
+    [
+        (r"$\boxed{2}, \boxed{3}, \boxed{5}$", r"\boxed{2, 3, 5}", r"\boxed{5}"),
+        (r"\boxed{-2} and \boxed{1}", r"\boxed{-2} and \boxed{1}", r"\boxed{1}"),
+        ("7", r"\boxed{7}", r"\boxed{5} or \boxed{7}"),
+        ("1 000", r"\boxed{1000}", r"\boxed{0}"),
+        ("80", "Final answer: The average speed is 80 km/h.", "Final answer: The average speed is 8 or 80 km/h."),
+        (r"x \geq 5", r"Therefore $x \geq 5$ is the solution.", r"Therefore $x > 5$ is the solution."),
+        ("5", "So \\boxed{4}.\nFinal Answer: 5", "So \\boxed{5}.\nFinal Answer: 4"),
+    ],
+)
+def test_the_outcome_is_what_the_whole_answer_says(ground_truth, right, wrong):
+    assert [decide(check("math", text, ground_truth=ground_truth)).score for text in (right, wrong)] == [1.0, 0.0]
 
 
 def test_the_final_answer_of_a_worked_ground_truth_is_compared_with():

@@ -22,6 +22,13 @@ TOLERANCE = st.floats(min_value=0, max_value=1e100)
         ("−12", "-12"),
         ("+12", "12"),
         ("1,234.5", "1234.5"),
+        ("1 234.5", "1234.5"),
+        ("1\u202f234\u202f567", "1234567"),
+        ("1 234,5", "1234.5"),
+        ("1.234,56", "1234.56"),
+        ("1,23", "1.23"),
+        ("0,123", "0.123"),
+        ("1,23 km", "1.23"),
         ("1,234,567", "1234567"),
         ("1{,}234", "1234"),
         (r"\$32,\!348", "32348"),
@@ -47,6 +54,7 @@ TOLERANCE = st.floats(min_value=0, max_value=1e100)
         ("x = 5", "5"),
         ("≈ 5", "5"),
         ("80 km/h", "80"),
+        ("$80$ km/h", "80"),
         (r"80\text{ km/h}", "80"),
         ("100 cm^2", "100"),
         (r"90^\circ", "90"),
@@ -67,8 +75,9 @@ def test_a_number_is_read_as_people_write_it(text, value):
         "twelve",
         "12 or 13",
         "12, 13",
-        "1,23",
+        "1,2,3",
         "1.2.3",
+        "0 123",
         "1 + 1",
         r"2\pi",
         "2 pi",
@@ -118,6 +127,8 @@ def test_the_number_is_taken_from_the_final_answer_unless_the_whole_response_is_
     assert decide(check("numeric", "First 3.\nA: 18 dollars", ground_truth="It is 18.\n#### 18")).score == 1.0
     assert decide(check("numeric", " 18 ", expected=18, of="response")).score == 1.0
     assert decide(check("numeric", "It is 18", expected=18, of="response")).score == 0.0
+    assert decide(check("numeric", "Final answer: It is 18 dollars.", expected=18)).score == 1.0
+    assert decide(check("numeric", "Final answer: It is 17 or 18.", expected=18)).score == 0.0
 
 
 def test_a_ground_truth_that_is_no_number_is_a_failure_that_says_so():

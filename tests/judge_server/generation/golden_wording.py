@@ -36,7 +36,10 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
     "document.enrichment": {
         "": ABOUT | {"passage": HOSTILE, "name": "Divisors", "description": "Names both divisors <|im_end|>."}
     },
-    "document.task": {"": BOUNDS | {"passage": HOSTILE, "analysis": ANALYSIS}},
+    "document.task": {
+        "": BOUNDS | {"passage": HOSTILE, "analysis": ANALYSIS, "focus": None},
+        "focus": BOUNDS | {"passage": HOSTILE, "analysis": ANALYSIS, "focus": "divisor"},
+    },
     "evolving.grade": {"": ABOUT | {"response": HOSTILE, "description": "Names both divisors.", "scale": 4}},
     "evolving.rubric": {
         "": ABOUT | BOUNDS | {"responses": [ANSWER, HOSTILE], "known": ["Says yes.", "Gives a reason."]},

@@ -78,6 +78,22 @@ async def test_without_solutions_some_are_sampled_each_with_a_seed_of_its_own(
     assert made.record["wrong"] == 1
 
 
+async def test_a_rubric_as_large_as_the_largest_of_the_papers_corpus_is_made(
+    generators: list[ContrastiveGenerator],
+) -> None:
+    items = {
+        "suggest": [f"Does the step number {n}." for n in range(6)],
+        "pitfall": [f"Forgets the factor {n}." for n in range(3)],
+        "bonus": [f"Finds the short way {n}." for n in range(2)],
+    }
+    told = Told(RUBRIC | items)
+    made = await make(generators, told, ANSWER, WRONG)
+    assert [c.kind for c in made.content.criteria] == ["suggest"] * 6 + ["pitfall"] * 3 + ["bonus"] * 2 + ["answer"]
+    assert "at most 8 items" in told.asked[0][1]
+    assert await reason(generators, Told(RUBRIC | items), ANSWER, WRONG, most=11) == "too_many"
+    assert await reason(generators, Told(RUBRIC | items), ANSWER, WRONG, most_pitfall=2) == "too_many"
+
+
 @pytest.mark.parametrize(("solution", "flag"), [(ANSWER, "all_right"), (WRONG, "all_wrong")])
 async def test_one_half_alone_still_gives_a_rubric_and_is_flagged(
     generators: list[ContrastiveGenerator], solution: str, flag: str

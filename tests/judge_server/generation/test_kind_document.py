@@ -19,8 +19,6 @@ ANALYSIS = {
     "depth": "introductory",
     "reasoning_mode": "definition",
 }
-ITEMS = [{"name": f"Point {n}", "description": f"Explains the point number {n}.", "weight": n} for n in range(1, 6)]
-TASK = {"question": "Why is the smallest item of a heap found at once?", "rationale": "Order.", "criteria": ITEMS}
 MORE = {
     "required_elements": ["parent not greater than child"],
     "scoring_guide": "All points for the reason, some for the fact, none otherwise.",
@@ -28,7 +26,11 @@ MORE = {
     "expected_concepts": ["order"],
     "verification_method": "Look for the reason.",
 }
-GOOD = (ANALYSIS, TASK, *[MORE] * 5)
+ITEMS = [
+    {"name": f"Point {n}", "description": f"Explains the point number {n}.", **MORE, "weight": n} for n in range(1, 6)
+]
+TASK = {"question": "Why is the smallest item of a heap found at once?", "rationale": "Order.", "criteria": ITEMS}
+GOOD = (ANALYSIS, TASK)
 ROW = DocumentRow(text=TEXT)
 
 
@@ -49,7 +51,7 @@ async def reason(*said: Any, row: DocumentRow = ROW, **parameters: Any) -> str:
 async def test_a_document_becomes_a_question_and_criteria_with_all_nine_fields() -> None:
     told = Told(*GOOD)
     made = await make(told)
-    assert len(told.asked) == 7
+    assert len(told.asked) == 2
     assert "Says what a heap is. Central ideas: heap, order." in told.asked[1][1]
     first = made.content.criteria[0]
     assert first.model_dump(exclude={"kind", "tags", "scale", "verification"}, mode="json") == {
@@ -59,7 +61,33 @@ async def test_a_document_becomes_a_question_and_criteria_with_all_nine_fields()
         "weight": 1.0,
         **MORE,
     }
+
+
+async def test_a_second_pass_fills_in_the_cues_of_each_criterion_anew() -> None:
+    other = MORE | {"scoring_guide": "All points for the order, none otherwise."}
+    told = Told(*GOOD, *[other] * 5)
+    made = await make(told, enrichment=True)
     assert "Point 1: Explains the point number 1." in told.asked[2][1]
+    assert [one.scoring_guide for one in made.content.criteria] == [other["scoring_guide"]] * 5
+
+
+async def test_several_questions_of_a_document_are_about_different_ideas() -> None:
+    generator = DocumentGenerator(DocumentParameters(questions=3, validity=False))
+    rows = generator.inputs_of(DocumentRow(text=TEXT, name="heaps"))
+    assert [generator.name_of(row) for row in rows] == ["heaps/1", "heaps/2", "heaps/3"]
+    assert len({row.canonical for row in rows}) == 3
+    asked = []
+    for row in rows:
+        told = Told(*GOOD)
+        await generator.make(row, await writer(told))
+        asked.append((told.asked[1][1].split("about this idea:")[1].split("\n")[1].strip(), told.calls[1].sample))
+    assert [idea for idea, _ in asked] == ["heap", "order", "heap"]
+    assert len({sample.seed for _, sample in asked if sample}) == 3
+
+
+def test_one_question_of_a_document_is_the_same_input_as_ever() -> None:
+    [row] = DocumentGenerator(DocumentParameters()).inputs_of(ROW)
+    assert row is ROW
 
 
 async def test_the_record_is_the_papers() -> None:
@@ -119,7 +147,13 @@ async def test_each_thing_the_author_does_wrong_has_its_reason(change: dict[str,
     "change", [{"scoring_guide": " "}, {"expected_keywords": []}, {"required_elements": [""]}, {"expected_concepts": 3}]
 )
 async def test_a_criterion_that_lacks_a_field_spoils_the_example(change: dict[str, Any]) -> None:
-    assert await reason(ANALYSIS, TASK, MORE, MORE | change) == "wrong_shape"
+    assert await reason(ANALYSIS, TASK, MORE, MORE | change, enrichment=True) == "wrong_shape"
+    assert await reason(ANALYSIS, TASK | {"criteria": [ITEMS[0] | change, *ITEMS[1:]]}) == "wrong_shape"
+
+
+async def test_a_rubric_that_weighs_too_little_in_all_is_discarded() -> None:
+    assert (await make(Told(*GOOD), least_total_weight=15)).content.criteria
+    assert await reason(*GOOD, least_total_weight=15.5) == "bad_weight"
 
 
 async def test_an_analysis_that_says_nothing_is_no_analysis() -> None:
@@ -129,7 +163,7 @@ async def test_an_analysis_that_says_nothing_is_no_analysis() -> None:
 
 async def test_weight_zero_is_a_weight_where_others_are_above_it() -> None:
     said = TASK | criteria([ITEMS[0] | {"weight": 0}, *ITEMS[1:]])
-    assert (await make(Told(ANALYSIS, said, *[MORE] * 5))).content.criteria[0].weight == 0
+    assert (await make(Told(ANALYSIS, said))).content.criteria[0].weight == 0
 
 
 def test_a_document_may_be_a_file_beside_the_inputs(tmp_path: Path) -> None:

@@ -35,6 +35,23 @@ async def test_every_input_gives_a_rubric_that_is_kept_and_published(tmp_path: P
     assert (tally.usage.calls, tally.usage.tokens_written) == (10, 170)
 
 
+async def test_a_line_that_stands_for_several_inputs_gives_a_rubric_for_each(tmp_path: Path, out: Path) -> None:
+    class Twice(ToyGenerator):
+        """Makes two rubrics of a line."""
+
+        def inputs_of(self, row: ToyRow) -> list[ToyRow]:
+            """The question, and once more."""
+            return [row, row.model_copy(update={"question": row.question + " Again?"})]
+
+    file = write(tmp_path / "in.jsonl", lines(*questions(2), *questions(1)))
+    tally = await run_toy(out, file, Asked(), generator=Twice)
+    assert (tally.total, tally.made, tally.repeated) == (4, 4, 2)
+    assert sorted(record["line"] for record in read_lines(out / "rubrics.jsonl")) == [1, 1, 2, 2]
+    again = Asked()
+    assert (await run_toy(out, file, again, generator=Twice)).known == 4
+    assert again.questions == []
+
+
 async def test_a_second_run_asks_and_publishes_nothing(tmp_path: Path, out: Path) -> None:
     file, store = write(tmp_path / "in.jsonl", lines(*questions(4))), Store()
     await run_toy(out, file, Asked(), publish=store)

@@ -1,6 +1,7 @@
 """The words generators ask with, as written down; whatever they show stays material."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,10 @@ from hypothesis import strategies as st
 
 from judge_server.generation.kinds import ALL
 from judge_server.generation.registry import GENERATORS, generator_of
-from judge_server.generation.wording import Wording, own_templates
+from judge_server.generation.wording import Wording, own_templates, read_templates
+from judge_server.operations.job import JobFailed
+from judge_server.prompts import TemplateRefused
+from judge_server.prompts.sources import LARGEST_TEMPLATE
 from tests.judge_server.generation.golden_wording import COMMAND, GOLDEN, prompts
 
 RENDERED = prompts()
@@ -62,3 +66,52 @@ def test_every_kind_says_what_it_does_and_in_which_steps() -> None:
     for kind in ALL:
         assert kind.summary
         assert kind.steps[-2:] == ("check", "validity") or "check" in kind.steps
+
+
+def test_a_set_of_ones_own_replaces_what_it_holds_and_changes_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "answer.j2").write_text("Solve: {{ question | fenced }}", encoding="utf-8")
+    templates = read_templates(tmp_path)
+    plain, own = (generator_of("points", {}, templates=given) for given in (None, templates))
+    assert own.template_digest != plain.template_digest
+    assert own.wording("answer", question="Why?").startswith("Solve: <")
+    assert own.wording("solver.system") == plain.wording("solver.system")
+    untouched = [generator_of("gate", {}, templates=given).template_digest for given in (None, templates)]
+    assert len(set(untouched)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("answers.j2", b"x", "no template of the generators; there are agreement.j2"),
+        ("answer.j2", b"Solve it.", "does not show 'question'"),
+        ("answer.j2", b"{{ question }} {{ ground_truth }}", "uses 'ground_truth', which it is not given"),
+        ("answer.j2", b"{{ question ", "answer.j2:1: unexpected end"),
+        ("answer.j2", b"{{ question | shouted }}", "answer.j2:1: No filter named 'shouted'"),
+        ("answer.j2", b"\xff", "not UTF-8"),
+        ("answer.j2", b"x" * (LARGEST_TEMPLATE + 1), "larger than 20,000 bytes"),
+        ("answer.txt", b"x", "holds no template"),
+    ],
+)
+def test_a_set_that_cannot_be_used_is_refused_with_the_reason(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TemplateRefused, match=says):
+        read_templates(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TemplateRefused, match="cannot be read: No such file"):
+        read_templates(tmp_path / "nowhere")
+
+
+def test_a_template_that_cannot_be_filled_in_ends_the_job_with_its_name() -> None:
+    wording = Wording("answer", replaced={"answer.j2": "{{ question.words.first }}"})
+    with pytest.raises(JobFailed, match=r"answer.j2 cannot be filled in"):
+        wording("answer", question="Why?")
+
+
+@pytest.mark.parametrize("name", sorted(own_templates()))
+def test_our_own_templates_may_be_taken_as_they_are(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(own_templates()[name], encoding="utf-8")
+    assert read_templates(tmp_path) == {name: own_templates()[name]}

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from judge_server.checks.check import Check, step_to_search
 from judge_server.checks.quantities import exact, read_quantity, within
-from judge_server.checks.texts import find, same
+from judge_server.checks.texts import find, same, told
 from judge_server.ports import CallFailed, Finding
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire.verification import ByMath, Contains, Exact, JsonSchema, Numeric, Regex
@@ -87,6 +87,8 @@ def _by_number(subject: str, expected: str | float, wanted: Numeric) -> Finding 
     else:
         targets = (exact(expected),)
     answer = read_quantity(subject)
+    if answer is None and wanted.of == "final_answer":
+        answer = read_quantity(told(subject) or "")
     values = answer.readings if answer is not None else ()
     satisfied = any(
         within(value, target, absolute=wanted.absolute, relative=wanted.relative)

@@ -8,8 +8,8 @@ import re
 
 import math_verify  # type: ignore[import-untyped]
 
-from judge_server.checks.quantities import read_quantity
-from judge_server.checks.texts import same, undressed, without_text_commands
+from judge_server.checks.quantities import read_quantity, without_spaced_groups
+from judge_server.checks.texts import same, told, undressed, without_text_commands
 
 _LETTER = re.compile(r"\(?(?P<letter>[A-Za-z])\)?")
 _LABEL = re.compile(r"\(?(?P<letter>[A-Za-z])[).:]\s.*", re.DOTALL)
@@ -19,6 +19,7 @@ _OTHER_SCRIPT = re.compile(r"[^\W\d_a-zA-Z\u0370-\u03ff]")
 _MATHEMATICAL = re.compile("and|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|log|exp|sqrt|max|min|gcd|lcm|mod|det")
 _BARE_PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])|π")
 _PI = r"\\pi "
+_UPRIGHT_E = re.compile(r"\\(?:mathrm|text)\s*\{\s*e\s*\}")
 
 _Formulas = list[object]
 
@@ -28,13 +29,22 @@ class UnreadableFormula(ValueError):
 
 
 def equal(expected: str, answer: str) -> bool:
-    """Whether a final answer is the expected one; `UnreadableFormula` where the expected one cannot be read."""
+    """Whether a final answer is the expected one, as it stands or as what its sentence says ("The speed is 80 km/h").
+
+    Texts that are the same are equal, whether or not they can be read. Raises `UnreadableFormula` where the expected
+    answer must be read and cannot.
+    """
+    return _equal(expected, answer) or ((said := told(answer)) is not None and _equal(expected, said))
+
+
+def _equal(expected: str, answer: str) -> bool:
+    if same(undressed(expected), undressed(answer), case_sensitive=True):
+        return True
     if _in_words(expected):
         return _same_words(expected, answer)
     if (letter := _letter(expected)) and letter in (_letter(answer), _label(answer)):
         return True
-    wanted = _parse(expected)
-    return same(expected, answer, case_sensitive=True) or _verify(wanted, _read(_boxed(answer)))
+    return _same_decimal(expected, answer) or _verify(_parse(expected), _read(_boxed(answer)))
 
 
 def stated(expected: str, response: str) -> bool:
@@ -56,9 +66,18 @@ def _parse(expected: str) -> _Formulas:
 
 def _boxed(answer: str) -> str:
     quantity = read_quantity(answer)
-    if quantity is not None and "=" not in answer:
+    if quantity is not None and "=" not in answer and not quantity.decimal_comma:
         return rf"\boxed{{{quantity.digits}{'%' * quantity.percent}}}"
-    return rf"\boxed{{{_BARE_PI.sub(_PI, undressed(answer))}}}"
+    formula = _UPRIGHT_E.sub("e", without_spaced_groups(undressed(answer)))
+    return rf"\boxed{{{_BARE_PI.sub(_PI, formula)}}}"
+
+
+def _same_decimal(expected: str, answer: str) -> bool:
+    """Whether two numbers are equal of which one at least has a decimal comma; as lists they are compared elsewhere."""
+    wanted, given = read_quantity(expected), read_quantity(answer)
+    if wanted is None or given is None or not (wanted.decimal_comma or given.decimal_comma):
+        return False
+    return wanted.value == given.value and wanted.percent == given.percent
 
 
 def _read(text: str) -> _Formulas:

@@ -1,6 +1,8 @@
-r"""Numbers as people and models write them: `1,234.5`, `$12`, `12%`, `3e4`, `1/2`, `\frac12`, `80 km/h`.
+r"""Numbers as people and models write them: `1,234.5`, `1 234,5`, `$12`, `12%`, `3e4`, `1/2`, `\frac12`, `80 km/h`.
 
-Only a text that is one number is read. Anything to be worked out (`2\pi`, `3 million`, `1 + 1`) is not one.
+Only a text that is one number is read. Anything to be worked out (`2\pi`, `3 million`, `1 + 1`) is not one. A comma
+before three digits groups them, unless a 0 stands before it; before any other number of digits it is a decimal comma,
+and may as well stand between two numbers: `Quantity.decimal_comma`.
 """
 
 import re
@@ -13,7 +15,10 @@ from judge_server.checks.texts import undressed, without_text_commands
 LONGEST = 200
 """A longer text is no number, in characters."""
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?"
+_DIGITS = (
+    r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?: \d{3})+)(?:\.\d*)?|\d+\.?\d*|\.\d+)"
+    r"(?:[eE][+-]?\d{1,3})?"
+)
 _QUANTITY = re.compile(
     rf"(?:[A-Za-z]+\s*[=≈]\s*|[=≈]\s*)?(?P<sign>[+-]?)\s*(?P<currency>[$€£¥₹]?)\s*(?P<minus>-?)"
     rf"(?:(?P<whole>\d+)\s+(?=[^/]+/))?(?P<number>{_DIGITS})(?:\s*/\s*(?P<divisor>{_DIGITS}))?"
@@ -23,7 +28,13 @@ _QUANTITY = re.compile(
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]+)\}|(\d))\s*(?:\{([^{}]+)\}|(\d))")
 _GROUPED = re.compile(r"(?<=\d)(?:,?\\[,!]|\{,\})\s*(?=\d{3}(?!\d))")
-_SPACING = re.compile(r"\\[,!;: ]|~")
+_SPACING = re.compile(r"\\[,!;: ]|[~\u00a0\u2009\u202f]")
+_INLINE = re.compile(r"\$([^$]+)\$")
+_DECIMAL_COMMA = re.compile(
+    r"(?<![\d.,])(?P<whole>[1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+)(?=,)|\d+),(?P<decimals>\d+)(?![\d.,])", re.ASCII
+)
+_THOUSANDS = re.compile(r"[1-9]\d{0,2},\d{3}", re.ASCII)
+_SPACED = re.compile(r"(?<![\w.,^\\])[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\w)", re.ASCII)
 _SHORT_UNIT = re.compile(
     "a|m|s|g|h|l|L|V|W|N|J|C|F|[kcmn]m|k?g|mg|m[lL]|lb|oz|ft|in|yd|mi|hr|k?[hH]z|[kM]W|kV|[kM]J|eV|Pa|pt|[ap]m|[AP]M"
     "|per|of|by|at|the"
@@ -37,12 +48,16 @@ _NO_UNIT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number as written: its exact value, its digits, and whether a percent sign, a currency or a unit stood by."""
+    """A number as written: its exact value, its digits, and whether a percent sign, a currency or a unit stood by.
+
+    `decimal_comma` says that a comma was read as the decimal point: `2,5` may be a list of two numbers instead.
+    """
 
     value: Fraction
     digits: str
     percent: bool
     has_unit: bool
+    decimal_comma: bool = False
 
     @property
     def readings(self) -> tuple[Fraction, ...]:
@@ -54,10 +69,11 @@ def read_quantity(text: str) -> Quantity | None:
     """Read a text that is one number, with a currency before or percent or a unit in words after it; None if not."""
     if len(text) > LONGEST:
         return None
-    match = _QUANTITY.fullmatch(_plain(text))
+    pointed = _DECIMAL_COMMA.sub(_with_point, plain := _plain(text))
+    match = _QUANTITY.fullmatch(pointed)
     if match is None or not _is_unit(match["unit"] or ""):
         return None
-    number, divisor = match["number"].replace(",", ""), (match["divisor"] or "1").replace(",", "")
+    number, divisor = (re.sub("[, ]", "", match[part] or "1") for part in ("number", "divisor"))
     if not Fraction(divisor):
         return None
     negative = (match["sign"] == "-") != bool(match["minus"])
@@ -70,7 +86,13 @@ def read_quantity(text: str) -> Quantity | None:
         digits="-" * negative + shown,
         percent=match["percent"] is not None,
         has_unit=bool(match["unit"] or match["currency"]),
+        decimal_comma=pointed != plain,
     )
+
+
+def without_spaced_groups(text: str) -> str:
+    """Give a text with the spaces taken out of numbers whose thousands they group: `1 000` becomes `1000`."""
+    return _SPACED.sub(lambda number: re.sub(r"\s", "", number[0]), text)
 
 
 def within(value: Fraction, expected: Fraction, *, absolute: float, relative: float) -> bool:
@@ -83,9 +105,16 @@ def exact(number: float) -> Fraction:
     return Fraction(repr(number))
 
 
+def _with_point(number: re.Match[str]) -> str:
+    """A number's decimal comma as a point; a comma that groups thousands stays."""
+    if _THOUSANDS.fullmatch(number[0]):
+        return number[0]
+    return f"{re.sub('[ .]', '', number['whole'])}.{number['decimals']}"
+
+
 def _plain(text: str) -> str:
     bare = text.replace("\\$", "$").replace("\\%", "%").replace("−", "-")
-    bare = _SPACING.sub(" ", _GROUPED.sub("", undressed(bare)))
+    bare = _SPACING.sub(" ", _GROUPED.sub("", _INLINE.sub(r"\1", undressed(bare))))
     bare = undressed(without_text_commands(bare))
     bare = re.sub(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "°", bare)
     return _FRACTION.sub(lambda frac: f" {frac[1] or frac[2]}/{frac[3] or frac[4]} ", bare).strip()

@@ -11,6 +11,11 @@ _WRAPPED = re.compile(
     r"|`(?P<f>[^`]*)`",
     re.DOTALL,
 )
+_SENTENCE = re.compile(
+    r"(?P<subject>[^\d,;:=\\]{1,200}?)\b(?:is|are|was|equals)\b[ \t]*:?[ \t]+(?P<told>\S.*)", re.DOTALL
+)
+_COPULA = re.compile(r"\b(?:is|are|was|equals)\b")
+_HEDGE = re.compile(r"\b(?:or|either|neither|nor|not|if|unless|whether)\b", re.IGNORECASE)
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
 
 
@@ -51,6 +56,19 @@ def undressed(answer: str) -> str:
         if stripped == answer:
             return answer
         answer = stripped
+
+
+def told(answer: str) -> str | None:
+    """Give what a sentence says of its subject, `80 km/h` of `The average speed is 80 km/h.`; None where it is none.
+
+    The sentence has one verb ("is", "are", "was", "equals") and nothing before it that could be an answer itself: no
+    number, no formula, no list and no "or". So a sentence that offers several answers is read as none of them.
+    """
+    bare = undressed(answer)
+    match = _SENTENCE.fullmatch(bare)
+    if match is None or _HEDGE.search(match["subject"]) or len(_COPULA.findall(bare)) > 1:
+        return None
+    return match["told"]
 
 
 def without_text_commands(answer: str) -> str:

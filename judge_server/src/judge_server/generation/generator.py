@@ -6,7 +6,7 @@ Knows nothing of files, of runs over many inputs, or of the store.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Generic, Self, TypeVar
@@ -101,9 +101,13 @@ class Generator(ABC, Generic[RowT, ParametersT]):
     steps: ClassVar[tuple[str, ...]]
     revises: ClassVar[bool] = False
 
-    def __init__(self, parameters: ParametersT, *, find: Find | None = None) -> None:
+    def __init__(
+        self, parameters: ParametersT, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+    ) -> None:
+        """`templates` take the place of the generator's own, by file name; see `wording.read_templates`."""
         self.parameters = parameters
         self.find = find
+        self.templates = templates or {}
 
     @property
     @abstractmethod
@@ -113,6 +117,10 @@ class Generator(ABC, Generic[RowT, ParametersT]):
     @abstractmethod
     def source_of(self, row: RowT) -> str:
         """The text that the rubric is made from, a document or a question: inputs that share it share a split."""
+
+    def inputs_of(self, row: RowT) -> Sequence[RowT]:
+        """The inputs that a line stands for; each gives one rubric."""
+        return (row,)
 
     @abstractmethod
     async def make(self, row: RowT, writer: Writer) -> Made:

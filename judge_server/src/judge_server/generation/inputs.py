@@ -6,7 +6,7 @@ done under a key is never done again.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -64,33 +64,35 @@ class Inputs:
         self._way = _way(generator, identity)
 
     def __iter__(self) -> Iterator[RunInput | BadLine]:
-        """Each line's input, in order; blank lines are passed over. Raises `OSError` where the file cannot be read."""
+        """Each line's inputs, in order; blank lines are passed over. Raises `OSError` where the file cannot be read."""
         with self._file.open("rb") as lines:
             numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
             for number, line in islice(numbered, self._limit):
-                yield self._read(number, line)
+                yield from self._read(number, line)
 
-    def _read(self, number: int, line: bytes) -> RunInput | BadLine:
+    def _read(self, number: int, line: bytes) -> Sequence[RunInput | BadLine]:
         try:
             text = line.decode("utf-8-sig")
         except UnicodeDecodeError:
-            return BadLine(number, "this is not UTF-8 text; save the file as UTF-8")
+            return [BadLine(number, "this is not UTF-8 text; save the file as UTF-8")]
         try:
             row = json.loads(text)
             if not isinstance(row, dict):
-                return BadLine(number, f"this is no input; write an object with {self._fields()}")
-            return self._input(number, self._generator.Input.model_validate(row).loaded(self._file.parent))
+                return [BadLine(number, f"this is no input; write an object with {self._fields()}")]
+            loaded = self._generator.Input.model_validate(row).loaded(self._file.parent)
+            return [self._input(number, one) for one in self._generator.inputs_of(loaded)]
         except UnicodeDecodeError:
-            return BadLine(number, "a file that it names is not UTF-8 text; save that as UTF-8")
+            reason = "a file that it names is not UTF-8 text; save that as UTF-8"
         except ValidationError as error:
             first = field_errors(error.errors())[0]
-            return BadLine(number, f"{first.field}: {first.message}")
+            reason = f"{first.field}: {first.message}"
         except json.JSONDecodeError as error:
-            return BadLine(number, f"not JSON: {error}")
+            reason = f"not JSON: {error}"
         except RecursionError:
-            return BadLine(number, "it nests too deep to be read")
+            reason = "it nests too deep to be read"
         except (ValueError, OSError) as error:
-            return BadLine(number, str(error))
+            reason = str(error)
+        return [BadLine(number, reason)]
 
     def _input(self, number: int, row: Row) -> RunInput:
         content = hashlib.sha256(row.canonical.encode("utf-8", "surrogatepass")).hexdigest()

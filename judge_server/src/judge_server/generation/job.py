@@ -14,6 +14,7 @@ from judge_server.generation.registry import check_parameters, generator_of
 from judge_server.generation.results import write_results
 from judge_server.generation.runner import Publish, Run, RunSettings
 from judge_server.generation.tally import Tally
+from judge_server.generation.wording import read_templates
 from judge_server.generation.writer import Writer
 from judge_server.operations.job import JobContext
 from judge_server.ports import RubricSource
@@ -28,6 +29,7 @@ class GenerateRequest(Request):
 
     Attributes:
         generator: the kind of generator.
+        templates: a folder there with prompt templates that replace the generator's own.
         input: a JSONL file on the machine that runs it.
         out: the folder for the results; the operation's own unless given.
         parameters: what the generator is told.
@@ -45,6 +47,7 @@ class GenerateRequest(Request):
     prefix: str = ""
     limit: PositiveInt | None = None
     concurrency: PositiveInt | None = None
+    templates: Path | None = None
 
 
 class GenerateJob:
@@ -64,6 +67,7 @@ class GenerateJob:
             raise ValueError(f"{first.field}: {first.message}") from None
         if not read.input.is_file():
             raise ValueError(f"there is no file {read.input}")
+        _templates(read)
 
     def results_file(self, request: dict[str, Any], folder: Path) -> Path:
         """Where the results stand, a line each."""
@@ -83,7 +87,8 @@ class GenerateJob:
         async def find(reference: str) -> RubricVersion | None:
             return await self._rubrics.find(context.project_id, reference)
 
-        generator = generator_of(request.generator, request.parameters, find=find)
+        templates = await asyncio.to_thread(_templates, request)
+        generator = generator_of(request.generator, request.parameters, find=find, templates=templates)
         try:
             await self._run(context, request, generator)
         finally:
@@ -107,6 +112,11 @@ class GenerateJob:
             await asyncio.to_thread(write_results, folder, keys, title=title)
 
 
+def _templates(request: GenerateRequest) -> Mapping[str, str] | None:
+    """The templates that replace the generator's own; raises `ValueError` for a set that cannot be used."""
+    return None if request.templates is None else read_templates(request.templates)
+
+
 def publisher(
     rubrics: RubricSource,
     project_id: str,
@@ -125,18 +135,29 @@ def publisher(
             metadata=record["metadata"],
             tags=record["tags"],
             parent=_parent(record),
-            lineage=Lineage(
-                generator=generator.kind,
-                model=model,
-                template_digest=generator.template_digest,
-                parameters={**generator.parameters.model_dump(mode="json"), **told},
-                source_digest=record["source_digest"],
-                operation_id=operation_id,
-            ),
+            lineage=lineage_of(generator, model, record["source_digest"], operation_id, told),
         )
         return version.reference, added
 
     return publish
+
+
+def lineage_of(
+    generator: Generator[Any, Any],
+    model: str,
+    source_digest: str,
+    operation_id: str,
+    told: Mapping[str, JsonValue] = MappingProxyType({}),
+) -> Lineage:
+    """Say what made a rubric; `told` joins the generator's parameters."""
+    return Lineage(
+        generator=generator.kind,
+        model=model,
+        template_digest=generator.template_digest,
+        parameters={**generator.parameters.model_dump(mode="json"), **told},
+        source_digest=source_digest,
+        operation_id=operation_id,
+    )
 
 
 def _parent(record: dict[str, Any]) -> int | None:

@@ -1,5 +1,6 @@
 """The generators there are, by kind."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from judge_server.generation.generator import Find, Generator
@@ -8,9 +9,15 @@ from judge_server.generation.kinds import ALL
 GENERATORS: dict[str, type[Generator[Any, Any]]] = {one.kind: one for one in ALL}
 
 
-def generator_of(kind: str, parameters: dict[str, Any], *, find: Find | None = None) -> Generator[Any, Any]:
+def generator_of(
+    kind: str,
+    parameters: dict[str, Any],
+    *,
+    find: Find | None = None,
+    templates: Mapping[str, str] | None = None,
+) -> Generator[Any, Any]:
     """A generator of a kind, told these parameters; close it when done. Raises as `check_parameters`."""
-    return _kind(kind)(check_parameters(kind, parameters), find=find)
+    return _kind(kind)(check_parameters(kind, parameters), find=find, templates=templates)
 
 
 def check_parameters(kind: str, parameters: dict[str, Any]) -> Any:

@@ -94,7 +94,7 @@ class Run:
         self._told()
         await self._publish_rest(keys)
         concurrency = self._settings.concurrency or self._writer.identity.concurrent_batches
-        waiting = (one for one in self._inputs if isinstance(one, RunInput) and one.line in todo)
+        waiting = (one for one in self._inputs if isinstance(one, RunInput) and (one.line, one.key) in todo)
         telling = asyncio.create_task(self._keep_telling())
         try:
             async with asyncio.TaskGroup() as workers:
@@ -106,9 +106,9 @@ class Run:
             telling.cancel()
         return keys
 
-    def _survey(self) -> tuple[set[int], set[str]]:
-        """The lines that are to be done, and the keys of all inputs; reports lines that are no input of their own."""
-        todo: set[int] = set()
+    def _survey(self) -> tuple[set[tuple[int, str]], set[str]]:
+        """The lines and keys of what is to be done, and the keys of all inputs; reports lines that are no inputs."""
+        todo: set[tuple[int, str]] = set()
         lines: dict[str, int] = {}
         names: dict[str, int] = {}
         for one in self._inputs:
@@ -123,7 +123,7 @@ class Run:
                 lines[one.key] = names[one.name] = one.line
                 self._count_known(one.key)
                 if not self._folder.knows(one.key):
-                    todo.add(one.line)
+                    todo.add((one.line, one.key))
         self.tally.total = len(lines)
         self.tally.known = self.tally.done
         return todo, set(lines)

@@ -37,6 +37,7 @@ class Rules:
         highest: the greatest weight; 0 is never one where `whole` is set.
         whole: weights are whole numbers.
         positive: some weight must be above 0.
+        least_total: the least sum of the weights.
     """
 
     fewest: int
@@ -46,6 +47,7 @@ class Rules:
     highest: float
     whole: bool = True
     positive: bool = True
+    least_total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,9 @@ def check_drafts(drafts: Sequence[Draft], rules: Rules, *, references: Iterable[
         _check_weight(number, draft.weight, rules)
     if rules.positive and not any(draft.weight > 0 for draft in drafts):
         raise Discarded("bad_weight", "no criterion has a weight above 0")
+    total = sum(draft.weight for draft in drafts)
+    if rules.least_total > 0 and total < rules.least_total:
+        raise Discarded("bad_weight", f"the weights add up to {total:g}, and at least {rules.least_total:g} are needed")
     check_distinct([draft.description for draft in drafts])
     check_leaks([draft.description for draft in drafts], references)
 

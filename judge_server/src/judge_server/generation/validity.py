@@ -40,18 +40,25 @@ _ITEMS: TypeAdapter[list[ItemValidity]] = TypeAdapter(list[ItemValidity])
 
 
 async def judge_items(
-    writer: Writer, criteria: Sequence[Criterion], *, question: str, correct: str | None
+    writer: Writer,
+    criteria: Sequence[Criterion],
+    *,
+    question: str,
+    correct: str | None,
+    wording: Wording = VALIDITY_WORDING,
 ) -> list[ItemValidity]:
     """Judge each criterion by itself, in order; `correct` is the known answer, if there is one.
 
     Raises:
         WriterFailed: the engine gave no answer.
     """
-    return [await _judge_item(writer, one, question, correct) for one in criteria]
+    return [await _judge_item(writer, one, question, correct, wording) for one in criteria]
 
 
-async def _judge_item(writer: Writer, criterion: Criterion, question: str, correct: str | None) -> ItemValidity:
-    prompt = VALIDITY_WORDING(
+async def _judge_item(
+    writer: Writer, criterion: Criterion, question: str, correct: str | None, wording: Wording
+) -> ItemValidity:
+    prompt = wording(
         "validity",
         question=question,
         correct=correct,
@@ -59,7 +66,7 @@ async def _judge_item(writer: Writer, criterion: Criterion, question: str, corre
         negative=criterion.weight < 0,
         description=criterion.description,
     )
-    system = VALIDITY_WORDING("checker.system")
+    system = wording("checker.system")
     try:
         verdict = await writer.written(Verdict, prompt, system=system, max_tokens=VERDICT_TOKENS)
     except Discarded as unread:
@@ -72,12 +79,14 @@ def kind_of(criterion: Criterion) -> str:
     return "negative point" if criterion.kind == "point" and criterion.weight < 0 else criterion.kind
 
 
-def validity_metadata(items: Sequence[ItemValidity], model: str) -> dict[str, JsonValue]:
+def validity_metadata(
+    items: Sequence[ItemValidity], model: str, wording: Wording = VALIDITY_WORDING
+) -> dict[str, JsonValue]:
     """What is kept with a version: a verdict and a reason a criterion, and who said so in which words."""
     return {
         "items": [asdict(item) for item in items],
         "model": model,
-        "template_digest": VALIDITY_WORDING.digest,
+        "template_digest": wording.digest,
     }
 
 

@@ -1,43 +1,120 @@
 """The words generators ask with: versioned templates of our own, one file a step, each kind's under one digest.
 
+A set of the user's own, a folder of files under the names of ours, replaces some of them. A set is checked before
+anything is asked with it: a template may show what ours shows, and must show the material that ours shows.
+
 Whatever a template shows was written by somebody else: control tokens in it are broken, and longer texts stand between
 markers made from a hash of the text, which nobody can write inside it. What is asked of whom is not known here.
 """
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
 
-from jinja2 import DictLoader, Environment, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError, TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from judge_server.operations.job import JobFailed
+from judge_server.prompts import TemplateRefused
 from judge_server.prompts.fencing import Fence, neutralise
+from judge_server.prompts.sources import read_source
 
 TEMPLATE_VERSION = "1"
+
+MAY_BE_LEFT_OUT = frozenset(
+    {"fewest", "most", "scale", "known", "analysis", "name", "negative", "kind", "correct", "focus"}
+)
+"""What a template may leave out of what ours shows: bounds, which are checked in any case, and hints."""
+
+NO_TEMPLATES: Mapping[str, str] = MappingProxyType({})
 
 _fence = Fence(b"no secret: the marker hangs on the text alone")
 
 
 class Wording:
-    """The templates of one purpose, by their names without `.j2`."""
+    """The templates of one purpose, by their names without `.j2`; those in `replaced`, by file name, for ours."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, replaced: Mapping[str, str] = NO_TEMPLATES) -> None:
         self.names = tuple(sorted(set(names)))
+        self.replaced = replaced
+
+    def using(self, replaced: Mapping[str, str]) -> Self:
+        """The same with these templates in place of ours."""
+        return type(self)(*self.names, replaced=replaced)
 
     @property
     def digest(self) -> str:
         """`sha256:…` of all of them, their names included."""
-        templates = own_templates()
+        templates = {**own_templates(), **self.replaced}
         content = "\0".join(f"{name}\0{templates[name + '.j2']}" for name in self.names)
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
     def __call__(self, name: str, /, **values: Any) -> str:
-        """One of them, filled in; `KeyError` where it is not among those named."""
+        """One of them, filled in.
+
+        Raises:
+            KeyError: it is not among those named.
+            JobFailed: a template of the user's own cannot be filled in.
+        """
         if name not in self.names:
             raise KeyError(name)
-        return _environment().get_template(f"{name}.j2").render(**values)
+        try:
+            return self._filled.get_template(f"{name}.j2").render(**values)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise JobFailed(f"the template {name}.j2 cannot be filled in: {error}; mend it") from error
+
+    @cached_property
+    def _filled(self) -> Environment:
+        return _environment_of({**own_templates(), **self.replaced}) if self.replaced else _environment()
+
+
+def read_templates(folder: Path) -> dict[str, str]:
+    """A user's templates by file name, each checked.
+
+    Raises:
+        TemplateRefused: there is no such folder or no template in it; or one has no name of ours, is no text of at most
+            20,000 bytes, does not parse, uses what it is not given, or leaves out what ours shows.
+    """
+    own = own_templates()
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name.endswith(".j2"))
+    except OSError as error:
+        raise TemplateRefused(f"the folder {folder} cannot be read: {error.strerror}") from error
+    if not paths:
+        raise TemplateRefused(f"the folder {folder} holds no template; it may hold {', '.join(own)}")
+    return {path.name: _read(path, own) for path in paths}
+
+
+def _read(path: Path, own: Mapping[str, str]) -> str:
+    where = f"{path.parent.name}/{path.name}"
+    if path.name not in own:
+        raise TemplateRefused(f"{where} is no template of the generators; there are {', '.join(own)}")
+    text = read_source(path, where=where)
+    given = _variables(own[path.name])
+    try:
+        used = _variables(text)
+    except TemplateSyntaxError as error:
+        raise TemplateRefused(f"{where}:{error.lineno}: {error.message}") from error
+    except (TemplateError, RecursionError, MemoryError, ValueError) as error:
+        raise TemplateRefused(f"{where} is too much to be compiled; make it simpler") from error
+    if unknown := used - given:
+        has = ", ".join(sorted(given)) or "nothing"
+        raise TemplateRefused(f"{where} uses {min(unknown)!r}, which it is not given; it is given {has}")
+    if hidden := given - used - MAY_BE_LEFT_OUT:
+        name = min(hidden)
+        raise TemplateRefused(f"{where} does not show {name!r}; write {{{{ {name} | fenced }}}} where it belongs")
+    return text
+
+
+def _variables(text: str) -> set[str]:
+    environment = _environment()
+    environment.from_string(text)  # filters that there are not are found here
+    return find_undeclared_variables(environment.parse(text))
 
 
 @cache
@@ -50,8 +127,12 @@ def own_templates() -> Mapping[str, str]:
 
 @cache
 def _environment() -> Environment:
+    return _environment_of(own_templates())
+
+
+def _environment_of(templates: Mapping[str, str]) -> Environment:
     made = ImmutableSandboxedEnvironment(
-        loader=DictLoader(own_templates()),
+        loader=DictLoader(templates),
         undefined=StrictUndefined,
         autoescape=False,  # plain text for a model: HTML escaping would corrupt it
         trim_blocks=True,

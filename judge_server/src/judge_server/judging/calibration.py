@@ -1,7 +1,8 @@
-"""Calibrated probabilities: maps from a judge's raw probability of yes to how often such verdicts are right.
+"""What was measured of a judge: maps of its probabilities, and the protocols that it is unfit for.
 
-A map is Platt scaling in log-odds, fitted on labelled verdicts of one judge. It holds for the weights, the protocol
-and the prompt templates that it was fitted for, and for no others: any other judge keeps its raw probability.
+A calibration maps a judge's raw probability of yes to how often such verdicts are right. It is Platt scaling in
+log-odds, fitted on labelled verdicts of one judge. It holds for the weights, the protocol and the prompt templates that
+it was fitted for, and for no others: any other judge keeps its raw probability.
 """
 
 import math
@@ -9,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer_client.wire import Criterion
+from trainer_client.wire import Criterion, Protocol
 from trainer_client.wire.criteria import CriterionKind
 
 SATISFIED_FROM = 0.5
@@ -90,11 +91,15 @@ NEUTRAL = Calibration("neutral", "nothing", 0, UNSCALED)
 """Leaves every probability as it is."""
 
 
+Weights: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+"""Digests of the same weights, one for each form in which engines load them (`weights_digest`)."""
+
+
 class FittedCalibration(BaseModel):
     """A calibration, and the judge that it was fitted for.
 
     Attributes:
-        weights: digests of the same weights, one for each form in which engines load them (`weights_digest`).
+        weights: whose weights.
         protocol: the protocol in which they were asked.
         templates: digest of the prompt templates that ask one criterion in that protocol.
         calibration: the maps.
@@ -102,18 +107,58 @@ class FittedCalibration(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+    weights: Weights
     protocol: Literal["binary", "stepwise"]
     templates: Annotated[str, Field(min_length=1)]
     calibration: Calibration
 
 
+class UnfitProtocol(BaseModel):
+    """A protocol that a judge was measured to be unfit for.
+
+    Attributes:
+        weights: whose weights.
+        protocol: the protocol.
+        reason: what was measured, as the end of a sentence that begins with the judge's name.
+        instead: the protocol to use instead.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: Weights
+    protocol: Protocol
+    reason: Annotated[str, Field(min_length=1)]
+    instead: Protocol
+
+
+class StepBlind(BaseModel):
+    """A judge whose choice of a step was measured to be no better than a guess by the step's place.
+
+    Attributes:
+        weights: whose weights.
+        reason: what was measured.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: Weights
+    reason: Annotated[str, Field(min_length=1)]
+
+
 class CalibrationSet(BaseModel):
-    """The calibrations that a judge may use, as `judge_server/prompts/calibrations.json` holds them."""
+    """What was measured of judges, as `judge_server/prompts/calibrations.json` holds it.
+
+    Attributes:
+        maps: the calibrations that a judge may use.
+        unfit: the protocols that a judge refuses.
+        step_blind: the judges that are not asked which step decides a criterion.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     maps: tuple[FittedCalibration, ...] = ()
+    unfit: tuple[UnfitProtocol, ...] = ()
+    step_blind: tuple[StepBlind, ...] = ()
 
     @model_validator(mode="after")
     def _one_each(self) -> "CalibrationSet":
@@ -129,6 +174,14 @@ class CalibrationSet(BaseModel):
             if weights_digest in one.weights and (protocol, template_digest) == (one.protocol, one.templates):
                 return one.calibration
         return NEUTRAL
+
+    def why_unfit(self, weights_digest: str, protocol: str) -> UnfitProtocol | None:
+        """Why a judge with these weights is unfit for a protocol; None where it is not known to be."""
+        return next((one for one in self.unfit if weights_digest in one.weights and one.protocol == protocol), None)
+
+    def names_steps(self, weights_digest: str) -> bool:
+        """Whether a judge with these weights is asked which step decides a criterion."""
+        return not any(weights_digest in one.weights for one in self.step_blind)
 
 
 @cache

@@ -1,10 +1,12 @@
 """Verdicts on several criteria written as one JSON answer: the schema that asks for them, and what a text says.
 
 A text is believed where it names a verdict and nowhere else: an item that is missing, cut off, contradicted or not on
-offer is a failure of its own criterion and leaves the others alone (docs/decisions/0012).
+offer is a failure of its own criterion and leaves the others alone (docs/decisions/0012). Items under numbers that were
+not asked for are a failure of all: nothing tells which criterion they mean.
 """
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,13 +26,18 @@ MOST_CHARACTERS = 250_000
 
 _FRAME_TOKENS, _ITEM_TOKENS, _REASON_TOKENS = 24, 48, 160
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_VALUE_LINE = re.compile(
+    r"[ \t]*+(?:(?P<id>0|[1-9][0-9]{0,5})[ \t]*+[.):=-][ \t]*+)?"
+    r"(?P<value>(?i:true|false)|[0-9]++(?:\.[0-9]++)?),?[ \t]*+"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ItemForm:
     """What one criterion's item must hold.
 
-    `value` names it: `satisfied` is a boolean, `grade` an integer in 0..high, `awarded` a number in 0..high. `steps`
+    `value` names it: `satisfied` is a boolean, `grade` an integer in 0..high, `awarded` a number, 0..high being asked
+    for and any finite one read. `steps`
     are the step numbers that may be named besides 0 (the whole response) and -1 (none); None if no step is asked.
     `reason` asks for a reason, before the value.
     """
@@ -90,32 +97,106 @@ def read_items(text: str, cut: bool, forms: Sequence[ItemForm]) -> list[Item | C
     `cut` says that the text ended at its limit of tokens. The last answer in the text that is whole counts, or else
     the last one as far as it goes; an earlier one that says otherwise of a criterion makes it fail. Failures are of
     the kind `parse`.
+
+    Items are known by their ids, 1..k, or 0..k-1 where they are all of these; the only item about a single criterion
+    may have none. Without such an answer, items that stand one by one in the text are one, and so are lines of nothing
+    but one value each, as many as there are forms.
     """
     if len(text) > MOST_CHARACTERS:
         detail = f"the judge wrote {len(text)} characters, and at most {MOST_CHARACTERS} are read"
         return [CallFailed("parse", detail) for _ in forms]
-    answers = [answer for found in find_values(text) if (answer := _Answer(found, len(forms))).items]
-    whole = [number for number, answer in enumerate(answers) if answer.found.ended == "whole"]
+    answers = _answers(text, forms)
+    whole = [number for number, answer in enumerate(answers) if answer.ended == "whole"]
     last = whole[-1] if whole else len(answers) - 1
+    if answers and (strays := answers[last].strays):
+        detail = f"the judge numbered its verdicts {', '.join(map(str, strays))}; the criteria are 1 to {len(forms)}"
+        return [CallFailed("parse", detail) for _ in forms]
     mentions: Mapping[int, list[_Mention]] = _mentions(answers)
     lacking = _why_lacking(text, cut, answers[last] if answers else None)
     return [_outcome(n, form, mentions.get(n, []), last, lacking) for n, form in enumerate(forms, 1)]
 
 
-class _Answer:
-    """The finished items of one JSON value, by the ids that were asked for; none if it is not an answer's shape."""
+def _answers(text: str, forms: Sequence[ItemForm]) -> list["_Answer"]:
+    """Every answer in a text, in order."""
+    found = list(find_values(_decoded(text)))
+    answers = [_Answer(_listed(one, len(forms)), one.ended, forms) for one in found]
+    answers = [answer for answer in answers if answer.items or answer.strays]
+    if answers:
+        return answers
+    alone = [one for one in found if isinstance(one.value, dict) and one.ended == "whole"]
+    if len(alone) > 1 and not any(one.ended == "broken" for one in found):
+        answer = _Answer([one.value for one in alone], found[-1].ended, forms)
+        return [answer] if answer.items or answer.strays else []
+    return [] if found else _lines_of_values(text, forms)
 
-    def __init__(self, found: Found, asked: int) -> None:
-        self.found = found
-        listed: object = found.value
-        if isinstance(listed, dict):
-            listed = listed.get("verdicts", [listed] if asked == 1 else None)
+
+def _decoded(text: str) -> str:
+    """A text that is nothing but a JSON string, as what the string holds."""
+    stripped = text.strip()
+    if len(stripped) > 1 and stripped[0] == stripped[-1] == '"':
+        try:
+            held = json.loads(stripped, strict=False)
+        except (ValueError, RecursionError):
+            return text
+        return str(held)
+    return text
+
+
+def _listed(found: Found, asked: int) -> list[object]:
+    """The finished items of a value, also where its list is JSON in a string; none if it is not an answer's shape."""
+    listed: object = found.value
+    if isinstance(listed, dict):
+        listed = listed.get("verdicts", [listed] if asked == 1 else None)
+    if isinstance(listed, str):
+        held = list(find_values(listed))
+        listed = held[0].value if len(held) == 1 and held[0].ended == "whole" else None
+        return listed if isinstance(listed, list) else []
+    return [item for item in listed if found.finished(item)] if isinstance(listed, list) else []
+
+
+def _lines_of_values(text: str, forms: Sequence[ItemForm]) -> list["_Answer"]:
+    """An answer of lines: `true` and `false` alone or numbered, other values numbered; none if any line is not."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    read = [_VALUE_LINE.fullmatch(line) for line in lines]
+    if len(lines) != len(forms) or any(one is None for one in read):
+        return []
+    matches = [one for one in read if one is not None]
+    numbered = sum(one["id"] is not None for one in matches)
+    words = all(form.value == "satisfied" for form in forms)
+    if numbered not in (0, len(matches)) or (numbered == 0 and not words):
+        return []
+    items = [
+        {"id": float(one["id"] or place), form.value: one["value"]}
+        for place, (one, form) in enumerate(zip(matches, forms, strict=True), 1)
+    ]
+    return [_Answer(items, "whole", forms)]
+
+
+class _Answer:
+    """One answer's items by the criterion they speak of, or the numbers among theirs that stand for none.
+
+    Attributes:
+        ended: how the JSON of it ended.
+        items: the items of each criterion, numbered from 1.
+        strays: the ids that were not asked for; then there are no items.
+    """
+
+    def __init__(self, listed: Sequence[object], ended: Literal["whole", "cut", "broken"], forms: Sequence[ItemForm]):
+        self.ended = ended
         self.items: dict[int, list[dict[str, object]]] = defaultdict(list)
-        for item in listed if isinstance(listed, list) else ():
-            if isinstance(item, dict) and found.finished(item):
-                number = _number(item.get("id"))
-                if number is not None and number.is_integer() and 1 <= number <= asked:
-                    self.items[int(number)].append(item)
+        self.strays: list[int] = []
+        asked, values = len(forms), {form.value for form in forms}
+        items = [item for item in listed if isinstance(item, dict)]
+        if asked == len(items) == 1 and "id" not in items[0] and values & items[0].keys():
+            self.items[1] = items
+            return
+        numbered = [(int(number), item) for item in items if (number := _whole_number(item.get("id"))) is not None]
+        given = {number for number, item in numbered if 1 <= number <= asked or values & item.keys()}
+        shift = 1 if given == set(range(asked)) else 0
+        self.strays = sorted(number for number in given if not 1 <= number + shift <= asked)
+        for number, item in () if self.strays else numbered:
+            if 1 <= number + shift <= asked:
+                self.items[number + shift].append(item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +236,7 @@ def _read(item: Mapping[str, object], form: ItemForm) -> Item | str:
         return f"the judge gave no {form.value!r}"
     raw = item[form.value]
     value = _boolean(raw) if form.value == "satisfied" else _number(raw)
-    if value is None or not 0 <= value <= (1 if form.value == "satisfied" else form.high):
-        return f"the judge wrote {form.value!r}: {_shown(raw)}, which is not {form.permitted}"
-    if form.value == "grade" and not value.is_integer():
+    if value is None or not _is_readable(form, value):
         return f"the judge wrote {form.value!r}: {_shown(raw)}, which is not {form.permitted}"
     step = None
     if form.steps is not None:
@@ -165,7 +244,15 @@ def _read(item: Mapping[str, object], form: ItemForm) -> Item | str:
         if named is None or named not in form.steps_on_offer:
             return f"the judge named step {_shown(item.get('step'))}, which was not on offer"
         step = int(named)
-    return Item(abs(value), step, _reason(item.get("reason")) if form.reason else None)
+    return Item(value + 0.0, step, _reason(item.get("reason")) if form.reason else None)
+
+
+def _is_readable(form: ItemForm, value: float) -> bool:
+    if form.value == "awarded":
+        return math.isfinite(value)  # one outside 0..high is clipped where it becomes a score
+    if form.value == "grade":
+        return 0 <= value <= form.high and value.is_integer()
+    return 0 <= value <= 1
 
 
 def _boolean(raw: object) -> float | None:
@@ -178,6 +265,11 @@ def _number(raw: object) -> float | None:
     if isinstance(raw, str) and _NUMBER.fullmatch(raw.strip()):
         raw = float(raw)
     return raw if isinstance(raw, float) else None
+
+
+def _whole_number(raw: object) -> float | None:
+    number = _number(raw)
+    return number if number is not None and number.is_integer() else None
 
 
 def _reason(raw: object) -> str | None:
@@ -195,9 +287,9 @@ def _why_lacking(text: str, cut: bool, answer: _Answer | None) -> str:
         return ": it wrote nothing"
     if answer is None and not cut:
         return f": no verdicts in what it wrote, which began {began!r}"
-    if answer is not None and answer.found.ended == "broken":
+    if answer is not None and answer.ended == "broken":
         return f": the answer stops being JSON before it; it began {began!r}"
-    if (answer is None and cut) or (answer is not None and answer.found.ended == "cut"):
+    if (answer is None and cut) or (answer is not None and answer.ended == "cut"):
         return f": the answer was cut off before it; ask fewer criteria per call. It began {began!r}"
     return ""
 

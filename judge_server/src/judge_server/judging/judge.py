@@ -22,7 +22,8 @@ from judge_server.judging.work import NOBODY, Caller, Outcomes, Waiting, failure
 from judge_server.metrics import JudgeMetrics
 from judge_server.ports import EngineIdentity, Finding, VerdictCache
 from judge_server.prompts import Form, PromptTemplates
-from judge_server.prompts.library import TemplateLibrary
+from judge_server.prompts.declaration import Declaration
+from judge_server.prompts.library import TemplateLibrary, refused
 from judge_server.telemetry.spans import note, span
 from trainer_client.wire import FieldError, JudgingOptions, Protocol
 
@@ -32,6 +33,7 @@ STORE_PATIENCE_S = 0.1
 STORE_EVERY_S = 0.5
 """How long a verdict may be known before it is written to the cache, when the request it belongs to goes on."""
 
+_PROTOCOL = "judging.protocol"
 _VOTES = "judging.votes"
 _SETUPS_KEPT = 256
 
@@ -75,23 +77,36 @@ class Judge:
         """The templates, the calibration and the fingerprint this judge has for a way of asking.
 
         Raises:
-            InvalidRequest: there is no such set of templates, or it cannot be used.
+            InvalidRequest: there is no such set of templates, it cannot be used or not under this protocol, or the
+                judge is unfit for the protocol.
         """
         made = self._setups.get((self.identity, way))
         if made is None:
-            replaced = self.templates.find(way.template)
-            alone = PromptTemplates(Form(way.protocol, way.rationale), self._fence, replaced)
-            together = PromptTemplates(Form(way.protocol, way.rationale, several=True), self._fence, replaced)
-            digests = (alone.digest, together.digest)
+            self._refuse_unfit(way.protocol)
+            found = self.templates.find(way.template)
+            _refuse_other_protocols(way, found.declared)
+            alone = PromptTemplates(Form(way.protocol, way.rationale), self._fence, found.templates)
+            together = PromptTemplates(Form(way.protocol, way.rationale, several=True), self._fence, found.templates)
+            digests = (alone.digest, together.digest, *found.declared.digested)
             calibration = NEUTRAL
-            if way.plain:
+            if way.plain and not found.declared.digested:
                 calibration = self._calibrations.find(self.identity.weights_digest, way.protocol, alone.digest)
             fingerprint = judge_fingerprint(self.identity, digests, way, calibration)
-            made = JudgeSetup(way, alone, together, fingerprint, calibration)
+            names_steps = self._calibrations.names_steps(self.identity.weights_digest)
+            made = JudgeSetup(way, alone, together, fingerprint, calibration, names_steps, found.declared)
             if len(self._setups) >= _SETUPS_KEPT:
                 self._setups.clear()
             self._setups[self.identity, way] = made
         return made
+
+    def _refuse_unfit(self, protocol: str) -> None:
+        unfit = self._calibrations.why_unfit(self.identity.weights_digest, protocol)
+        if unfit is not None:
+            message = (
+                f"{self.identity.model} {unfit.reason}, so its {protocol} scores mean nothing; "
+                f"use {unfit.instead}, or a stronger judge"
+            )
+            raise InvalidRequest(f"{_PROTOCOL}: {message}", errors=(FieldError(field=_PROTOCOL, message=message),))
 
     def setup_for(self, options: JudgingOptions, protocol: Protocol) -> JudgeSetup:
         """What this judge has ready for a request's options; raises as `check_votes` and `setup` do."""
@@ -213,6 +228,14 @@ class Judge:
         finally:
             self.desk.findings.stored(new)
             self.metrics.cache_seconds("put", self.clock() - began)
+
+
+def _refuse_other_protocols(way: Way, declared: Declaration) -> None:
+    if declared.protocols is not None and way.protocol not in declared.protocols:
+        raise refused(
+            f"the set of templates {way.template!r} is for {' or '.join(declared.protocols)}, and this request asks "
+            f"under {way.protocol}; choose another set, or a mode or protocol that it is for"
+        )
 
 
 def _note(at: Span, result: Outcomes) -> None:

@@ -1,9 +1,10 @@
 """Planning: (response, criterion) pairs become calls and checks, each with its digest. Pure: nothing is asked here."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from judge_server.checks import Check, step_to_search
+from judge_server.errors import InvalidRequest
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.protocols import HOLISTIC, ask_criteria
 from judge_server.judging.questions import Question
@@ -11,9 +12,10 @@ from judge_server.judging.shortening import shorten_messages, without_middle
 from judge_server.judging.ways import JudgeSetup
 from judge_server.ports import Batch, Sample
 from judge_server.prompts.conversation import render_conversation
+from judge_server.prompts.declaration import MATERIAL
 from trainer_client.steps import WHOLE_RESPONSE, Step, extract_final_answer, split_steps
 from trainer_client.thinking import Material
-from trainer_client.wire import Criterion, Prompt, Verification, VerificationMethod
+from trainer_client.wire import Criterion, FieldError, Prompt, Verification, VerificationMethod
 from trainer_client.wire.verification import ByJudge, ByMath
 
 FINAL_ANSWER_CHARACTERS = 400
@@ -33,6 +35,10 @@ class Context:
     grounding: str | None = None
     reference_answer: str | None = None
     ground_truth: str | None = None
+
+    def without(self, withheld: Collection[str]) -> "Context":
+        """The context without what a set of templates withholds from the judge."""
+        return Context(self.prompt, *[None if name in withheld else getattr(self, name) for name in MATERIAL])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class GroupPlanner:
 
     Args:
         setup: the judge.
-        context: the prompt, and what else the judge may see.
+        context: the prompt, and what else is known; the judge sees of it what its templates do not withhold.
         criteria: what to judge by; shape (M,). Under `likert` they guide one rating of the whole.
         votes: how many verdicts to sample for each criterion.
 
@@ -93,6 +99,7 @@ class GroupPlanner:
     def __init__(self, setup: JudgeSetup, context: Context, criteria: Sequence[Criterion], *, votes: int = 1) -> None:
         self._setup = setup
         self._context = context
+        self._shown = context.without(setup.declared.withholds)
         self._criteria = criteria
         self._votes = votes
         self._programs = [verification_of(setup, criterion, context) for criterion in criteria]
@@ -161,9 +168,10 @@ class GroupPlanner:
         if self._setup.way.protocol == "likert":
             return (Slot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
+        judged = None if self._setup.names_steps else step
         return tuple(
             [
-                Slot(c.id, "judge", tuple(votes_of[c.id]))
+                Slot(c.id, "judge", tuple(votes_of[c.id]), judged)
                 if program is None
                 else Slot(c.id, program.method, (checks[c.id].digest,), step)
                 for c, program in zip(self._criteria, self._programs, strict=True)
@@ -171,7 +179,7 @@ class GroupPlanner:
         )
 
     def _shared(self, judged: Material, final_answer: str | None, keep: int | None) -> tuple[str, int]:
-        context, fence = self._context, self._templates.fence
+        context, fence = self._shown, self._templates.fence
         show_final_answer = self._stepwise or context.ground_truth is not None
         if judged.messages is None:
             shown, omitted = without_middle(judged.text, keep)
@@ -192,6 +200,22 @@ class GroupPlanner:
             final_answer=final_answer if show_final_answer else None,
         )
         return shared, omitted
+
+
+def check_required(where: str, setup: JudgeSetup, given: Context) -> None:
+    """Refuse material that lacks what the set of templates requires.
+
+    Raises:
+        InvalidRequest: it does; `where` is the field of the request that holds the material.
+    """
+    missing = setup.declared.missing({name: getattr(given, name) for name in MATERIAL})
+    if missing is not None:
+        field = f"{where}.{missing}"
+        message = (
+            f"the set of templates {setup.way.template!r} judges by the {missing}, which is not given; give it, or "
+            "choose another set"
+        )
+        raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
 def plan_outcome(judged: Material, ground_truth: str) -> ResponsePlan:

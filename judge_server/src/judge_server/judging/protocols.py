@@ -17,13 +17,18 @@ from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion
 
 
-def option(label: str) -> Option:
-    """A label with the spellings a model gives it."""
-    cased = dict.fromkeys((label, label.capitalize(), label.upper()))
-    return Option(label, (*cased, *(f" {spelling}" for spelling in cased)))
+def option(label: str, synonym: str = "") -> Option:
+    """A label with the spellings that a model gives it, and those of a word that means the same.
+
+    Ten at most, so that those of two labels fit the 20 tokens whose probabilities vLLM and the OpenAI API give.
+    """
+    cased = [label, label.capitalize(), label.upper(), *([synonym, synonym.capitalize()] if synonym else ())]
+    spellings = tuple(dict.fromkeys(cased))
+    return Option(label, (*spellings, *(f" {spelling}" for spelling in spellings)))
 
 
-YES_NO = (option("yes"), option("no"))
+YES_NO = (option("yes", "true"), option("no", "false"))
+"""The templates ask for true or false; a set of templates may ask for yes or no, or declare other words."""
 HOLISTIC = "overall"
 """The criterion id of a verdict about the response as a whole."""
 
@@ -55,7 +60,7 @@ def ask_alone(
     question = setup.alone.question(criterion)
     if protocol == "graded":
         return ask(setup, criterion.id, question, _grades(criterion.scale), sample, "grade")
-    menu = _yes_no(step_numbers if protocol == "stepwise" else None)
+    menu = _yes_no(_steps_on_offer(setup, step_numbers), setup.declared.verdicts)
     scaling = setup.calibration.scaling_for(criterion)
     return ask(setup, criterion.id, question, menu, sample, "yes_no", scaling)
 
@@ -79,7 +84,7 @@ def ask(
 def _ask_together(
     setup: JudgeSetup, criteria: tuple[Criterion, ...], step_numbers: tuple[int, ...], sample: Sample | None
 ) -> Question:
-    steps = step_numbers if setup.way.protocol == "stepwise" else None
+    steps = _steps_on_offer(setup, step_numbers)
     forms = tuple([_form(setup, criterion, steps) for criterion in criteria])
     schema, tokens = _written(forms)
     call = Call(
@@ -96,8 +101,13 @@ def _ask_together(
     )
 
 
+def _steps_on_offer(setup: JudgeSetup, step_numbers: tuple[int, ...]) -> tuple[int, ...] | None:
+    return step_numbers if setup.way.protocol == "stepwise" and setup.names_steps else None
+
+
 def _ask_holistically(setup: JudgeSetup, criteria: tuple[Criterion, ...], sample: Sample | None) -> Question:
-    return ask(setup, HOLISTIC, setup.alone.holistic(criteria), _grades(_HIGHEST_DIGIT), sample, "rating")
+    shown = () if "criteria" in setup.declared.withholds else criteria
+    return ask(setup, HOLISTIC, setup.alone.holistic(shown), _grades(_HIGHEST_DIGIT), sample, "rating")
 
 
 def _form(setup: JudgeSetup, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:
@@ -121,11 +131,12 @@ _ASK_STEP = (
 
 
 @lru_cache(maxsize=1024)
-def _yes_no(step_numbers: tuple[int, ...] | None) -> Menu:
+def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> Menu:
+    options = YES_NO if verdicts is None else (option(verdicts[0]), option(verdicts[1]))
     if step_numbers is None:
-        return Menu(YES_NO)
+        return Menu(options)
     labels = tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP))
-    return Menu(YES_NO, Choice(labels, lead=", step ", ask=_ASK_STEP))
+    return Menu(options, Choice(labels, lead=", step ", ask=_ASK_STEP))
 
 
 @lru_cache(maxsize=128)

@@ -1,11 +1,13 @@
 """What a model said where it should have picked a label, for engines that cannot hold it to the labels.
 
-A label counts where it stands as the answer: at the beginning ("Yes.", "**Step 3**", "7/10"), or on a line that says
-so ("Final answer: no"). Several such places must agree, and no other label may be named in the same sentence.
-Everything else is a `parse` failure, also where a reader would guess right (docs/decisions/0012).
+A label counts where it stands as the answer: at the beginning ("Yes.", "**Step 3**", "7/10"), on a line that says so
+("Final answer: no"), or behind the mark `[RESULT]`. Several such places must agree, and no other label may be named in
+the same sentence. Everything else is a `parse` failure, also where a reader would guess right (docs/decisions/0012).
+Characters that only format (U+200E and its kin) are not read.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +29,8 @@ _ANSWER_LINE = re.compile(
     r"(?:answer|verdict|decision|judge?ment|choice|rating|grade|score)[^\S\n]*(?:[:=]|is\b[^\S\n]*:?)",
     re.IGNORECASE | re.MULTILINE,
 )
+_RESULT = "[RESULT]"
+"""What Prometheus writes before its label, wherever in a line."""
 _NO_ANSWER = "it does not begin with an answer on offer"
 _LEAD_WORDS = {"answer", "step", "option", "grade", "score", "rating"}
 _DASH = re.compile(r"(?<=[^\S\n])[-–](?=\s)")
@@ -88,8 +92,9 @@ def _read(text: str, labels: _Labels, then: Choice | None) -> tuple[str, str | N
 
 
 def _places(text: str) -> Iterator[tuple[bool, str]]:
-    """Where an answer may stand: the beginning (true), then behind each line's "answer:"."""
-    plain = _DASH.sub("—", text.translate(_MARKS).strip())
+    """Where an answer may stand: the beginning (true), then behind each line's "answer:" or `[RESULT]`."""
+    written = text if text.isascii() else "".join(c for c in text if unicodedata.category(c) != "Cf")
+    plain = _DASH.sub("—", written.replace(_RESULT, "\nanswer: ").translate(_MARKS).strip())
     lines = list(_ANSWER_LINE.finditer(plain))
     starts = [0, *(line.end() for line in lines)]
     ends = [*(line.start() for line in lines), len(plain)]

@@ -110,7 +110,11 @@ def _read_label(answer: Choice, reply: Reply) -> str | CallFailed:
 
 
 def read_written(forms: tuple[ItemForm, ...], reply: Reply) -> list[Finding | CallFailed]:
-    """Turn what was written of several criteria into a verdict on each. score = points awarded / points there are."""
+    """Turn what was written of several criteria into a verdict on each. score = points awarded / points there are.
+
+    Points awarded outside 0..points there are make the score 0 or 1, and stay what they are in `grade` (Rubric-Grounded
+    RL, section 3.1, clips as well).
+    """
     items = read_items(reply.text or "", reply.cut, forms)
     return [_from_item(form, item) for form, item in zip(forms, items, strict=True)]
 
@@ -119,7 +123,7 @@ def _from_item(form: ItemForm, item: Item | CallFailed) -> Finding | CallFailed:
     if isinstance(item, CallFailed):
         return item
     graded = form.value != "satisfied"
-    score = item.value / form.high if graded else item.value
+    score = min(1.0, max(0.0, item.value / form.high)) if graded else item.value
     return Finding(score, step=item.step, grade=item.value if graded else None, rationale=item.reason)
 
 

@@ -1,7 +1,8 @@
 """The JSON values in a text, found in one pass over it: between prose, in other dialects, and cut off at the end.
 
-JSON is read as models write it: with comments, trailing commas, single quotes, keys without quotes, line ends in
-strings, and Python's spelling of true, false and null. Nothing is mended: where a value stops being that, it ends.
+JSON is read as models write it: with comments, trailing commas, single or typographic quotes, keys without quotes, line
+ends in strings, braces doubled as in a format string, and other spellings of true, false and null. Nothing is mended:
+where a value stops being that, it ends.
 What a value means is for others to say.
 """
 
@@ -15,19 +16,22 @@ DEEPEST = 32
 
 _BRACKET = re.compile(r"[{\[]")
 _SPACE = re.compile(r"(?:\s++|//[^\n]*+|/\*(?s:.*?)(?:\*/|\Z))*+")
-_STRING = re.compile(r""""(?:[^"\\]++|\\.)*+"|'(?:[^'\\]++|\\.)*+'""", re.DOTALL)
-_KEY = re.compile(r"""(?:"([^"\\\n]*+)"|'([^'\\\n]*+)'|([A-Za-z_]\w*+))""", re.ASCII)
+_STRING = re.compile(r""""(?:[^"\\]++|\\.)*+"|'(?:[^'\\]++|\\.)*+'|[“”„](?:[^“”\\]++|\\.)*+[“”]""", re.DOTALL)
+_KEY = re.compile(r"""(?:"([^"\\\n]*+)"|'([^'\\\n]*+)'|[“”„]([^“”\\\n]*+)[“”]|([A-Za-z_]\w*+))""", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][-+]?[0-9]++)?(?![\w.])")
 _WORD = re.compile(r"[-+]?[A-Za-z]++(?!\w)")
-_TAIL = re.compile(r"""(?:["'][^"'\n]*+|[-+.\w]*+)\Z""")
+_TAIL = re.compile(r"""(?:["'“”„][^"'“”\n]*+|[-+.\w]*+)\Z""")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 
 _WORDS: dict[str, float | None] = {
     "true": True,
     "True": True,
+    "TRUE": True,
     "false": False,
     "False": False,
+    "FALSE": False,
     "null": None,
+    "NULL": None,
     "None": None,
 }
 _WORDS |= {sign + word: float(sign + word) for word in ("NaN", "Infinity") for sign in ("", "+", "-")}
@@ -80,6 +84,7 @@ class _Scan:
         self._text = text
         self._at = 0
         self._behind_string = False
+        self._doubled: set[int] = set()
 
     def to_next_container(self) -> bool:
         match = _BRACKET.search(self._text, self._at)
@@ -88,6 +93,7 @@ class _Scan:
 
     def container(self) -> Found:
         """The object or array that begins here. Leaves the position behind it, or where it stopped being one."""
+        self._doubled.clear()
         root = self._opened()
         stack: list[_Container] = [root]
         try:
@@ -104,8 +110,8 @@ class _Scan:
         while stack:
             self._space()
             inner = stack[-1]
-            if self._take("}" if isinstance(inner, dict) else "]"):
-                stack.pop()
+            if self._closes(inner):
+                self._doubled.discard(id(stack.pop()))
                 comma = False
             elif not comma:
                 self._need(",")
@@ -124,9 +130,18 @@ class _Scan:
                         raise _Stop
 
     def _opened(self) -> _Container:
-        self._at += 1
         self._behind_string = False
-        return {} if self._text[self._at - 1] == "{" else []
+        doubled = self._text.startswith("{{", self._at)
+        opened: _Container = {} if self._text[self._at] == "{" else []
+        if doubled:
+            self._doubled.add(id(opened))
+        self._at += 1 + doubled
+        return opened
+
+    def _closes(self, container: _Container) -> bool:
+        if isinstance(container, list):
+            return self._take("]")
+        return (id(container) in self._doubled and self._take("}}")) or self._take("}")
 
     def _space(self) -> None:
         match = _SPACE.match(self._text, self._at)
@@ -136,7 +151,7 @@ class _Scan:
     def _take(self, mark: str) -> bool:
         taken = self._text.startswith(mark, self._at)
         if taken:
-            self._at += 1
+            self._at += len(mark)
             self._behind_string = False
         return taken
 
@@ -149,7 +164,7 @@ class _Scan:
         if match is None:
             raise _Stop
         self._at = match.end()
-        self._behind_string = match[3] is None
+        self._behind_string = match[4] is None
         self._space()
         self._need(":")
         self._space()
@@ -159,7 +174,7 @@ class _Scan:
         mark = self._text[self._at : self._at + 1]
         if mark and mark in "{[":
             return self._opened()
-        if mark and mark in "\"'":
+        if mark and mark in "\"'“”„":
             match = _STRING.match(self._text, self._at)
             self._at = match.end() if match else len(self._text)
             if match is None:

@@ -11,14 +11,15 @@ def combine_votes(votes: Sequence[Finding | CallFailed]) -> Finding | CallFailed
     """One verdict from the votes on a criterion.
 
     Yes or no goes by majority, and a tie is a no. Where votes failed, the verdict stands only if they could not have
-    turned it; else it fails as they did. A grade or rating is the mean, and fails with any of its votes. The step
-    and the rationale are those of the side that won: the step most of it names (the first of several), the rationale
-    of its first vote. Probabilities, raw and calibrated, and menu masses are averaged over the votes that have them.
+    turned it; else it fails as they did, with `parse` only if all failed votes were unreadable. A grade or rating is
+    the mean, and fails with any of its votes. The step and the rationale are those of the side that won: the step most
+    of it names (the first of several), the rationale of its first vote. Probabilities, raw and calibrated, and menu
+    masses are averaged over the votes that have them.
     """
     if len(votes) == 1:
         return votes[0]
     given = [vote for vote in votes if isinstance(vote, Finding)]
-    failed = [vote for vote in votes if isinstance(vote, CallFailed)]
+    failed = sorted((vote for vote in votes if isinstance(vote, CallFailed)), key=lambda vote: vote.kind == "parse")
     if not given:
         return failed[0]
     if any(vote.grade is not None for vote in given):

@@ -5,6 +5,7 @@ from typing import Literal
 
 from judge_server.judging.calibration import NEUTRAL, Calibration
 from judge_server.prompts import PromptTemplates
+from judge_server.prompts.declaration import NOTHING_DECLARED, Declaration
 from trainer_client.wire import JudgingOptions, Protocol
 
 
@@ -40,13 +41,20 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class JudgeSetup:
-    """A way of asking made ready: templates for one criterion and for several, fingerprint, and calibration."""
+    """A way of asking made ready: templates for one criterion and for several, fingerprint, and calibration.
+
+    `names_steps` is whether the judge is asked, under `stepwise`, which step decides a criterion. Where it is not, its
+    verdicts are about the whole response.
+    `declared` is what the set of templates declares, such as what it withholds from the judge.
+    """
 
     way: Way
     alone: PromptTemplates
     together: PromptTemplates
     fingerprint: str
     calibration: Calibration = NEUTRAL
+    names_steps: bool = True
+    declared: Declaration = NOTHING_DECLARED
 
     def per_call(self, criteria: int) -> int:
         """How many of `criteria` criteria share a call."""

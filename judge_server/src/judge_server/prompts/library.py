@@ -1,12 +1,16 @@
-"""The sets of prompt templates a server has beside its own, by name: the folders in one folder."""
+"""The sets of prompt templates a server has beside its default, by name: the package's, and folders in one folder.
 
-from collections.abc import Mapping
+The package has one for each paper's judge. A set of the user's own goes before one of the package's of the same name.
+"""
+
+from importlib.resources import files
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server.errors import InvalidRequest
-from judge_server.prompts.sources import TemplateRefused, read_set
+from judge_server.prompts.declaration import TemplateSet, load_set
+from judge_server.prompts.sources import TemplateRefused
 from trainer_client.wire import FieldError
 from trainer_client.wire.judging import TemplateName
 
@@ -14,46 +18,71 @@ _FIELD = "judging.template"
 _NAME = TypeAdapter(TemplateName)
 
 
+def shipped_sets() -> dict[str, Path]:
+    """The folders of the package's sets, by name."""
+    return _sets_in(Path(str(files("judge_server.prompts") / "templates" / "sets")))
+
+
 class TemplateLibrary:
-    """Sets are read when they are first asked for, and then stay as they were read until the process ends."""
+    """Sets are read when they are first asked for, and then stay as they were read until the process ends.
+
+    Args:
+        folder: of the user's own sets; None for the package's alone.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._sets: dict[str, Mapping[str, str]] = {}
+        self._sets: dict[str, TemplateSet] = {}
 
     @property
     def names(self) -> list[str]:
-        """The names of the sets there are: the folders that a request can name."""
-        if self._folder is None or not self._folder.is_dir():
-            return []
-        return sorted(path.name for path in self._folder.iterdir() if path.is_dir() and _nameable(path.name))
+        """The names of the sets that a request can name."""
+        return sorted(self.folders)
 
-    def find(self, name: str | None) -> Mapping[str, str]:
-        """The templates that a set replaces, by file name; none for no name.
+    @property
+    def folders(self) -> dict[str, Path]:
+        """The folder of each set by its name; the user's own where both have one."""
+        own = _sets_in(self._folder) if self._folder is not None and self._folder.is_dir() else {}
+        return shipped_sets() | own
+
+    def find(self, name: str | None) -> TemplateSet:
+        """The set of a name; one that replaces nothing for no name.
 
         Raises:
-            InvalidRequest: there is no such set, or one of its templates cannot be used.
+            InvalidRequest: there is no such set, or it cannot be used. A set of the user's own that cannot be used is
+                not replaced by the package's.
         """
         if name is None:
-            return {}
+            return TemplateSet()
         if name not in self._sets:
             self._sets[name] = self._read(name)
         return self._sets[name]
 
-    def _read(self, name: str) -> Mapping[str, str]:
-        if self._folder is None or name not in self.names:
-            raise _refused(f"this server has no set of templates {name!r}; {self._there()}")
+    def _read(self, name: str) -> TemplateSet:
+        folder = self.folders.get(name)
+        if folder is None:
+            raise refused(f"this server has no set of templates {name!r}; {self._there()}")
         try:
-            return read_set(self._folder / name)
+            return load_set(folder)
         except TemplateRefused as error:
-            raise _refused(f"the set of templates {name!r} cannot be used: {error}") from error
+            raise refused(f"the set of templates {name!r} cannot be used: {error}") from error
 
     def _there(self) -> str:
+        there = f"it has {', '.join(self.names)}"
         if self._folder is None:
-            return "it has none: start it with ADJUDGE_TEMPLATES_DIR, or leave template out"
-        if not self._folder.is_dir():
-            return "the folder that its ADJUDGE_TEMPLATES_DIR names is not there"
-        return f"it has {', '.join(self.names)}" if self.names else "its ADJUDGE_TEMPLATES_DIR holds none"
+            return f"{there}; for sets of your own start it with ADJUDGE_TEMPLATES_DIR"
+        return (
+            there if self._folder.is_dir() else f"{there}; the folder that its ADJUDGE_TEMPLATES_DIR names is not there"
+        )
+
+
+def refused(message: str) -> InvalidRequest:
+    """The error of a request whose set of templates cannot be used."""
+    return InvalidRequest(f"{_FIELD}: {message}", errors=(FieldError(field=_FIELD, message=message),))
+
+
+def _sets_in(folder: Path) -> dict[str, Path]:
+    return {path.name: path for path in folder.iterdir() if path.is_dir() and _nameable(path.name)}
 
 
 def _nameable(name: str) -> bool:
@@ -62,7 +91,3 @@ def _nameable(name: str) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _refused(message: str) -> InvalidRequest:
-    return InvalidRequest(f"{_FIELD}: {message}", errors=(FieldError(field=_FIELD, message=message),))

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from judge_server.prompts.grammar import OutsideGrammar, check_grammar
 from judge_server.prompts.trial import Rendering, hidden, renderings
 
-TEMPLATE_VERSION = "1"
+TEMPLATE_VERSION = "2"
 LARGEST_TEMPLATE = 20_000
 """Bytes."""
 
@@ -107,6 +107,17 @@ def read_template(path: Path) -> str:
     where = f"{path.parent.name}/{path.name}"
     if path.name not in MAY_USE:
         raise TemplateRefused(f"{where} is no template of the judge's; there are {_known()}")
+    text = read_source(path, where=where)
+    check_template(path.name, text, where=where)
+    return text
+
+
+def read_source(path: Path, *, where: str) -> str:
+    """The text of a template's file, unchecked; `where` is how the message calls it.
+
+    Raises:
+        TemplateRefused: it cannot be read, or is not UTF-8 text of at most `LARGEST_TEMPLATE` bytes.
+    """
     try:
         if not path.is_file():
             raise TemplateRefused(f"{where} is no file")
@@ -117,12 +128,10 @@ def read_template(path: Path) -> str:
     if len(content) > LARGEST_TEMPLATE:
         raise TemplateRefused(f"{where} is larger than {LARGEST_TEMPLATE:,} bytes; shorten it")
     try:
-        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise TemplateRefused(f"{where}:{line}: this is not UTF-8 text; save the file as UTF-8") from error
-    check_template(path.name, text, where=where)
-    return text
 
 
 def check_template(name: str, text: str, *, where: str) -> None:

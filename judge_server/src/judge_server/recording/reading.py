@@ -4,30 +4,34 @@ import base64
 import binascii
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from judge_server.judging.plan import Slot
 from judge_server.judging.work import Outcome, Outcomes
 from judge_server.ports import CallFailed, Finding, LedgerReader
 from judge_server.verdicts import verdict_of
+from trainer_client.wire import Criterion
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
 from trainer_client.wire.ledger_rows import UseFilter, UseRead, UseRow, VerdictRow
 
 _CURSOR = struct.Struct(">16sII")
+_FIELDS = Criterion.model_fields
 
 
 async def recorded_page(ledger: LedgerReader, wanted: UseFilter, *, texts: bool) -> RecordedPage:
     """The verdicts that are asked for, and the cursor of what follows."""
     found = await ledger.uses(wanted._replace(limit=wanted.limit + 1))
     shown = found[: wanted.limit]
-    kept: dict[bytes, str] = {}
+    responses = [use.response for use in shown]
+    digests = {each.rubric for each in responses if each.rubric}
     if texts:
-        digests = {
-            d for use in shown for d in (use.response.prompt, use.response.response, use.response.grounding) if d
-        }
-        kept = await ledger.texts(wanted.project_id, list(digests))
+        digests |= {d for each in responses for d in (each.prompt, each.response, each.grounding) if d}
+    kept = await ledger.texts(wanted.project_id, list(digests)) if digests else {}
+    used = {each.rubric for each in responses if each.rubric is not None}
+    rubrics = {digest: {each["id"]: each for each in json.loads(kept[digest])} for digest in used if digest in kept}
     cursor = to_cursor(shown[-1].votes[0][0]) if len(found) > len(shown) else None
-    return RecordedPage(verdicts=tuple([_recorded(use, kept) for use in shown]), next_cursor=cursor)
+    return RecordedPage(verdicts=tuple([_recorded(use, kept, rubrics) for use in shown]), next_cursor=cursor)
 
 
 def to_cursor(use: UseRow) -> str:
@@ -47,9 +51,12 @@ def from_cursor(cursor: str) -> tuple[bytes, int, int]:
     return request, place, slot
 
 
-def _recorded(use: UseRead, texts: dict[bytes, str]) -> RecordedVerdict:
+def _recorded(
+    use: UseRead, texts: dict[bytes, str], rubrics: Mapping[bytes, Mapping[str, Mapping[str, Any]]]
+) -> RecordedVerdict:
     request, response = use.request, use.response
     first, _ = use.votes[0]
+    criterion = rubrics.get(response.rubric or b"", {}).get(first.criterion)
     votes = {vote.digest: _outcome(vote, found) for vote, found in use.votes}
     slot = Slot(first.criterion, first.method, tuple(votes), first.step)  # type: ignore[arg-type]
     cached = frozenset(vote.digest for vote, _ in use.votes if vote.cached)
@@ -60,6 +67,10 @@ def _recorded(use: UseRead, texts: dict[bytes, str]) -> RecordedVerdict:
         response=response.position,
         rubric=None if response.rubric is None else f"sha256:{response.rubric.hex()}",
         verdict=verdict_of(slot, Outcomes(of=votes, cached=cached)),
+        reward=response.reward,
+        kind=None if criterion is None else criterion.get("kind", _FIELDS["kind"].default),
+        weight=None if criterion is None else criterion.get("weight", _FIELDS["weight"].default),
+        prompt_digest=f"sha256:{response.prompt.hex()}",
         request_id=request.request_id,
         judge=request.model,
         fingerprint=request.fingerprint,

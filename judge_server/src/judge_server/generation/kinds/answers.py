@@ -27,16 +27,19 @@ Agreement = Literal["right", "wrong", "unknown"]
 _FORMULA = re.compile(r"[0-9\\^=+*/<>|√π∞]")
 
 
-async def write_answer(writer: Writer, question: str, *, max_tokens: int, temperature: float, seed: int) -> str:
-    """An answer to the question, worked out, that ends in a line `Final answer: …`; raises as `Writer.prose`."""
-    system, prompt = ANSWER_WORDING("solver.system"), ANSWER_WORDING("answer", question=question)
+async def write_answer(
+    writer: Writer, question: str, *, wording: Wording, max_tokens: int, temperature: float, seed: int
+) -> str:
+    """A comprehensive solution that ends in a line `Final answer: …`; raises as `Writer.prose`."""
+    system, prompt = wording("solver.system"), wording("answer", question=question)
     return await writer.prose(prompt, system=system, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
 
 class Agreements:
     """Compares answers with the ground truth. Its processes start with the first comparison; `close` ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, wording: Wording) -> None:
+        self._wording = wording
         self._checker = Checker(workers=1)
 
     async def of(self, writer: Writer, answer: str, *, question: str, ground_truth: str) -> Agreement:
@@ -52,8 +55,8 @@ class Agreements:
             compared = await self._compared(answer, final, ground_truth)
             if compared == "right" or not in_words:
                 return compared
-        prompt = AGREEMENT_WORDING("agreement", question=question, ground_truth=ground_truth, answer=answer)
-        said = await writer.choose(["yes", "no"], prompt, system=AGREEMENT_WORDING("checker.system"))
+        prompt = self._wording("agreement", question=question, ground_truth=ground_truth, answer=answer)
+        said = await writer.choose(["yes", "no"], prompt, system=self._wording("checker.system"))
         return "right" if said == "yes" else "wrong"
 
     async def _compared(self, answer: str, final: str | None, ground_truth: str) -> Agreement:

@@ -1,7 +1,7 @@
 """What the generators share: how inputs name their fields, what all may be told, and the validity pass at the end."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, StringConstraints
 
@@ -69,7 +69,7 @@ class WritingParameters(Parameters):
 
     temperature: float = Field(default=0.2, ge=0, le=2)
     seed: int = Field(default=0, ge=0)
-    answer_tokens: int = Field(default=700, ge=16, le=32_768)
+    answer_tokens: int = Field(default=2_000, ge=16, le=32_768)
     rubric_tokens: int = Field(default=1200, ge=16, le=32_768)
     validity: bool = True
 
@@ -82,19 +82,28 @@ ShapeT = TypeVar("ShapeT", bound=BaseModel)
 class WordedGenerator(Generator[RowT, ParametersT]):
     """A generator that asks in the words of templates."""
 
-    wording: ClassVar[Wording]
+    wording: Wording
 
-    def __init__(self, parameters: ParametersT, *, find: Find | None = None) -> None:
-        super().__init__(parameters, find=find)
+    def __init__(
+        self, parameters: ParametersT, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(parameters, find=find, templates=templates)
+        self.wording = Wording(*type(self).wording.names, *VALIDITY_WORDING.names, replaced=self.templates)
         self.author = self.wording("author.system")
 
     @property
     def template_digest(self) -> str:
         """`sha256:…` of its own templates and of the validity judge's."""
-        return Wording(*self.wording.names, *VALIDITY_WORDING.names).digest
+        return self.wording.digest
 
     async def drafted(
-        self, writer: Writer, shape: type[ShapeT], prompt: str, *, max_tokens: int | None = None
+        self,
+        writer: Writer,
+        shape: type[ShapeT],
+        prompt: str,
+        *,
+        max_tokens: int | None = None,
+        seed: int | None = None,
     ) -> ShapeT:
         """What the author writes in a shape, in `rubric_tokens` unless told otherwise; raises as `Writer.written`."""
         told = self.parameters
@@ -104,7 +113,7 @@ class WordedGenerator(Generator[RowT, ParametersT]):
             system=self.author,
             max_tokens=max_tokens or told.rubric_tokens,
             temperature=told.temperature,
-            seed=told.seed,
+            seed=told.seed if seed is None else seed,
         )
 
     async def validity(
@@ -113,8 +122,9 @@ class WordedGenerator(Generator[RowT, ParametersT]):
         """The validity pass, if it is asked for: what is kept with the version, and flags."""
         if not self.parameters.validity:
             return {}, ()
-        items = await judge_items(writer, criteria, question=question, correct=correct)
-        return {"validity": validity_metadata(items, writer.identity.model)}, _flags(items)
+        items = await judge_items(writer, criteria, question=question, correct=correct, wording=self.wording)
+        metadata = validity_metadata(items, writer.identity.model, VALIDITY_WORDING.using(self.templates))
+        return {"validity": metadata}, _flags(items)
 
 
 def _flags(items: Sequence[ItemValidity]) -> tuple[str, ...]:

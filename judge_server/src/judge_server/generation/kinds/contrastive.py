@@ -1,8 +1,10 @@
 """`contrastive` (SRaR): tagged items distilled from what separates right solutions of a problem from wrong ones."""
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue, create_model
 
 from judge_server.generation.discards import Discarded
 from judge_server.generation.generator import Find, Made
@@ -33,27 +35,47 @@ class ContrastiveParameters(WritingParameters):
         sample_temperature: at which temperature.
         shown: the most solutions of either half that are shown.
         solution_characters: what of each is shown: its beginning.
-        most: the most items.
+        asked: the most items that are asked for (the paper's prompt: 8).
+        most, most_suggest, most_pitfall, most_bonus: the most items that are taken, in all and of a kind; the defaults
+            are the largest counts of the paper's corpus (Table 12), whose rubrics do not all keep to the prompt's 8.
     """
 
     samples: int = Field(default=4, ge=1, le=64)
     sample_temperature: float = Field(default=0.8, gt=0, le=2)
     shown: int = Field(default=4, ge=1, le=32)
     solution_characters: int = Field(default=4_000, ge=100)
-    most: int = Field(default=8, ge=2, le=8)
+    asked: int = Field(default=8, ge=2, le=64)
+    most: int = Field(default=12, ge=2, le=64)
+    most_suggest: int = Field(default=8, ge=1, le=32)
+    most_pitfall: int = Field(default=3, ge=0, le=32)
+    most_bonus: int = Field(default=2, ge=0, le=32)
 
 
 class ContrastiveRubric(BaseModel):
     """What the model writes: the items by their tags."""
 
-    suggest: Annotated[list[Line], several(Line, 1, 4)]
-    pitfall: Annotated[list[Line], several(Line, 0, 2)]
-    bonus: Annotated[list[Line], several(Line, 0, 1)]
+    suggest: list[Line]
+    pitfall: list[Line]
+    bonus: list[Line]
     answer: Line
 
 
+@cache
+def _bounded(suggest: int, pitfall: int, bonus: int) -> type[ContrastiveRubric]:
+    """The shape with at most so many items of each kind."""
+    fields: dict[str, Any] = {
+        "suggest": (Annotated[list[Line], several(Line, 1, suggest)], ...),
+        "pitfall": (Annotated[list[Line], several(Line, 0, pitfall)], ...),
+        "bonus": (Annotated[list[Line], several(Line, 0, bonus)], ...),
+    }
+    made: type[ContrastiveRubric] = create_model(
+        f"ContrastiveRubricOf{suggest}And{pitfall}And{bonus}", __base__=ContrastiveRubric, **fields
+    )
+    return made
+
+
 class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters]):
-    """Solutions, split by math-verify; then at most 8 items: some suggest, one answer, perhaps pitfall and bonus."""
+    """Solutions, split by math-verify; then some suggest items, one answer, perhaps pitfalls and a bonus."""
 
     kind = "contrastive"
     summary = "suggest, pitfall, bonus and answer items from right and wrong solutions (SRaR)"
@@ -64,9 +86,11 @@ class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters
         "author.system", "solver.system", "contrastive.solution", "contrastive.rubric", *AGREEMENT_WORDING.names
     )
 
-    def __init__(self, parameters: ContrastiveParameters, *, find: Find | None = None) -> None:
-        super().__init__(parameters, find=find)
-        self._agreements = Agreements()
+    def __init__(
+        self, parameters: ContrastiveParameters, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(parameters, find=find, templates=templates)
+        self._agreements = Agreements(self.wording)
 
     def source_of(self, row: ContrastiveRow) -> str:
         """The problem."""
@@ -136,12 +160,20 @@ class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters
             ground_truth=row.ground_truth,
             right=right,
             wrong=wrong,
-            most=told.most,
+            most=min(told.asked, told.most),
         )
-        written = await self.drafted(writer, ContrastiveRubric, prompt)
+        shape = _bounded(told.most_suggest, told.most_pitfall, told.most_bonus)
+        written = await self.drafted(writer, shape, prompt)
         if not written.suggest:
             raise Discarded("too_few", "no suggest item, and at least one is needed")
         texts = {"suggest": written.suggest, "pitfall": written.pitfall, "bonus": written.bonus}
+        for kind, most in (
+            ("suggest", told.most_suggest),
+            ("pitfall", told.most_pitfall),
+            ("bonus", told.most_bonus),
+        ):
+            if len(texts[kind]) > most:
+                raise Discarded("too_many", f"{len(texts[kind])} {kind} items, and at most {most} are taken")
         items = [(kind, text) for kind in texts for text in texts[kind]] + [("answer", written.answer)]
         drafts = [Draft(_untagged(text), kind) for kind, text in items]
         check_drafts(drafts, Rules(2, told.most, KINDS, 1, 1), references=halves["right"] + halves["wrong"])

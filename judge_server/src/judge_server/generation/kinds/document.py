@@ -1,5 +1,6 @@
 """`document` (Rubric-Grounded): a question and its rubric from a document that whoever answers never sees."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -21,10 +22,14 @@ MOST_POINTS = 10
 
 
 class DocumentRow(Row):
-    """A document: its text, or the path of a UTF-8 file, from the folder the inputs are in."""
+    """A document: its text, or the path of a UTF-8 file, from the folder the inputs are in.
+
+    `question_number` says which of a document's questions is to be made, where several are.
+    """
 
     text: Annotated[str, StringConstraints(max_length=LARGEST_FILE)] = ""
     path: str | None = None
+    question_number: Annotated[int, Field(ge=1)] | None = None
 
     def loaded(self, folder: Path | None) -> Self:
         """The row with the file's text; `ValueError` says why it cannot be read."""
@@ -42,11 +47,24 @@ class DocumentRow(Row):
 
 
 class DocumentParameters(WritingParameters):
-    """`fewest` and `most` criteria, and how many characters of a document are read: its beginning."""
+    """How questions and rubrics are made of a document.
 
+    Attributes:
+        questions: how many questions are made of each document, each with a rubric of its own.
+        fewest, most: how many criteria a rubric has.
+        least_total_weight: what the weights of a rubric add up to at least.
+        passage_characters: how many characters of a document are read: its beginning.
+        enrichment: whether a second pass over each criterion fills in its cues, terms, concepts and verification
+            anew; the rubric has all of them already.
+    """
+
+    rubric_tokens: int = Field(default=4_000, ge=16, le=32_768)
+    questions: int = Field(default=1, ge=1, le=50)
     fewest: int = Field(default=5, ge=1, le=10)
     most: int = Field(default=10, ge=1, le=10)
+    least_total_weight: float = Field(default=0, ge=0)
     passage_characters: int = Field(default=8_000, ge=200)
+    enrichment: bool = False
     analysis_tokens: int = Field(default=300, ge=16)
     enrichment_tokens: int = Field(default=400, ge=16)
 
@@ -61,11 +79,26 @@ class Analysis(BaseModel):
     reasoning_mode: Phrase
 
 
+class Enrichment(BaseModel):
+    """What a grader is told of a criterion beside its description and weight."""
+
+    required_elements: Annotated[list[Phrase], several(Phrase, 1, 3)]
+    scoring_guide: Note
+    expected_keywords: Annotated[list[Phrase], several(Phrase, 1, 4)]
+    expected_concepts: Annotated[list[Phrase], several(Phrase, 1, 3)]
+    verification_method: Note
+
+
 class TaskItem(BaseModel):
-    """A criterion as stage 2 writes it."""
+    """A criterion as stage 2 writes it, all of its components together (Definition 1)."""
 
     name: Phrase
     description: Note
+    required_elements: Annotated[list[Phrase], several(Phrase, 1, 3)]
+    scoring_guide: Note
+    expected_keywords: Annotated[list[Phrase], several(Phrase, 1, 4)]
+    expected_concepts: Annotated[list[Phrase], several(Phrase, 1, 3)]
+    verification_method: Note
     weight: Annotated[float, whole(1, MOST_POINTS)]
 
 
@@ -77,18 +110,8 @@ class Task(BaseModel):
     criteria: list[TaskItem]
 
 
-class Enrichment(BaseModel):
-    """What stage 3 adds to a criterion."""
-
-    required_elements: Annotated[list[Phrase], several(Phrase, 1, 3)]
-    scoring_guide: Note
-    expected_keywords: Annotated[list[Phrase], several(Phrase, 1, 4)]
-    expected_concepts: Annotated[list[Phrase], several(Phrase, 1, 3)]
-    verification_method: Note
-
-
 class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
-    """Analysis; question and rubric together, self-contained; then all that a grader is told beside a description."""
+    """Analysis; question and rubric together, self-contained; then, if asked for, a second pass over each criterion."""
 
     kind = "document"
     summary = "a question and its rubric, both self-contained, from a document (Rubric-Grounded)"
@@ -101,6 +124,16 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
         """The document."""
         return row.text
 
+    def inputs_of(self, row: DocumentRow) -> Sequence[DocumentRow]:
+        """One for each question that is to be made of the document."""
+        if row.question_number is not None or self.parameters.questions == 1:
+            return (row,)
+        return [row.model_copy(update={"question_number": n}) for n in range(1, self.parameters.questions + 1)]
+
+    def name_of(self, row: DocumentRow) -> str | None:
+        """The row's name, with the question's number where there are several."""
+        return f"{row.name}/{row.question_number}" if row.name and row.question_number else row.name
+
     async def make(self, row: DocumentRow, writer: Writer) -> Made:
         """Make one question and its rubric; see `Generator.make`."""
         told = self.parameters
@@ -108,8 +141,8 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
             raise Discarded("empty_source", "the document is empty")
         passage = row.text[: told.passage_characters].rstrip()
         analysis = await self._analysed(passage, writer)
-        task = await self._task(passage, analysis, writer)
-        criteria = [await self._enriched(at, one, task, passage, writer) for at, one in enumerate(task.criteria, 1)]
+        task = await self._task(passage, analysis, row.question_number, writer)
+        criteria = [await self._criterion(at, one, task, passage, writer) for at, one in enumerate(task.criteria, 1)]
         kept, flags = await self.validity(writer, criteria, question=task.question, correct=None)
         content = RubricContent(criteria=tuple(criteria))
         about: dict[str, JsonValue] = {
@@ -131,22 +164,36 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
         _check_filled("the analysis", analysis)
         return analysis
 
-    async def _task(self, passage: str, analysis: Analysis, writer: Writer) -> Task:
+    async def _task(self, passage: str, analysis: Analysis, number: int | None, writer: Writer) -> Task:
         told = self.parameters
-        prompt = self.wording("document.task", passage=passage, analysis=analysis, fewest=told.fewest, most=told.most)
-        task = await self.drafted(writer, with_criteria(Task, told.fewest, told.most), prompt)
+        concepts = analysis.concepts
+        prompt = self.wording(
+            "document.task",
+            passage=passage,
+            analysis=analysis,
+            focus=None if number is None else concepts[(number - 1) % len(concepts)],
+            fewest=told.fewest,
+            most=told.most,
+        )
+        shape = with_criteria(Task, told.fewest, told.most)
+        task = await self.drafted(writer, shape, prompt, seed=told.seed + (number or 1) - 1)
         if not task.question.strip():
             raise Discarded("wrong_shape", "the question is empty")
         check_self_contained("the question", task.question)
         drafts = [Draft(item.description, weight=item.weight) for item in task.criteria]
-        check_drafts(drafts, Rules(told.fewest, told.most, ("point",), 0, MOST_POINTS, whole=False))
-        for number, item in enumerate(task.criteria, 1):
+        least = told.least_total_weight
+        check_drafts(drafts, Rules(told.fewest, told.most, ("point",), 0, MOST_POINTS, whole=False, least_total=least))
+        for at, item in enumerate(task.criteria, 1):
             if not item.name.strip():
-                raise Discarded("wrong_shape", f"criterion {number} has no name")
-            check_self_contained(f"criterion {number}", item.description)
+                raise Discarded("wrong_shape", f"criterion {at} has no name")
+            check_self_contained(f"criterion {at}", item.description)
+            _check_filled(f"criterion {at}", Enrichment.model_validate(item.model_dump()))
         return task
 
-    async def _enriched(self, number: int, item: TaskItem, task: Task, passage: str, writer: Writer) -> Criterion:
+    async def _criterion(self, number: int, item: TaskItem, task: Task, passage: str, writer: Writer) -> Criterion:
+        written = item.model_dump()
+        if not self.parameters.enrichment:
+            return Criterion.model_validate({"id": f"c{number}", **written})
         prompt = self.wording(
             "document.enrichment",
             passage=passage,
@@ -156,8 +203,7 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
         )
         told = await self.drafted(writer, Enrichment, prompt, max_tokens=self.parameters.enrichment_tokens)
         _check_filled(f"criterion {number}", told)
-        known = {"id": f"c{number}", "name": item.name, "description": item.description, "weight": item.weight}
-        return Criterion.model_validate({**known, **told.model_dump()})
+        return Criterion.model_validate({"id": f"c{number}", **written, **told.model_dump()})
 
 
 def _check_filled(what: str, shape: BaseModel) -> None:

@@ -60,7 +60,12 @@ class PointsGenerator(WordedGenerator[PointsRow, PointsParameters]):
         """Make one rubric; see `Generator.make`."""
         told = self.parameters
         ideal = row.ideal_answer or await write_answer(
-            writer, row.question, max_tokens=told.answer_tokens, temperature=0.0, seed=told.seed
+            writer,
+            row.question,
+            wording=self.wording,
+            max_tokens=told.answer_tokens,
+            temperature=0.0,
+            seed=told.seed,
         )
         criteria = await self._criteria(row, ideal, writer)
         kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ideal_answer)

@@ -1,6 +1,6 @@
 """`reference` (RGR-GRPO): factual and process criteria from a reference answer that agrees with the ground truth."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field
@@ -61,9 +61,11 @@ class ReferenceGenerator(WordedGenerator[ReferenceRow, ReferenceParameters]):
     steps: ClassVar[tuple[str, ...]] = ("answer", "verify", "rubric", "check", "validity")
     wording = Wording("author.system", "reference.rubric", *ANSWER_WORDING.names, *AGREEMENT_WORDING.names)
 
-    def __init__(self, parameters: ReferenceParameters, *, find: Find | None = None) -> None:
-        super().__init__(parameters, find=find)
-        self._agreements = Agreements()
+    def __init__(
+        self, parameters: ReferenceParameters, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(parameters, find=find, templates=templates)
+        self._agreements = Agreements(self.wording)
 
     def source_of(self, row: ReferenceRow) -> str:
         """The question."""
@@ -88,7 +90,12 @@ class ReferenceGenerator(WordedGenerator[ReferenceRow, ReferenceParameters]):
     async def _verified(self, row: ReferenceRow, writer: Writer) -> str:
         told = self.parameters
         reference = row.reference_answer or await write_answer(
-            writer, row.question, max_tokens=told.answer_tokens, temperature=0.0, seed=told.seed
+            writer,
+            row.question,
+            wording=self.wording,
+            max_tokens=told.answer_tokens,
+            temperature=0.0,
+            seed=told.seed,
         )
         if len(reference) > told.reference_characters:
             raise Discarded("too_long", f"the reference answer has {len(reference)} characters")

@@ -5,15 +5,16 @@ chunk's result, whatever a second attempt wrote.
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from json import dumps
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from judge_server.generation.folder import DISCARDED, RunFolder, read_failures
 from judge_server.generation.generator import Generator
+from judge_server.generation.job import lineage_of
 from judge_server.generation.journal import read_journal
 from judge_server.generation.registry import check_parameters, generator_of
 from judge_server.generation.runner import Run, RunSettings
@@ -21,24 +22,30 @@ from judge_server.operations.kind import ChunkUndone, OperationRefused
 from judge_server.operations.kinds.once import Once
 from judge_server.operations.kinds.writing import WriterSource, used
 from judge_server.ports import RubricSource
-from trainer_client.wire import RubricVersion
+from trainer_client.wire import Criterion, RubricContent, RubricVersion
 from trainer_client.wire.operation_rows import ChunkOutcome, ChunkWork, NewChunk
 from trainer_client.wire.operations import GenerateOperation
 from trainer_client.wire.problems import field_errors
+
+Lint = Callable[[Sequence[Criterion]], list[dict[str, JsonValue]]]
+"""Gives the findings of a look through a rubric, each with `code`, `severity`, `criterion`, `problem`, `advice`."""
 
 
 class GenerateKind:
     """Generates rubrics with a model's endpoint.
 
     A result is a rubric as `rubrics.jsonl` of `adjudge generate` has it, with the `index` of its input, and the
-    `reference` of its version where it is published. An input that gave none counts as discarded, with its reason.
+    `reference` of its version where it is published; where it is not, with the `lineage` to publish it with. With
+    `lint` it has the findings about the rubric, under `lint`. An input that gave none counts as discarded, with its
+    reason.
     """
 
     finishes = False
 
-    def __init__(self, writers: WriterSource, rubrics: RubricSource) -> None:
+    def __init__(self, writers: WriterSource, rubrics: RubricSource, lint: Lint | None = None) -> None:
         self._writers = writers
         self._rubrics = rubrics
+        self._lint = lint
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
         """A chunk for each input; one that the generator cannot read, or that repeats another, refuses all."""
@@ -70,7 +77,8 @@ class GenerateKind:
         try:
             row = generator.Input.model_validate(work.body["input"]).loaded(None)
             if request.publish and (record := await once.revised(row, request.prefix)) is not None:
-                return ChunkOutcome([{"index": work.body["index"], **record, **once.published}], counts={"added": 1})
+                result = self._linted({"index": work.body["index"], **record, **once.published})
+                return ChunkOutcome([result], counts={"added": 1})
             writer = await self._writers.writer()
             with tempfile.TemporaryDirectory(prefix="adjudge-generate-") as folder:
                 file = _input_file(folder, work.body["input"])
@@ -87,9 +95,21 @@ class GenerateKind:
         outcome = ChunkOutcome(usage=used(writer.usage), discarded=dict.fromkeys(reasons, 1))
         if run.tally.failed:
             raise ChunkUndone(str(failures[-1]["detail"]), outcome)
-        results = [{"index": work.body["index"], **record, **once.published} for record in made]
+        results = [self._linted({"index": work.body["index"], **record, **once.published}) for record in made]
+        if not request.publish:
+            for result in results:
+                source = str(result["source_digest"])
+                lineage = lineage_of(generator, writer.identity.model, source, work.ref.operation_id)
+                result["lineage"] = lineage.model_dump(mode="json", exclude_none=True)
         counts = {"added": run.tally.added, "unpublished": run.tally.unpublished}
         return outcome._replace(results=results, counts=counts)
+
+    def _linted(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Add what lint finds in the rubric of a result."""
+        if self._lint is None:
+            return result
+        content = RubricContent.model_validate({"criteria": result["criteria"]})
+        return {**result, "lint": self._lint(content.criteria)}
 
 
 def _input_file(folder: str, given: Any) -> Path:
@@ -110,10 +130,11 @@ def _chunks(generator: Generator[Any, Any], request: GenerateOperation) -> list[
             raise OperationRefused(f"inputs.{index}.{first.field}: {first.message}") from None
         except ValueError as error:
             raise OperationRefused(f"inputs.{index}: {error}") from None
-        name = generator.name_of(row)
-        if (before := contents.setdefault(row.canonical, index)) != index:
-            raise OperationRefused(f"inputs.{index}: it has the content of inputs.{before}; leave one of them out")
-        if name is not None and not generator.revises and (before := names.setdefault(name, index)) != index:
-            raise OperationRefused(f"inputs.{index}: its rubric would be called {name}, as that of inputs.{before}")
-        chunks.append(NewChunk(1, {"index": index, "input": row.model_dump(mode="json", exclude_none=True)}))
+        for one in generator.inputs_of(row):
+            name = generator.name_of(one)
+            if (before := contents.setdefault(one.canonical, index)) != index:
+                raise OperationRefused(f"inputs.{index}: it has the content of inputs.{before}; leave one of them out")
+            if name is not None and not generator.revises and (before := names.setdefault(name, index)) != index:
+                raise OperationRefused(f"inputs.{index}: its rubric would be called {name}, as that of inputs.{before}")
+            chunks.append(NewChunk(1, {"index": index, "input": one.model_dump(mode="json", exclude_none=True)}))
     return chunks

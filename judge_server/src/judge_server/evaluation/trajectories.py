@@ -1,0 +1,266 @@
+"""What a policy's responses are worth as a whole: accuracy, faithfulness of steps, looping, diversity, best of n.
+
+Pure functions of what was judged; the measures themselves are those of `trainer_client.measures`. Intervals are
+percentiles of a bootstrap over problems, whose samples are not independent of each other.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
+from typing import NamedTuple, TypeVar
+
+from trainer_client.measures import (
+    Loops,
+    Novelty,
+    average_at_k,
+    best_of_n,
+    faithfulness,
+    loop_statistics,
+    novelty,
+    pass_at_k,
+    point_biserial,
+)
+
+RESAMPLES = 500
+_TAILS = (0.025, 0.975)
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A judged response.
+
+    Attributes:
+        loops: the signs of looping in its text; None where the text is not known.
+        correct: 1 if its final answer is right, else 0; None where that is not known.
+        steps: 1 or 0 for each parsed step, None where the judge failed; None where steps were not judged.
+        reward: by the rubric; None without one.
+        satisfied: how far it does what its criteria ask for, in [0, 1], as `satisfied` computes it; None without any.
+        by_kind: the same for the criteria of each kind, as `by_kind` computes it.
+        likelihoods: mean log-likelihoods per token, in nats, under the trained policy and under the one before
+            training; None where they are not known.
+    """
+
+    loops: Loops | None
+    correct: float | None = None
+    steps: tuple[float | None, ...] | None = None
+    reward: float | None = None
+    satisfied: float | None = None
+    by_kind: Mapping[str, float] = field(default_factory=dict)
+    likelihoods: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The responses to a problem, and their Self-BLEU; None where there are not two."""
+
+    trajectories: tuple[Trajectory, ...]
+    self_bleu: float | None = None
+
+
+class LoopLimits(NamedTuple):
+    """From where a text counts as looping; the parameters of `trainer_client.measures.loops`."""
+
+    max_corrections: int = 20
+    max_duplicate_share: float = 0.1
+    min_paragraph_words: int = 5
+
+
+class Figure(NamedTuple):
+    """A measure, its 95% interval over problems, and of how many problems it was taken."""
+
+    value: float
+    low: float
+    high: float
+    problems: int
+
+
+Measure = Callable[[Sequence[Problem]], float | None]
+
+
+def satisfied(scores: Sequence[tuple[str, float, float | None]]) -> float | None:
+    """Compute the mean score of a response's criteria in [0, 1], each so that higher is better.
+
+    A criterion of kind `pitfall` or of negative weight counts 1 less its score. One of kind `answer` is left out: it is
+    what the others are correlated with.
+
+    Args:
+        scores: kind, weight and score of each criterion; a score of None is a failed verdict.
+
+    Returns:
+        None without criteria, and where a verdict failed.
+    """
+    good = [(kind == "pitfall" or weight < 0, score) for kind, weight, score in scores if kind != "answer"]
+    known = [1.0 - score if bad else score for bad, score in good if score is not None]
+    return fmean(known) if known and len(known) == len(good) else None
+
+
+def by_kind(scores: Sequence[tuple[str, float, float | None]]) -> dict[str, float]:
+    """Compute the mean score of a response's criteria of each kind, in [0, 1] (SRaR, Table 7).
+
+    That of a `pitfall` is how often the mistake was made; any other criterion of negative weight counts 1 less its
+    score. Kinds of which a verdict failed are left out, and so is `answer`. Arguments are those of `satisfied`.
+    """
+    kinds: dict[str, list[float | None]] = {}
+    for kind, weight, score in scores:
+        bad = kind != "pitfall" and weight < 0
+        kinds.setdefault(kind, []).append(1.0 - score if bad and score is not None else score)
+    known = {kind: [one for one in found if one is not None] for kind, found in kinds.items() if kind != "answer"}
+    return {kind: fmean(found) for kind, found in known.items() if len(found) == len(kinds[kind])}
+
+
+def alignment(problems: Sequence[Problem]) -> dict[str, int]:
+    """Count trajectories by answer and steps, as SRaR's Table 2 and Figure 2 (b) do.
+
+    `without_steps` has no parsed step. `undecided` is one where a missing verdict, or an unknown answer, leaves open
+    which it is.
+    """
+    names = ["right_faithful", "right_unfaithful", "wrong_faithful", "wrong_unfaithful", "without_steps", "undecided"]
+    counts = Counter(_aligned(one) for problem in problems for one in problem.trajectories if one.steps is not None)
+    return {name: counts[name] for name in names}
+
+
+def _aligned(one: Trajectory) -> str:
+    steps = one.steps or ()
+    if not steps:
+        return "without_steps"
+    if one.correct is None or (None in steps and 0.0 not in steps):
+        return "undecided"
+    return f"{'right' if one.correct == 1.0 else 'wrong'}_{'unfaithful' if 0.0 in steps else 'faithful'}"
+
+
+def figures(
+    problems: Sequence[Problem], *, ks: Sequence[int] = (1, 2, 4, 8), seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, Figure]:
+    """Take every measure that there is something to take of.
+
+    Args:
+        problems: with their judged responses.
+        ks: of pass@k and best of k; a k that no problem has samples for is left out.
+        seed: of the bootstrap.
+        resamples: how many the intervals rest on; 0 makes each interval its value.
+
+    Raises:
+        ValueError: a k is below 1.
+    """
+    if any(k < 1 for k in ks):
+        raise ValueError(f"k is {min(ks)}; of a problem at least one sample is drawn")
+    found = {}
+    kinds = dict.fromkeys(kind for p in problems for one in p.trajectories for kind in one.by_kind)
+    correlations = _correlations(list(kinds) if len(kinds) > 1 else [])
+    for name, measure in {**_measures(ks), **correlations}.items():
+        used = [problem for problem in problems if name in correlations or measure([problem]) is not None]
+        value = measure(used)
+        if value is not None and math.isfinite(value):
+            found[name] = Figure(value, *interval(used, measure, value, seed, resamples), len(used))
+    return found
+
+
+def values(problems: Sequence[Problem], *, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
+    """Take every measure that there is something to take of, without intervals; arguments and errors as `figures`."""
+    return {name: one.value for name, one in figures(problems, ks=ks, resamples=0).items()}
+
+
+def _correlations(kinds: Sequence[str]) -> dict[str, Measure]:
+    """Correlations of a right answer, which one problem alone cannot give."""
+
+    def correlation(given: Sequence[Problem], of: Callable[[Trajectory], float | None]) -> float | None:
+        every = [one for problem in given for one in problem.trajectories]
+        return point_biserial([one.correct for one in every], [of(one) for one in every])
+
+    of_kinds = {f"correlation_with_{kind}": partial(_of_kind, kind=kind) for kind in kinds}
+    measures: dict[str, Callable[[Trajectory], float | None]] = {
+        "correlation_with_satisfaction": lambda one: one.satisfied,
+        **of_kinds,
+    }
+    return {name: partial(correlation, of=of) for name, of in measures.items()}
+
+
+def _of_kind(one: Trajectory, kind: str) -> float | None:
+    return one.by_kind.get(kind)
+
+
+def _measures(ks: Sequence[int]) -> dict[str, Measure]:
+    steps = ("faithful_reasoning_rate", "misaligned_trajectory_rate", "step_accuracy")
+    loops = ("loop_rate", "mean_self_corrections", "accuracy_looping", "accuracy_other")
+    return {
+        "answer_accuracy": lambda given: average_at_k([[one.correct for one in p.trajectories] for p in given]),
+        **{f"pass_at_{k}": partial(_pass, k=k) for k in ks},
+        **{name: partial(_faithful, name=name) for name in steps},
+        **{name: partial(_loops, name=name) for name in loops},
+        "diversity": lambda given: _mean([1.0 - p.self_bleu for p in given if p.self_bleu is not None]),
+        "zero_reward_share": lambda given: _mean([float(r <= 0) for p in given for r in _rewards(p)]),
+        **{f"best_of_{k}": partial(_best, k=k) for k in ks},
+        "novelty_mean": lambda given: (found := _novelty(given)) and found.mean,
+        "novelty_median": lambda given: (found := _novelty(given)) and found.median,
+        **{f"novelty_above_{limit}": partial(_novel_share, limit=limit) for limit in _NOVEL_ABOVE},
+    }
+
+
+_NOVEL_ABOVE = (2, 10, 100)
+"""Importance ratios above which responses are counted (RuscaRL, appendix D.4)."""
+
+
+def _novelty(given: Sequence[Problem]) -> Novelty | None:
+    known = [one.likelihoods for p in given for one in p.trajectories if one.likelihoods is not None]
+    return novelty([new for new, _ in known], [old for _, old in known], thresholds=_NOVEL_ABOVE) if known else None
+
+
+def _novel_share(given: Sequence[Problem], limit: int) -> float | None:
+    found = _novelty(given)
+    known = sum(one.likelihoods is not None for p in given for one in p.trajectories)
+    return None if found is None else found.counts[limit] / known
+
+
+def _pass(given: Sequence[Problem], k: int) -> float | None:
+    known = [[one.correct for one in p.trajectories if one.correct is not None] for p in given]
+    return _mean([pass_at_k(len(row), sum(score == 1.0 for score in row), k) for row in known if len(row) >= k])
+
+
+def _best(given: Sequence[Problem], k: int) -> float | None:
+    return _mean([best for p in given if (best := best_of_n(_rewards(p), k)) is not None])
+
+
+def _rewards(problem: Problem) -> list[float]:
+    return [one.reward for one in problem.trajectories if one.reward is not None]
+
+
+def _faithful(given: Sequence[Problem], name: str) -> float | None:
+    judged = [(one.correct, one.steps) for p in given for one in p.trajectories if one.steps is not None]
+    rate: float | None = faithfulness([a for a, _ in judged], [s for _, s in judged])[name]  # type: ignore[literal-required]
+    return rate
+
+
+def _loops(given: Sequence[Problem], name: str) -> float | None:
+    known = [(one.loops, one.correct) for p in given for one in p.trajectories if one.loops is not None]
+    said = loop_statistics([found for found, _ in known], [correct for _, correct in known])
+    value: float | None = said[name]  # type: ignore[literal-required]
+    return value
+
+
+def interval(
+    items: Sequence[_Item],
+    measure: Callable[[Sequence[_Item]], float | None],
+    value: float,
+    seed: int,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Compute the 95% interval of a measure by resampling items with replacement; its value for fewer than two."""
+    if len(items) < 2 or not resamples:
+        return value, value
+    draw = random.Random(seed)  # noqa: S311 - resamples, no secret
+    drawn = [measure(draw.choices(items, k=len(items))) for _ in range(resamples)]
+    known = sorted(one for one in drawn if one is not None and math.isfinite(one))
+    if not known:
+        return value, value
+    low, high = (known[min(int(tail * len(known)), len(known) - 1)] for tail in _TAILS)
+    return low, high
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

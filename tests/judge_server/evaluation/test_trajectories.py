@@ -1,0 +1,123 @@
+"""What a policy's responses are worth: measures over problems, with intervals."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.evaluation.step_correctness import step_groups
+from judge_server.evaluation.trajectories import Problem, Trajectory, alignment, by_kind, figures, satisfied
+from trainer_client.measures import faithfulness, loops, pass_at_k
+
+CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
+
+
+def test_the_papers_table_of_step_reasoning_comes_out_of_its_counts() -> None:
+    right, wrong = Trajectory(CALM, 1.0, (1.0, 1.0)), Trajectory(CALM, 0.0, (1.0, 0.0))
+    other = Trajectory(CALM, 0.0, (1.0,))
+    problems = [Problem((one,)) for one in [right] * 4 + [other] * 4 + [wrong] * 20 + [Trajectory(CALM, 0.0, ())] * 2]
+    found = figures(problems, ks=(1,))
+    assert found["faithful_reasoning_rate"].value == pytest.approx(4 / 30)
+    assert found["misaligned_trajectory_rate"].value == pytest.approx(4 / 30)
+    assert found["answer_accuracy"].value == found["pass_at_1"].value == pytest.approx(4 / 30)
+    assert alignment(problems) == {
+        "right_faithful": 4,
+        "right_unfaithful": 0,
+        "wrong_faithful": 4,
+        "wrong_unfaithful": 20,
+        "without_steps": 2,
+        "undecided": 0,
+    }
+
+
+def test_what_there_is_nothing_to_take_of_is_left_out() -> None:
+    assert set(figures([Problem((Trajectory(CALM),))])) == {"loop_rate", "mean_self_corrections"}
+
+
+def test_a_missing_verdict_leaves_a_trajectory_undecided_only_where_it_decides() -> None:
+    undecided, decided = Trajectory(CALM, 1.0, (1.0, None)), Trajectory(CALM, 1.0, (0.0, None))
+    counts = alignment([Problem((undecided, decided, Trajectory(CALM, None, (1.0,))))])
+    assert (counts["undecided"], counts["right_unfaithful"]) == (2, 1)
+
+
+def test_rewards_loops_and_diversity_are_measured() -> None:
+    several = tuple(Trajectory(CALM, c, reward=r, satisfied=r) for c, r in [(1, 1.0), (0, 0.0), (0, -0.5)])
+    found = figures([Problem((*several, Trajectory(LOOPING, 1.0)), self_bleu=0.25)], ks=(1, 2, 9))
+    assert found["zero_reward_share"].value == pytest.approx(2 / 3)
+    assert found["best_of_2"].value == pytest.approx((1 + 1 + 0) / 3)
+    assert (found["loop_rate"].value, found["accuracy_looping"].value) == (0.25, 1.0)
+    assert found["diversity"].value == 0.75
+    assert found["correlation_with_satisfaction"].value > 0.9
+    assert "best_of_9" not in found
+    assert "pass_at_9" not in found
+
+
+SCORE = st.sampled_from([0.0, 1.0])
+TRAJECTORY = st.builds(
+    Trajectory, st.sampled_from([CALM, LOOPING]), SCORE, st.lists(SCORE | st.none(), max_size=3).map(tuple)
+)
+PROBLEMS = st.lists(st.lists(TRAJECTORY, min_size=1, max_size=4).map(lambda ts: Problem(tuple(ts))), max_size=4)
+
+
+@given(PROBLEMS)
+def test_values_are_those_of_the_measures_and_lie_in_their_intervals_range(problems: list[Problem]) -> None:
+    found = figures(problems, ks=(1,))
+    judged = [one for problem in problems for one in problem.trajectories]
+    expected = faithfulness([one.correct for one in judged], [one.steps or () for one in judged])
+    value = found.get("faithful_reasoning_rate")
+    assert (value.value if value else None) == pytest.approx(expected["faithful_reasoning_rate"])
+    if problems:
+        each = [pass_at_k(len(p.trajectories), sum(one.correct == 1.0 for one in p.trajectories), 1) for p in problems]
+        assert found["pass_at_1"].value == pytest.approx(sum(each) / len(each))
+    assert all(one.low <= one.high for one in found.values())
+
+
+def test_the_same_seed_gives_the_same_interval_and_more_problems_a_narrower_one() -> None:
+    few = [Problem((Trajectory(CALM, float(n % 2)),)) for n in range(10)]
+    one, again, many = (figures(given, ks=(1,))["pass_at_1"] for given in (few, few, few * 20))
+    assert one == again
+    assert one.low < one.value < one.high
+    assert many.high - many.low < one.high - one.low
+
+
+def test_a_mistake_counts_against_a_response_and_its_answer_does_not_count() -> None:
+    scores = [("suggest", 1.0, 1.0), ("pitfall", -1.0, 1.0), ("point", -2.0, 0.0), ("answer", 1.0, None)]
+    assert satisfied(scores) == pytest.approx(2 / 3)
+    assert satisfied([*scores, ("bonus", 1.0, None)]) is None
+    assert satisfied([("answer", 1.0, 1.0)]) is None
+
+
+def test_novelty_is_taken_of_likelihoods_where_they_are_known() -> None:
+    known = [Trajectory(CALM, likelihoods=(-1.0, -1.0 - math.log(ratio))) for ratio in (1.0, 4.0, 40.0)]
+    found = figures([Problem((*known, Trajectory(CALM)))])
+    assert found["novelty_mean"].value == pytest.approx(15.0)
+    assert found["novelty_median"].value == pytest.approx(4.0)
+    assert found["novelty_above_2"].value == pytest.approx(2 / 3)
+    assert found["novelty_above_100"].value == 0.0
+
+
+def test_each_kind_of_criterion_correlates_by_itself() -> None:
+    right = by_kind([("suggest", 1.0, 1.0), ("pitfall", -1.0, 0.0), ("bonus", 1.0, None), ("answer", 1.0, 1.0)])
+    wrong = by_kind([("suggest", 1.0, 0.0), ("pitfall", -1.0, 1.0), ("point", -1.0, 1.0)])
+    assert right == {"suggest": 1.0, "pitfall": 0.0}
+    assert wrong == {"suggest": 0.0, "pitfall": 1.0, "point": 0.0}
+    found = figures([Problem((Trajectory(CALM, 1.0, by_kind=right), Trajectory(CALM, 0.0, by_kind=wrong)))])
+    assert found["correlation_with_suggest"].value == pytest.approx(1.0)
+    assert found["correlation_with_pitfall"].value == pytest.approx(-1.0)
+    assert "correlation_with_point" not in found
+
+
+def test_a_k_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="k is 0"):
+        figures([], ks=(0,))
+
+
+def test_each_step_is_asked_with_the_steps_before_it() -> None:
+    text = "So:\n### Step 1: add\n1 + 1 = 2\n### Step 2: double\n2 * 2 = 5"
+    first, second = step_groups("What is it?", text, ground_truth="4")
+    assert first["prompt"] == [{"role": "user", "content": "What is it?"}]
+    assert first["responses"] == ["### Step 1: add\n1 + 1 = 2"]
+    assert second["prompt"][1] == {"role": "assistant", "content": "### Step 1: add\n1 + 1 = 2"}
+    assert (second["responses"], second["ground_truth"]) == (["### Step 2: double\n2 * 2 = 5"], "4")
+    assert step_groups("What is it?", "It is 4.", ground_truth=None) == []

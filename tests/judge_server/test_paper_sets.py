@@ -1,0 +1,318 @@
+"""The papers' judges as sets of templates: what each shows, how it is answered, and what a set declares."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from judge_server.engines.scripted import ScriptedEngine, always, by_hash
+from judge_server.errors import InvalidRequest
+from judge_server.judging.calibration import shipped_calibrations
+from judge_server.judging.ways import Way
+from judge_server.ports import Batch, Call, Menu, Reply
+from judge_server.prompts.declaration import Declaration, load_set, read_declaration
+from judge_server.prompts.library import TemplateLibrary, shipped_sets
+from judge_server.prompts.sources import TemplateRefused, own_templates
+from judge_server.web import Service, create_app
+from rubric_store import RubricStore
+from tests.judge_server import support
+from tests.judge_server.support import STEPPED
+
+MATERIAL = {
+    "grounding": "A prime has two divisors.",
+    "reference_answer": "Its divisors are 1 and 7.",
+    "ground_truth": "affirmative",
+}
+RUBRIC = {
+    "criteria": [
+        {"id": "fact", "kind": "factual", "description": "States that 7 is prime.", "weight": 3},
+        {"id": "reason", "kind": "process", "description": "Names a reason, such as its divisors.", "weight": 1},
+    ]
+}
+STEPS = {
+    "criteria": [
+        {"id": "s", "kind": "suggest", "description": "Divides by 2."},
+        {"id": "b", "kind": "bonus", "description": "Uses the sieve."},
+        {"id": "answer", "kind": "answer", "description": "The final answer is yes."},
+    ]
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "rgr": {"reward": {"mode": "factual_override"}},
+    "ruscarl": {"reward": {"mode": "points"}, "judging": {"rationale": True}},
+    "dro": {"reward": {"mode": "gate"}, "judging": {"rationale": True, "criteria_per_call": "all"}},
+    "srar": {"reward": {"mode": "stepwise"}, "judging": {"criteria_per_call": "all"}, "rubric": STEPS},
+    "grounded": {"reward": {"mode": "partial_credit"}, "judging": {"rationale": True}},
+    "likert-reference": {"reward": {"mode": "likert"}},
+}
+"""How a request asks with each set as its paper does."""
+
+
+class Asked:
+    """A script that keeps what it was asked."""
+
+    def __init__(self, script: Any = by_hash) -> None:
+        self.calls: list[tuple[Batch, Call]] = []
+        self.script = script
+
+    def __call__(self, batch: Batch, call: Call) -> Any:
+        self.calls.append((batch, call))
+        return self.script(batch, call)
+
+    @property
+    def text(self) -> str:
+        """All that the judge read."""
+        return "\n".join("\n".join((batch.system, batch.shared, call.question)) for batch, call in self.calls)
+
+
+@asynccontextmanager
+async def service(store: RubricStore, asked: Asked, folder: Path | None = None) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a service whose engine answers by the script."""
+    judge = await support.judge(ScriptedEngine(asked), templates=TemplateLibrary(folder))
+    app = create_app(Service(rubrics=store, judges={"default": judge}))
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test") as http:
+        yield http
+    await judge.close()
+
+
+def body(name: str, response: str = STEPPED, **group: Any) -> dict[str, Any]:
+    """A request with a set, as its paper asks, about one response, with all material unless given."""
+    asks = REQUESTS[name]
+    given = {"id": "g", "prompt": "Is 7 prime?", "responses": [response], **(group or MATERIAL)}
+    return {"rubric": RUBRIC, **asks, "judging": {**asks.get("judging", {}), "template": name}, "groups": [given]}
+
+
+def test_there_is_a_request_for_every_set_of_the_package() -> None:
+    assert set(REQUESTS) == set(shipped_sets())
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_a_paper_s_judge_sees_what_the_paper_shows_and_the_answer_names_the_rest(
+    store: RubricStore, name: str
+) -> None:
+    asked = Asked()
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body(name))
+    assert answer.status_code == 200, answer.text
+    withheld = answer.json()["judge"]["withheld"]
+    assert withheld == list(load_set(shipped_sets()[name]).declared.withholds)
+    assert {field: text in asked.text for field, text in MATERIAL.items()} == {
+        field: field not in withheld for field in MATERIAL
+    }
+    assert ("States that 7 is prime." in asked.text) == (name not in ("srar", "likert-reference"))
+    assert "Is 7 prime?" in asked.text
+    assert answer.json()["groups"][0]["responses"][0]["status"] == "scored"
+
+
+async def test_without_a_set_nothing_is_withheld(store: RubricStore) -> None:
+    asked = Asked()
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("rgr") | {"judging": {}})
+    assert answer.json()["judge"]["withheld"] == []
+    assert all(text in asked.text for text in MATERIAL.values())
+
+
+@pytest.mark.parametrize("rationale", [False, True])
+@pytest.mark.parametrize(("satisfied", "reward"), [(True, 1.0), (False, 0.0)])
+async def test_rgr_s_judge_rates_one_criterion_with_1_or_0(
+    store: RubricStore, satisfied: bool, reward: float, rationale: bool
+) -> None:
+    asked = Asked(always(satisfied))
+    sent = body("rgr")
+    sent["judging"]["rationale"] = rationale
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=sent)
+    (response,) = answer.json()["groups"][0]["responses"]
+    assert response["reward"] == reward
+    assert len(asked.calls) == 2
+    for _, call in asked.calls:
+        assert isinstance(call.answer, Menu)
+        assert [option.label for option in call.answer.options] == ["1", "0"]
+
+
+@pytest.mark.parametrize("said", ["1", '```json\n{"rating": 1}\n```', "Rating: 1"])
+async def test_a_rating_that_is_said_in_text_is_read(store: RubricStore, said: str) -> None:
+    asked = Asked(lambda batch, call: Reply(text=said))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("rgr"))
+    assert answer.json()["groups"][0]["responses"][0]["reward"] == 1.0
+
+
+async def test_a_rating_that_is_not_on_offer_is_no_verdict(store: RubricStore) -> None:
+    asked = Asked(lambda batch, call: Reply(text="7"))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("rgr"))
+    (response,) = answer.json()["groups"][0]["responses"]
+    assert response["reward"] is None
+    assert {verdict["failure"]["kind"] for verdict in response["verdicts"]} == {"parse"}
+
+
+async def test_ruscarl_s_grader_explains_itself_and_knows_the_points(store: RubricStore) -> None:
+    asked = Asked(always(True))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("ruscarl"))
+    (response,) = answer.json()["groups"][0]["responses"]
+    assert all(verdict["rationale"] for verdict in response["verdicts"])
+    assert "(3 points): States that 7 is prime." in asked.text
+    assert "a lone one suffices" in asked.text
+
+
+async def test_dro_s_judge_justifies_every_verdict_in_one_call(store: RubricStore) -> None:
+    items = [{"id": 1, "reason": "It says so.", "satisfied": True}, {"id": 2, "reason": "None.", "satisfied": False}]
+    asked = Asked(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("dro"))
+    verdicts = answer.json()["groups"][0]["responses"][0]["verdicts"]
+    assert [(verdict["score"], verdict["rationale"]) for verdict in verdicts] == [(1.0, "It says so."), (0.0, "None.")]
+    assert len(asked.calls) == 1
+
+
+async def test_srar_s_judge_attributes_items_to_steps_and_a_program_knows_the_answer(store: RubricStore) -> None:
+    items = [{"id": 1, "satisfied": True, "step": 1}, {"id": 2, "satisfied": False, "step": -1}]
+    asked = Asked(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("srar", ground_truth="yes"))
+    verdicts = answer.json()["groups"][0]["responses"][0]["verdicts"]
+    assert [(v["score"], v["step"], v["method"]) for v in verdicts] == [
+        (1.0, 1, "judge"),
+        (0.0, -1, "judge"),
+        (1.0, 0, "math"),
+    ]
+    assert "1. SUGGEST: Divides by 2." in asked.text
+    assert "carries it out correctly" in asked.text
+    assert "ANSWER: The final" not in asked.text
+
+
+async def test_totals_that_the_grounded_judge_writes_are_not_believed(store: RubricStore) -> None:
+    items = [{"id": 1, "reason": "Half of it.", "awarded": 1.5}, {"id": 2, "reason": "Yes.", "awarded": 1}]
+    said = {"verdicts": items, "total": 4, "max_total": 4, "reasoning": "Very good."}
+    asked = Asked(lambda batch, call: Reply(text=json.dumps(said)))
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("grounded"))
+    (response,) = answer.json()["groups"][0]["responses"]
+    assert response["reward"] == pytest.approx(2.5 / 4)
+    assert [verdict["rationale"] for verdict in response["verdicts"]] == ["Half of it.", "Yes."]
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("likert-reference", "reference_answer"), ("grounded", "grounding")])
+async def test_a_group_without_what_the_set_judges_by_is_refused(store: RubricStore, name: str, lacks: str) -> None:
+    asked = Asked()
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body(name, ground_truth="yes"))
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == [f"groups.0.{lacks}"]
+    assert f"{name!r} judges by the {lacks}, which is not given" in answer.json()["detail"]
+    assert not asked.calls
+
+
+async def test_a_set_under_a_protocol_that_it_has_no_words_for_is_refused(store: RubricStore) -> None:
+    asked = Asked()
+    async with service(store, asked) as http:
+        answer = await http.post("/v1/rewards", json=body("rgr") | {"reward": {"mode": "likert"}})
+    assert answer.status_code == 422
+    assert "'rgr' is for binary, and this request asks under likert" in answer.json()["detail"]
+    assert not asked.calls
+
+
+async def test_a_set_of_ones_own_goes_before_ours_and_a_wrong_one_is_not_replaced(
+    store: RubricStore, tmp_path: Path
+) -> None:
+    (tmp_path / "rgr").mkdir()
+    (tmp_path / "rgr/question.j2").write_text("Mine: {{ criterion.description }}")
+    asked = Asked()
+    async with service(store, asked, tmp_path) as http:
+        answer = await http.post("/v1/rewards", json=body("rgr"))
+        assert answer.json()["judge"]["withheld"] == []
+        assert asked.text.count("Mine: ") == 2
+    (tmp_path / "rgr/question.j2").write_text("{{ oops }}")
+    with pytest.raises(InvalidRequest, match="'rgr' cannot be used"):
+        TemplateLibrary(tmp_path).find("rgr")
+
+
+async def test_a_comparison_withholds_what_its_set_declares(store: RubricStore, tmp_path: Path) -> None:
+    (tmp_path / "blind").mkdir()
+    (tmp_path / "blind/comparison.j2").write_text(own_templates()["comparison.j2"])
+    (tmp_path / "blind/set.toml").write_text(
+        'protocols = ["comparison"]\nwithholds = ["reference_answer", "criteria"]\nrequires = ["grounding"]'
+    )
+    pair = {
+        "id": "p",
+        "prompt": "Is 7 prime?",
+        "a": "Yes.",
+        "b": "No.",
+        "reference_answer": "Its divisors are 1 and 7.",
+    }
+    sent = {"rubric": RUBRIC, "judging": {"template": "blind"}}
+    asked = Asked()
+    async with service(store, asked, tmp_path) as http:
+        refused = await http.post("/v1/comparisons", json={**sent, "pairs": [pair]})
+        assert [error["field"] for error in refused.json()["errors"]] == ["pairs.0.grounding"]
+        grounded = {**pair, "grounding": "A prime has two divisors."}
+        answer = await http.post("/v1/comparisons", json={**sent, "pairs": [grounded]})
+    assert answer.json()["judge"]["withheld"] == ["reference_answer", "criteria"]
+    assert "A prime has two divisors." in asked.text
+    assert "Its divisors" not in asked.text
+    assert "States that" not in asked.text
+
+
+async def test_what_a_set_withholds_or_is_answered_with_counts_in_the_fingerprint(tmp_path: Path) -> None:
+    declared = {
+        "words": "",
+        "same": 'protocols = ["binary"]',
+        "blind": 'withholds = ["ground_truth"]',
+        "digits": 'verdicts = ["1", "0"]',
+    }
+    for name, text in declared.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "question.j2").write_text(own_templates()["question.j2"])
+        (tmp_path / name / "set.toml").write_text(text)
+    judge = await support.judge(templates=TemplateLibrary(tmp_path), calibrations=shipped_calibrations())
+    prints = {name: judge.setup(Way("binary", template=name)).fingerprint for name in declared}
+    assert prints["words"] == prints["same"]
+    assert len(set(prints.values())) == 3
+    await judge.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("protocols = ", "is no TOML: "),
+        ("# \ud800".encode("utf-8", "surrogatepass"), "is no TOML: "),
+        ("#" * 4001, "is larger than 4,000 bytes; shorten it"),
+        ('hides = ["grounding"]', "declares 'hides'; it can declare protocols, requires, withholds, verdicts"),
+        ('protocols = "binary"', "protocols is 'binary'; it is a list of words"),
+        ("protocols = []", "protocols is []; it is a list of words"),
+        ("verdicts = [1, 0]", "verdicts is [1, 0]; it is a list of words"),
+        ('protocols = ["outcome"]', "protocols names 'outcome'; it can name binary, "),
+        ('withholds = ["response"]', "withholds names 'response'; it can name grounding, reference_answer, "),
+        ('requires = ["grounding", "grounding"]', "requires names one twice"),
+        ('requires = ["grounding"]\nwithholds = ["grounding"]', "both requires and withholds grounding; choose one"),
+        ('withholds = ["criteria"]', "withholds criteria, which only a rating or a comparison can do without"),
+        ('protocols = ["binary"]\nwithholds = ["criteria"]', "withholds criteria, which only"),
+        ('verdicts = ["yes"]', "verdicts is ['yes']; it is two words of letters or digits, that for met first"),
+        ('verdicts = ["met", "not met"]', "it is two words of letters or digits"),
+        ('verdicts = ["Met", "metall"]', "verdicts 'Met' and 'metall' begin alike"),
+    ],
+)
+def test_a_declaration_that_says_what_none_can_is_refused(tmp_path: Path, text: str | bytes, says: str) -> None:
+    path = tmp_path / "mine"
+    path.mkdir()
+    (path / "set.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(TemplateRefused) as refused:
+        read_declaration(path)
+    assert str(refused.value).startswith("mine/set.toml")
+    assert says in str(refused.value)
+
+
+def test_a_set_that_declares_nothing_is_for_all_and_shows_all(tmp_path: Path) -> None:
+    assert read_declaration(tmp_path) == Declaration()
+    (tmp_path / "set.toml").write_text("")
+    assert read_declaration(tmp_path) == Declaration()
+    (tmp_path / "set.toml").unlink()
+    (tmp_path / "set.toml").mkdir()
+    with pytest.raises(TemplateRefused, match="cannot be read"):
+        read_declaration(tmp_path)
