@@ -69,6 +69,30 @@ def found(reference: str) -> RubricVersion | None:
     return asyncio.run(find())
 
 
+def test_a_run_becomes_rows_for_a_trainer_in_one_command(
+    model: WritingModel, file: Path, out: Path, tmp_path: Path
+) -> None:
+    assert generate(model, file, out).exit_code == 0
+    result = RUN.invoke(app, ["rows", str(out), "--out", str(tmp_path / "rows")])
+    assert result.exit_code == 0, result.output
+    rows = [row for name in ("train", "validation", "test") for row in read_lines(tmp_path / "rows" / f"{name}.jsonl")]
+    assert len(rows) == 6
+    assert all(found(row["rubric"]) is not None and row["prompt"] for row in rows)
+    refused = RUN.invoke(app, ["rows", str(tmp_path), "--out", str(tmp_path / "more")])
+    assert refused.exit_code == 1
+    assert "there is no" in refused.stderr
+
+
+def test_a_set_of_templates_that_cannot_be_used_is_refused(
+    model: WritingModel, file: Path, out: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "answer.j2").write_text("Solve it.", encoding="utf-8")
+    result = generate(model, file, out, "--templates", str(tmp_path / "own"))
+    assert result.exit_code == 1
+    assert "own/answer.j2 does not show 'question'" in result.stderr
+
+
 def test_rubrics_are_published_with_their_lineage(model: WritingModel, file: Path, out: Path) -> None:
     result = generate(model, file, out, "--prefix", "team/", "--set", "most=5")
     assert result.exit_code == 0, result.output

@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
+from judge_server.prompts.declaration import load_set
+from judge_server.prompts.library import shipped_sets
 from judge_server.prompts.sources import MAY_USE, MUST_USE, own_templates, read_set
 from tests.docs.pages import ROOT, blocks
 
@@ -46,6 +48,8 @@ def test_the_folder_one_stands_in_can_be_checked(sets: Path, monkeypatch: pytest
     [
         (["check", "FOLDER"], "the folder 'sets' holds no template; it may hold binary.system.j2"),
         (["check", "FOLDER/[red]"], "there is no folder of templates '[red]'"),
+        (["show", "--set", "rgrr"], "there is no set 'rgrr'; there are dro, "),
+        (["show", "--set", "rgr", "../srar/set.toml"], "the set 'rgr' replaces no '../srar/set.toml'; it has binary"),
         (["show", "../question.j2"], "there is no template '../question.j2'; there are binary.system.j2"),
     ],
 )
@@ -80,23 +84,48 @@ def test_our_templates_as_shown_are_a_set_of_ones_own(tmp_path: Path) -> None:
 def test_sets_are_listed_with_their_state(sets: Path) -> None:
     listed = RUN.invoke(app, ["templates", "list"])
     assert listed.exit_code == 0
-    brief, wrong = [line for line in listed.stdout.splitlines() if "question.j2" in line]
-    assert "brief" in brief
-    assert " ok " in brief
-    assert " wrong " in wrong
-    assert "wrong/question.j2:2: it uses 'criteria'" in wrong
+    text = " ".join(listed.stdout.split())
+    assert "│ brief │ yours │ ok │ question.j2 │" in text
+    assert "│ wrong │ yours │ wrong │ wrong/question.j2:2: it uses 'criteria'" in text
+    assert "│ rgr │ Adjudge's │ ok │" in text
 
 
-@pytest.mark.parametrize(("folder", "says"), [(None, "is not set"), ("nowhere", "which is no folder")])
-def test_without_a_folder_of_sets_listing_says_what_to_set(
-    tmp_path: Path, folder: str | None, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if folder is not None:
-        monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(tmp_path / folder))
+def test_a_set_in_place_of_one_of_ours_is_listed_as_such(sets: Path) -> None:
+    (sets / "brief").rename(sets / "rgr")
+    assert "│ rgr │ yours, not Adjudge's │ ok │ question.j2 │" in " ".join(
+        RUN.invoke(app, ["templates", "list"]).stdout.split()
+    )
+
+
+def test_a_declaration_is_checked_with_its_set(sets: Path) -> None:
+    (sets / "brief/set.toml").write_text('withholds = ["ground_truth"]')
+    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    assert (result.exit_code, result.stdout) == (0, "ok     brief/question.j2\nok     brief/set.toml\n")
+    (sets / "brief/set.toml").write_text('withholds = ["truth"]')
+    result = RUN.invoke(app, ["templates", "check", str(sets / "brief")])
+    assert result.exit_code == 1
+    assert "wrong  brief/set.toml: withholds names 'truth'; it can name grounding, " in result.stdout
+
+
+@pytest.mark.parametrize("name", sorted(shipped_sets()))
+def test_a_paper_s_set_as_shown_is_a_set_of_ones_own(tmp_path: Path, name: str) -> None:
+    shown = RUN.invoke(app, ["templates", "show", "--set", name]).stdout.splitlines()
+    for file in shown:
+        (tmp_path / file).write_text(RUN.invoke(app, ["templates", "show", "--set", name, file]).stdout)
+    assert load_set(tmp_path) == load_set(shipped_sets()[name])
+
+
+def test_without_a_folder_of_ones_own_our_sets_are_listed() -> None:
+    listed = RUN.invoke(app, ["templates", "list"])
+    assert listed.exit_code == 0
+    assert all(f"│ {name} │ Adjudge's │ ok" in " ".join(listed.stdout.split()) for name in shipped_sets())
+
+
+def test_a_folder_of_sets_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(tmp_path / "nowhere"))
     result = RUN.invoke(app, ["templates", "list"])
     assert result.exit_code == 1
-    assert "ADJUDGE_TEMPLATES_DIR is" in result.stderr
-    assert says in result.stderr
+    assert "nowhere, which is no folder; have it name a folder of sets" in result.stderr.replace("\n", "")
 
 
 def test_the_documented_template_is_one_and_every_variable_is_documented(tmp_path: Path) -> None:

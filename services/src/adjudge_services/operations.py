@@ -5,11 +5,13 @@ and this process only announces what there is to do.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 
 import httpx2
 from fastapi import FastAPI
+from pydantic import JsonValue
 
 from adjudge_services.judges import engine_of
 from adjudge_services.settings import Settings
@@ -27,8 +29,10 @@ from judge_server.operations.runner import ChunkRunner
 from judge_server.ports import ChunkQueue, OperationKind, Operations
 from judge_server.telemetry.carrying import Carrying
 from rubric_store import RubricStore, SQLOperations
+from rubric_store.lint import lint
 from trainer_client import AsyncClient
 from trainer_client.sockets import transport_options
+from trainer_client.wire import Criterion
 
 _REDIS = ("redis://", "rediss://")
 _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
@@ -88,9 +92,14 @@ def kinds_of(
     return {
         "score": ScoreKind(client_for, rubrics),
         "evaluate_judge": EvaluateKind(client_for, rubrics, store),
-        "generate_rubrics": GenerateKind(writers, rubrics),
+        "generate_rubrics": GenerateKind(writers, rubrics, lint_findings),
         "validate_rubrics": ValidateKind(writers, rubrics, rubrics),
     }
+
+
+def lint_findings(criteria: Sequence[Criterion]) -> list[dict[str, JsonValue]]:
+    """Give what lint finds in a rubric, as JSON."""
+    return [asdict(finding) for finding in lint(criteria)]
 
 
 def clients(

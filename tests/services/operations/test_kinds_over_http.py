@@ -69,6 +69,32 @@ async def test_rubrics_are_written_by_the_model_that_the_settings_name(
     assert [one.id for one in version.criteria] == [one["id"] for one in results[0]["criteria"]]
 
 
+async def test_a_rubric_that_is_not_published_comes_with_its_lineage_and_what_lint_finds(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
+    twice = json.dumps({"items": [{"text": "Names the unit.", "weight": 1}] * 2})
+    with writing_model(lambda _: twice) as model:
+        client = await start(writer_url=model.url)
+        request = {"kind": "generate_rubrics", "generator": "toy", "publish": False, "inputs": questions(1)}
+        done = await end_of(client, (await client.submit(request)).id)
+        (result,) = await results_of(client, done.id)
+    assert "reference" not in result
+    assert [(one["code"], one["severity"], one["criterion"]) for one in result["lint"]] == [
+        ("duplicate", "error", "c2")
+    ]
+    made_by = {name: result["lineage"][name] for name in ("generator", "model", "operation_id", "source_digest")}
+    assert made_by == {
+        "generator": "toy",
+        "model": "writer",
+        "operation_id": done.id,
+        "source_digest": result["source_digest"],
+    }
+    version = await client.publish_rubric(result["name"], result["criteria"], lineage=result["lineage"])
+    assert version.lineage is not None
+    assert version.lineage.operation_id == done.id
+
+
 async def test_without_a_model_to_write_an_operation_fails_and_says_what_to_set(
     client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

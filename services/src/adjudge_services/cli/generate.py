@@ -37,6 +37,10 @@ def generate(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N lines.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Inputs in work at a time.")] = None,
+    templates: Annotated[
+        Path | None,
+        typer.Option(help="A folder of prompt templates that replace the generator's.", exists=True, file_okay=False),
+    ] = None,
     publish: Annotated[bool, typer.Option("--publish/--no-publish", help="Whether rubrics go into the store.")] = True,
     prefix: Annotated[str, typer.Option(help="What the rubrics' names begin with, for example team/math/.")] = "",
     show_list: Annotated[bool, typer.Option("--list", help="Show the generators and what they take.")] = False,
@@ -62,6 +66,7 @@ def generate(
             "prefix": prefix,
             "limit": limit,
             "concurrency": concurrency,
+            **({} if templates is None else {"templates": str(templates.resolve())}),
         }
         operation = asyncio.run(_generate(settings, request, output))
     except KeyboardInterrupt:

@@ -6,15 +6,18 @@ from adjudge_services.cli import (
     api,
     backup,
     doctor,
+    filter_easy,
     generate,
     judge,
     keys,
     ledger,
+    measure,
     migrate,
     models,
     operations,
     projects,
     recompute,
+    rows,
     rubrics,
     runs,
     score,
@@ -35,7 +38,10 @@ app.command("api")(api.api)
 app.command("judge")(judge.judge)
 app.command("worker")(worker.worker)
 app.command("score")(score.score)
+app.command("measure")(measure.measure)
 app.command("generate")(generate.generate)
+app.command("rows")(rows.rows)
+app.command("filter-easy")(filter_easy.filter_easy)
 app.command("recompute")(recompute.recompute)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
 from adjudge_services.cli.output import err, give_up, out, say_refused
 from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups, read_rubric_argument
 from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
@@ -66,12 +67,10 @@ def score(
     table: Annotated[
         bool | None, typer.Option("--table/--jsonl", help="What to print; a table on a terminal, else JSONL.")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="A running service; without it one runs inside.", envvar="ADJUDGE_URL")
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine URL of the inner service.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Responses in flight.")] = 8,
-    deadline_s: Annotated[float, typer.Option(help="Seconds one response may take, its wait included.")] = 3600.0,
+    url: UrlOption = None,
+    engine: EngineOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
     """Score every response of a file.
 

@@ -1,6 +1,7 @@
 """Reading groups from a JSONL file, to score or to compare; one bad line costs only itself."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,13 @@ class PairLine(GroupLine):
     good: int
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredLine(GroupLine):
+    """A group, and for each response its mean log-likelihoods per token, in nats: trained policy, policy before."""
+
+    likelihoods: tuple[tuple[float, float], ...] | None
+
+
 Line = TypeVar("Line")
 
 
@@ -51,6 +59,11 @@ def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
 def read_pairs(file: Path) -> Iterator[PairLine | BadLine]:
     """The same for lines with `good` and `bad` in place of `responses`: a list of responses each, or a single text."""
     return _read(file, _pair)
+
+
+def read_measured(file: Path) -> Iterator[MeasuredLine | BadLine]:
+    """The same as `read_groups`; a line may have `logprobs` and `reference_logprobs` too, a number a response each."""
+    return _read(file, _measured)
 
 
 def _read(file: Path, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
@@ -81,6 +94,25 @@ def _group(number: int, row: dict[str, Any]) -> Group:
     if (isinstance(rubric, str) and "\n" in rubric) or isinstance(rubric, list):
         row["rubric"] = read_rubric(rubric if isinstance(rubric, str) else json.dumps(rubric))
     return Group.model_validate(row)
+
+
+def _measured(number: int, row: dict[str, Any]) -> MeasuredLine:
+    names = ("logprobs", "reference_logprobs")
+    given = [row.pop(name, None) for name in names]
+    group = _group(number, row)
+    if given == [None, None]:
+        return MeasuredLine(number, group, None)
+    for name, values in zip(names, given, strict=True):
+        if not isinstance(values, list) or len(values) != len(group.responses) or not all(map(_is_logprob, values)):
+            raise ValueError(
+                f"{name}: expected a list of {len(group.responses)} mean log-likelihoods per token, 0 or less, one for "
+                f"each response; give both of {' and '.join(names)}, or neither"
+            )
+    return MeasuredLine(number, group, tuple(zip(*given, strict=True)))
+
+
+def _is_logprob(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value <= 0
 
 
 def _pair(number: int, row: dict[str, Any]) -> PairLine:

@@ -12,13 +12,13 @@ from rich.table import Table
 
 from adjudge_services.cli.output import give_up, out
 from adjudge_services.settings import Settings
-from judge_server.prompts.library import TemplateLibrary
+from judge_server.prompts.declaration import SET_FILE, load_set, read_declaration
+from judge_server.prompts.library import TemplateLibrary, shipped_sets
 from judge_server.prompts.sources import (
     MAY_USE,
     MUST_USE,
     TemplateRefused,
     own_templates,
-    read_set,
     read_template,
     templates_in,
 )
@@ -28,15 +28,20 @@ app = typer.Typer(help="Check, show and list prompt templates.", no_args_is_help
 
 @app.command("check")
 def check(folder: Annotated[Path, typer.Argument(help="A set: a folder of templates.")]) -> None:
-    """Check a set of templates file by file; exit with 1 if any of them is wrong."""
+    """Check a set of templates file by file, its set.toml too; exit with 1 if any of them is wrong."""
     failed = False
+    folder = folder.resolve()
     try:
-        paths = templates_in(folder.resolve())
+        paths = templates_in(folder)
     except TemplateRefused as error:
         give_up(str(error))
-    for path in paths:
+    declared = folder / SET_FILE
+    for path in [*paths, declared] if declared.exists() else paths:
         try:
-            read_template(path)
+            if path == declared:
+                read_declaration(folder)
+            else:
+                read_template(path)
         except TemplateRefused as error:
             failed = True
             out.print(f"[bold red]wrong[/]  {escape(str(error))}", highlight=False, soft_wrap=True)
@@ -46,8 +51,14 @@ def check(folder: Annotated[Path, typer.Argument(help="A set: a folder of templa
 
 
 @app.command("show")
-def show(name: Annotated[str | None, typer.Argument(help="For example question.j2.")] = None) -> None:
+def show(
+    name: Annotated[str | None, typer.Argument(help="For example question.j2.")] = None,
+    of: Annotated[str | None, typer.Option("--set", help="A paper's set in place of the default, such as rgr.")] = None,
+) -> None:
     """Print the text of one of the judge's own templates, or list them with what each is given."""
+    if of is not None:
+        _show_of_set(of, name)
+        return
     if name is None:
         table = Table("template", "must show", "is also given")
         for known in sorted(MAY_USE):
@@ -61,17 +72,29 @@ def show(name: Annotated[str | None, typer.Argument(help="For example question.j
     typer.echo(text, nl=not text.endswith("\n"))
 
 
+def _show_of_set(of: str, name: str | None) -> None:
+    """Print a file of a set of the package's, or the names of its files."""
+    shipped = shipped_sets()
+    if of not in shipped:
+        give_up(f"there is no set {of!r}; there are {', '.join(sorted(shipped))}")
+    paths = {path.name: path for path in shipped[of].iterdir()}
+    if name is not None and name not in paths:
+        give_up(f"the set {of!r} replaces no {name!r}; it has {', '.join(sorted(paths))}")
+    typer.echo("\n".join(sorted(paths)) if name is None else paths[name].read_text(encoding="utf-8"), nl=name is None)
+
+
 @app.command("list")
 def list_sets() -> None:
-    """List the sets of templates in the folder of ADJUDGE_TEMPLATES_DIR."""
+    """List the sets of templates that a request can name: the package's, and those in ADJUDGE_TEMPLATES_DIR."""
     folder = Settings().templates_dir
-    if folder is None or not folder.is_dir():
-        what = "not set" if folder is None else f"{folder}, which is no folder"
-        give_up(f"ADJUDGE_TEMPLATES_DIR is {what}; have it name a folder of sets")
-    table = Table("name", "state", "templates")
-    for name in TemplateLibrary(folder).names:
+    if folder is not None and not folder.is_dir():
+        give_up(f"ADJUDGE_TEMPLATES_DIR is {folder}, which is no folder; have it name a folder of sets")
+    shipped = shipped_sets()
+    table = Table("name", "whose", "state", "templates")
+    for name, path in sorted(TemplateLibrary(folder).folders.items()):
+        whose = "Adjudge's" if path == shipped.get(name) else "yours, not Adjudge's" if name in shipped else "yours"
         try:
-            table.add_row(name, "[green]ok[/]", ", ".join(read_set(folder / name)))
+            table.add_row(name, whose, "[green]ok[/]", ", ".join(load_set(path).templates))
         except TemplateRefused as error:
-            table.add_row(name, "[bold red]wrong[/]", escape(str(error)))
+            table.add_row(name, whose, "[bold red]wrong[/]", escape(str(error)))
     out.print(table)

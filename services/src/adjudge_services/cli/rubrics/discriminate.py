@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
 from adjudge_services.cli.output import err, give_up, say_refused
 from adjudge_services.cli.rubrics.discriminate_report import print_report
 from adjudge_services.cli.score_input import BadLine, PairLine, read_pairs, read_rubric_argument
@@ -40,12 +41,10 @@ def discriminate(
         float | None, typer.Option(min=0, max=1, help="Exit with 1 where good and bad are ordered less often.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
-    url: Annotated[
-        str | None, typer.Option(help="A running service; without it one runs inside.", envvar="ADJUDGE_URL")
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine URL of the inner service.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Responses in flight.")] = 8,
-    deadline_s: Annotated[float, typer.Option(help="Seconds one response may take, its wait included.")] = 3600.0,
+    url: UrlOption = None,
+    engine: EngineOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
 ) -> None:
     """Judge responses known to be good or bad, and report how well the rubric tells them apart.
 

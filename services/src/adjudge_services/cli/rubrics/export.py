@@ -25,7 +25,9 @@ def export(
     prefix: Annotated[
         str | None, typer.Option(help="The newest version of every rubric whose name begins with this.")
     ] = None,
-    format: Annotated[str, typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded or dro.")] = "yaml",
+    format: Annotated[
+        str, typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement.")
+    ] = "yaml",
     to: Annotated[
         Path | None, typer.Option("--out", "-o", help="A folder; without it one rubric is printed.", file_okay=False)
     ] = None,

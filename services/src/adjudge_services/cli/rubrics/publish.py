@@ -19,7 +19,9 @@ def publish(
     file: Annotated[Path, typer.Argument(help="A rubric in one of the formats.", exists=True, dir_okay=False)],
     format: Annotated[
         str | None,
-        typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded or dro; recognised unless given."),
+        typer.Option(
+            help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement; recognised unless given."
+        ),
     ] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag to the name; may be repeated.")] = None,
     metadata: Annotated[

@@ -1,0 +1,121 @@
+"""`adjudge filter-easy`: leave out questions that the base policy already answers well (RGR-GRPO, appendix A.1)."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.markup import escape
+
+from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
+from adjudge_services.cli.output import err, give_up, out, say_refused
+from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups
+from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError
+from trainer_client import AdjudgeError
+
+KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"
+
+
+class Filtered(NamedTuple):
+    """What becomes of a line, and the mean Likert score of its responses in [0, 1]; None where one has none."""
+
+    number: int
+    fate: str
+    score: float | None
+
+
+def filter_easy(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="JSONL, a question a line: prompt, reference_answer, and responses of the base policy.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--out", help="Where the kept lines go, as they stand.")],
+    easy_from: Annotated[
+        float, typer.Option(min=0, max=1, help="Mean score from which a question is easy; 0.75 is (7.75 - 1) / 9.")
+    ] = 0.75,
+    reference_characters: Annotated[
+        int, typer.Option(min=1, help="The longest reference answer that is kept, in characters.")
+    ] = 8_000,
+    scores: Annotated[
+        Path | None, typer.Option(help="Write each line's score and what becomes of it, as JSONL.")
+    ] = None,
+    url: UrlOption = None,
+    engine: EngineOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Rate the base policy's responses by Likert scores, and keep the questions that it does not answer well.
+
+    Lines with an overlong reference answer are left out unrated. A line of which a response could not be rated is not
+    known to be easy: it is kept and counted, and the command exits with 1, as it does for lines it cannot read.
+    """
+    if output.resolve() == file.resolve():
+        give_up("--out: the kept lines would replace the input; name another file", code=2)
+    read = list(read_groups(file))
+    refused = {line.number: line.reason for line in read if isinstance(line, BadLine)}
+    lines = [line for line in read if isinstance(line, GroupLine)]
+    rated = [line for line in lines if len(line.group.reference_answer or "") <= reference_characters]
+    settings = Settings(engine_url=engine) if engine else Settings()
+    options = {"mode": "likert", "deadline_s": deadline_s}
+    try:
+        scored = asyncio.run(_rate(url, settings, rated, options, concurrency)) if rated else ScoredFile()
+        filtered = _filtered(lines, rated, scored, easy_from)
+        _write(file, output, scores, filtered)
+    except (StartError, AdjudgeError, OSError, ValueError) as error:
+        give_up(str(error))
+    say_refused(file, refused | scored.refused)
+    counts = {fate: sum(one.fate == fate for one in filtered) for fate in (KEPT, UNRATED, EASY, LONG)}
+    out.print(
+        f"kept {counts[KEPT] + counts[UNRATED]} of {len(lines)} questions in {escape(str(output))}: left out "
+        f"{counts[EASY]} easy ones and {counts[LONG]} with a long reference; {counts[UNRATED]} kept unrated",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if counts[UNRATED] or refused:
+        err.print("[bold red]some lines could not be read or rated[/]", highlight=False)
+        raise typer.Exit(1)
+
+
+async def _rate(
+    url: str | None, settings: Settings, lines: list[GroupLine], options: dict[str, object], concurrency: int
+) -> ScoredFile:
+    async with open_client(url, settings) as client:
+        return await score_groups(client, lines, options, concurrency=concurrency, advance=lambda: None)
+
+
+def _filtered(lines: list[GroupLine], rated: list[GroupLine], scored: ScoredFile, easy_from: float) -> list[Filtered]:
+    answered = iter(scored.groups)
+    means: dict[int, float | None] = {}
+    for line in rated:
+        group = None if line.number in scored.refused else next(answered)
+        rewards = [] if group is None else [response.reward for response in group.responses]
+        known = [reward for reward in rewards if reward is not None]
+        means[line.number] = sum(known) / len(known) if known and len(known) == len(rewards) else None
+    return [
+        Filtered(line.number, _fate(line.number in means, means.get(line.number), easy_from), means.get(line.number))
+        for line in lines
+    ]
+
+
+def _fate(asked: bool, score: float | None, easy_from: float) -> str:
+    if not asked:
+        return LONG
+    if score is None:
+        return UNRATED
+    return EASY if score >= easy_from else KEPT
+
+
+def _write(file: Path, output: Path, scores: Path | None, filtered: list[Filtered]) -> None:
+    kept = {one.number for one in filtered if one.fate in (KEPT, UNRATED)}
+    lines = file.read_bytes().split(b"\n")
+    output.write_bytes(b"".join(line + b"\n" for number, line in enumerate(lines, 1) if number in kept))
+    if scores is not None:
+        told = [{"line": one.number, "score": one.score, "fate": one.fate} for one in filtered]
+        scores.write_text("".join(json.dumps(one) + "\n" for one in told), encoding="utf-8")

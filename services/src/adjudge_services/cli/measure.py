@@ -1,0 +1,261 @@
+"""`adjudge measure`: what a policy's responses are worth, from a file of them or from a run in the ledger."""
+
+import asyncio
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
+from adjudge_services.cli.measure_against import (
+    Compared,
+    PromptResponses,
+    compare_sides,
+    side_of_lines,
+    side_of_run,
+)
+from adjudge_services.cli.measure_file import measured
+from adjudge_services.cli.measure_ledger import RunFilter, problems_of, read_responses
+from adjudge_services.cli.measure_report import figures_table, save_figures, steps_table
+from adjudge_services.cli.output import err, give_up, out, say_refused
+from adjudge_services.cli.score_input import (
+    BadLine,
+    GroupLine,
+    MeasuredLine,
+    read_groups,
+    read_measured,
+    read_rubric_argument,
+)
+from adjudge_services.cli.score_run import open_client
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError
+from judge_server.evaluation.trajectories import LoopLimits, Problem, alignment, figures, values
+from judge_server.evaluation.win_rate import win_rates
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import FormatError
+from trainer_client import AdjudgeError
+from trainer_client.wire import RewardMode
+
+_LIMITS = LoopLimits()
+
+
+def measure(
+    file: Annotated[
+        Path | None, typer.Argument(help="JSONL, a problem a line: prompt, responses, …", exists=True, dir_okay=False)
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="Measure this run of the ledger instead of a file.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="With --run: only this training step.")] = None,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="With --run: looping and diversity, of texts it keeps.")
+    ] = False,
+    project: Annotated[
+        str, typer.Option(help="With --run: whose runs the database is read for; a service goes by the key.")
+    ] = PROJECT_ID,
+    against: Annotated[
+        str | None, typer.Option(help="Win rate over this: another file, or with --run another run.", metavar="OTHER")
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="With --against: what the judge is asked of a pair.")] = None,
+    rubric: Annotated[
+        str | None, typer.Option(help="A reference (name@3) or a rubric file, for rewards; a line's own wins.")
+    ] = None,
+    mode: Annotated[
+        RewardMode | None, typer.Option(help="How verdicts become a reward.", show_default="weighted_mean")
+    ] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Have each step's correctness judged.")] = False,
+    samples: Annotated[
+        str, typer.Option("--k", help="Numbers of samples of pass@k and best of k, with commas.", metavar="K,…")
+    ] = "1,2,4,8",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N lines.")] = None,
+    max_corrections: Annotated[
+        int, typer.Option(min=0, help="More phrases of self-correction are looping.")
+    ] = _LIMITS.max_corrections,
+    max_duplicates: Annotated[
+        float, typer.Option(min=0, max=1, help="A larger share of repeated paragraphs is looping.")
+    ] = _LIMITS.max_duplicate_share,
+    min_paragraph_words: Annotated[
+        int, typer.Option(min=1, help="Shorter paragraphs are not compared, in words.")
+    ] = _LIMITS.min_paragraph_words,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures here, SVG or PNG.")] = None,
+    url: UrlOption = None,
+    engine: EngineOption = None,
+    concurrency: ConcurrencyOption = 8,
+    deadline_s: DeadlineOption = 3600.0,
+) -> None:
+    """Measure responses: accuracy and pass@k, looping, diversity; with --rubric or --steps also what a judge says.
+
+    With --run the verdicts and rewards of a run are measured, by training step too, and no judge is asked. With
+    --against the judge compares the responses with those of another file or run, in both orders.
+
+    What there is nothing to take of is left out. Intervals are of 95%, by a bootstrap over problems. Exits with 1 if a
+    line could not be read or judged.
+    """
+    if (file is None) == (run is None):
+        give_up("say what to measure: a file of responses, or --run NAME; one of the two")
+    try:
+        ks = _numbers(samples)
+    except ValueError as error:
+        give_up(str(error))
+    limits = LoopLimits(max_corrections, max_duplicates, min_paragraph_words)
+    settings = Settings(engine_url=engine) if engine else Settings()
+    if against is not None:
+        _refuse({"--mode": mode, "--steps": steps}, "--against measures win rates alone")
+        _refuse({"--limit": run is not None and limit}, "a run is compared whole, or at one --step")
+        _refuse({"--step": file is not None and step is not None}, "a file has no training steps")
+        sides = _file_sides(file, Path(against), limit) if file else None
+        try:
+            shared = read_rubric_argument(rubric) if rubric else None
+            wanted = RunFilter(run or "", project, step, texts=True)
+            how = {"rubric": shared, "question": question, "concurrency": concurrency, "deadline_s": deadline_s}
+            compared = asyncio.run(_compared(url, settings, sides or (wanted, wanted._replace(run=against)), how))
+        except (StartError, FormatError, AdjudgeError, ValueError, OSError) as error:
+            give_up(str(error))
+        _show_win_rates(compared, output, plot, f"{file.name if file else run} against {against}")
+        return
+    _refuse({"--question": question}, "it is what --against asks of a pair")
+    if run is not None:
+        judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--engine": engine}
+        _refuse(
+            judging, "--run measures what was judged before, and the ledger keeps no ground truth to judge it again"
+        )
+        _measure_run(RunFilter(run, project, step, texts), url, ks, limits, output, plot)
+        return
+    assert file is not None
+    _refuse({"--step": step is not None, "--texts": texts}, "a file is measured whole, with its texts")
+    lines = list(islice(read_measured(file), limit))
+    refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
+    groups = [line for line in lines if isinstance(line, MeasuredLine)]
+    if not groups:
+        say_refused(file, refused)
+        give_up(f"{file} has no line that can be measured")
+    try:
+        shared = read_rubric_argument(rubric) if rubric else None
+        work = _measured(url, settings, groups, shared, mode or "weighted_mean", steps, concurrency, deadline_s, limits)
+        problems, failed = asyncio.run(work)
+        found = figures(problems, ks=ks)
+    except (StartError, FormatError, AdjudgeError, ValueError) as error:
+        give_up(str(error))
+    counts = alignment(problems) if steps else None
+    save_figures(found, {"alignment": counts}, output, plot, file.name)
+    out.print(figures_table(found, f"{file.name}: {len(problems)} problems"))
+    if counts is not None:
+        out.print(", ".join(f"{count} {name}" for name, count in counts.items()), highlight=False, soft_wrap=True)
+    say_refused(file, refused | failed)
+    if refused or failed:
+        err.print("[bold red]some lines could not be read or judged[/]", highlight=False)
+        raise typer.Exit(1)
+
+
+def _measure_run(
+    wanted: RunFilter, url: str | None, ks: tuple[int, ...], limits: LoopLimits, output: Path | None, plot: Path | None
+) -> None:
+    try:
+        read = problems_of(asyncio.run(read_responses(wanted, url)), limits)
+        problems = [one for each in read.by_step.values() for one in each]
+        found = figures(problems, ks=ks)
+        by_step = [{"step": number, "figures": values(each, ks=ks)} for number, each in read.by_step.items()]
+    except (StartError, AdjudgeError, ValueError, OSError) as error:
+        give_up(str(error))
+    about = {"responses": read.responses, "without_reward": read.without_reward, "without_text": read.without_text}
+    title = wanted.run or "(no run)"
+    save_figures(found, {**about, "steps": by_step}, output, plot, title)
+    out.print(figures_table(found, f"{title}: {len(problems)} problems, {read.responses} responses"))
+    if len(by_step) > 1:
+        out.print(steps_table(read.by_step, ks))
+    if read.without_reward:
+        err.print(f"{read.without_reward} responses have no reward and are left out of rewards", highlight=False)
+    if wanted.texts and read.without_text:
+        err.print(
+            f"the ledger keeps no text of {read.without_text} responses (ADJUDGE_LEDGER=verdicts): looping and "
+            "diversity leave them out",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not wanted.texts:
+        err.print("looping and diversity need the texts: add --texts, where the ledger keeps them", highlight=False)
+
+
+def _file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptResponses], list[PromptResponses]]:
+    if not b.is_file():
+        give_up(f"--against {b}: there is no such file; name another file of responses")
+    sides = []
+    for file in (a, b):
+        lines = list(islice(read_groups(file), limit))
+        if refused := {line.number: line.reason for line in lines if isinstance(line, BadLine)}:
+            say_refused(file, refused)
+            give_up("nothing was compared: every line of both files must be readable")
+        sides.append(side_of_lines([line for line in lines if isinstance(line, GroupLine)]))
+    return sides[0], sides[1]
+
+
+async def _compared(
+    url: str | None,
+    settings: Settings,
+    sides: tuple[RunFilter, RunFilter] | tuple[list[PromptResponses], list[PromptResponses]],
+    how: dict[str, Any],
+) -> Compared:
+    a, b = [
+        side_of_run(await read_responses(side, url), side.run) if isinstance(side, RunFilter) else side
+        for side in sides
+    ]
+    async with open_client(url, settings) as client:
+        return await compare_sides(client, a, b, **how)
+
+
+def _show_win_rates(compared: Compared, output: Path | None, plot: Path | None, title: str) -> None:
+    found = win_rates(compared.problems)
+    if not found and not compared.failed:
+        give_up(f"{title}: no prompt is in both; the prompts of the two must be the same to the letter")
+    counts = {
+        "pairs": sum(len(pairs) for pairs in compared.problems),
+        "unmatched": compared.unmatched,
+        "failed": len(compared.failed),
+    }
+    save_figures(found, counts, output, plot, title)
+    out.print(figures_table(found, f"{title}: {counts['pairs']} pairs"))
+    if compared.unmatched:
+        err.print(f"{compared.unmatched} prompts are on one side alone and were left out", highlight=False)
+    for reason in compared.failed:
+        err.print(f"[red]not compared:[/] {escape(reason)}", highlight=False, soft_wrap=True)
+    if compared.failed:
+        raise typer.Exit(1)
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    """End where an option is given that does not go with the others."""
+    names = [name for name, value in given.items() if value]
+    if names:
+        give_up(f"{' and '.join(names)} cannot be used here: {why}")
+
+
+async def _measured(
+    url: str | None,
+    settings: Settings,
+    groups: list[MeasuredLine],
+    shared: Any,
+    mode: RewardMode,
+    steps: bool,
+    concurrency: int,
+    deadline_s: float,
+    limits: LoopLimits,
+) -> tuple[list[Problem], dict[int, str]]:
+    async with open_client(url, settings) as client:
+        return await measured(
+            client,
+            groups,
+            shared,
+            mode=mode,
+            steps=steps,
+            concurrency=concurrency,
+            deadline_s=deadline_s,
+            limits=limits,
+        )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(one) for one in text.split(",")))
+    except ValueError:
+        raise ValueError(f"--k is {text!r}; write whole numbers with commas, as in 1,4,16") from None

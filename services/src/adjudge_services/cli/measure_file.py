@@ -1,0 +1,169 @@
+"""From a file's groups to judged trajectories: final answers compared, rewards by a rubric, steps judged one by one."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adjudge_services.cli.score_input import MeasuredLine
+from adjudge_services.cli.score_run import score_groups
+from judge_server.evaluation.step_correctness import STEP_CRITERION, step_groups
+from judge_server.evaluation.trajectories import LoopLimits, Problem, Trajectory, by_kind, satisfied
+from trainer_client import AdjudgeError, AsyncClient
+from trainer_client.measures import loops, self_bleu
+from trainer_client.thinking import judged
+from trainer_client.wire import NEEDS_NO_RUBRIC, Criterion, CriterionKind, Group, ResponseReward, RewardMode
+from trainer_client.wire.messages import as_response
+
+Steps = tuple[float | None, ...]
+
+
+async def measured(
+    client: AsyncClient,
+    lines: Sequence[MeasuredLine],
+    rubric: Any,
+    *,
+    mode: RewardMode,
+    steps: bool,
+    concurrency: int,
+    deadline_s: float,
+    limits: LoopLimits,
+) -> tuple[list[Problem], dict[int, str]]:
+    """Judge what is asked for, and give each line's problem, and why some lines could not be judged.
+
+    A line that could not be judged keeps what is known of it without a judge.
+
+    Args:
+        client: of the service.
+        lines: the groups; one with a `ground_truth` has its final answers compared with it.
+        rubric: for lines without one; without any, a line has no rewards, unless the mode needs no rubric.
+        mode: of the rewards.
+        steps: whether each step's correctness is judged.
+        concurrency: responses in flight.
+        deadline_s: seconds one response may take.
+        limits: from where a text counts as looping.
+    """
+    failed: dict[int, str] = {}
+    known = [line for line in lines if line.group.ground_truth]
+    correct = await _scored(client, known, {"mode": "outcome"}, concurrency, deadline_s, failed)
+    ruled = [
+        line
+        for line in lines
+        if rubric is not None or line.group.rubric is not None or (mode in NEEDS_NO_RUBRIC and mode != "outcome")
+    ]
+    options = {"mode": mode, "rubric": rubric}
+    rewards = await _scored(client, ruled, options, concurrency, deadline_s, failed)
+    criteria = await _criteria(client, ruled, rubric, failed)
+    found = await _steps(client, lines, concurrency, deadline_s, failed) if steps else {}
+    return [_problem(line, correct, rewards, criteria.get(line.number, {}), found, limits) for line in lines], failed
+
+
+async def _scored(
+    client: AsyncClient,
+    lines: Sequence[MeasuredLine],
+    options: dict[str, Any],
+    concurrency: int,
+    deadline_s: float,
+    failed: dict[int, str],
+) -> dict[int, tuple[ResponseReward, ...]]:
+    if not lines:
+        return {}
+    asked = options | {"deadline_s": deadline_s}
+    scored = await score_groups(client, lines, asked, concurrency=concurrency, advance=lambda: None)
+    failed.update(scored.refused)
+    answered = [line.number for line in lines if line.number not in scored.refused]
+    return {number: group.responses for number, group in zip(answered, scored.groups, strict=True)}
+
+
+async def _criteria(
+    client: AsyncClient, lines: Sequence[MeasuredLine], shared: Any, failed: dict[int, str]
+) -> dict[int, Mapping[str, Criterion]]:
+    """The criteria by id that each line was judged by; those of a reference are fetched once."""
+    found: dict[int, Mapping[str, Criterion]] = {}
+    fetched: dict[str, Mapping[str, Criterion]] = {}
+    for line in lines:
+        rubric = line.group.rubric or shared
+        try:
+            if isinstance(rubric, str):
+                if rubric not in fetched:
+                    fetched[rubric] = {each.id: each for each in (await client.rubric(rubric)).criteria}
+                found[line.number] = fetched[rubric]
+            elif rubric is not None:
+                found[line.number] = {each.id: each for each in rubric.criteria}
+        except AdjudgeError as error:
+            failed.setdefault(line.number, str(error))
+    return found
+
+
+async def _steps(
+    client: AsyncClient, lines: Sequence[MeasuredLine], concurrency: int, deadline_s: float, failed: dict[int, str]
+) -> dict[tuple[int, int], Steps]:
+    slots = asyncio.Semaphore(concurrency)
+
+    async def one(line: MeasuredLine, place: int) -> Steps | AdjudgeError:
+        group = line.group
+        groups = step_groups(
+            _prompt(group),
+            _text(group, place, strip=True),
+            ground_truth=group.ground_truth,
+            reference_answer=group.reference_answer,
+        )
+        if not groups:
+            return ()
+        async with slots:
+            try:
+                answer = await client.verdicts(groups, {"criteria": [STEP_CRITERION]}, deadline_s=deadline_s)
+            except AdjudgeError as error:
+                return error
+        return tuple([verdict.score for each in answer.groups for verdict in each.responses[0].verdicts])
+
+    places = [(line, place) for line in lines for place in range(len(line.group.responses))]
+    found: dict[tuple[int, int], Steps] = {}
+    for (line, place), said in zip(places, await asyncio.gather(*(one(*at) for at in places)), strict=True):
+        if isinstance(said, AdjudgeError):
+            failed[line.number] = str(said)
+        else:
+            found[line.number, place] = said
+    return found
+
+
+def _problem(
+    line: MeasuredLine,
+    correct: dict[int, tuple[ResponseReward, ...]],
+    rewards: dict[int, tuple[ResponseReward, ...]],
+    criteria: Mapping[str, Criterion],
+    steps: dict[tuple[int, int], Steps],
+    limits: LoopLimits,
+) -> Problem:
+    trajectories = []
+    texts = [_text(line.group, place, strip=False) for place in range(len(line.group.responses))]
+    for place, text in enumerate(texts):
+        outcome = correct[line.number][place] if line.number in correct else None
+        by_rubric = rewards[line.number][place] if line.number in rewards else None
+        verdicts = () if by_rubric is None else by_rubric.verdicts
+        scores = [(*_kind(criteria.get(verdict.criterion)), verdict.score) for verdict in verdicts]
+        trajectories.append(
+            Trajectory(
+                loops(text, **limits._asdict()),
+                correct=None if outcome is None else outcome.reward,
+                steps=steps.get((line.number, place)),
+                reward=None if by_rubric is None else by_rubric.reward,
+                satisfied=satisfied(scores),
+                by_kind=by_kind(scores),
+                likelihoods=None if line.likelihoods is None else line.likelihoods[place],
+            )
+        )
+    return Problem(tuple(trajectories), self_bleu(texts) if len(texts) > 1 else None)
+
+
+def _kind(criterion: Criterion | None) -> tuple[CriterionKind, float]:
+    """A criterion's kind and weight; a verdict without a criterion is of mode `likert`."""
+    return ("point", 1.0) if criterion is None else (criterion.kind, criterion.weight)
+
+
+def _text(group: Group, place: int, *, strip: bool) -> str:
+    return judged(as_response(group.responses[place]), "strip" if strip else "keep").text
+
+
+def _prompt(group: Group) -> Any:
+    prompt = group.prompt
+    return prompt if isinstance(prompt, str) else [message.model_dump(exclude_none=True) for message in prompt]

@@ -1,0 +1,94 @@
+"""`adjudge measure`: a file of responses in, figures with intervals out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adjudge_services.cli.main import app
+
+pytestmark = pytest.mark.usefixtures("migrated")
+
+RUN = CliRunner()
+RIGHT = "### Step 1: add\n3 + 4 = 7\n### Step 2: end\nSo \\boxed{7}"
+WRONG = "### Step 1: add\n3 + 4 = 8\nSo \\boxed{8}"
+LINE = {"prompt": "What is 3 + 4?", "ground_truth": "7", "responses": [RIGHT, WRONG, "It is \\boxed{7}"]}
+
+
+def measure(tmp_path: Path, lines: list[Any], *options: str) -> tuple[Result, dict[str, Any]]:
+    """Run it with a judge that says yes: the result, and the JSON."""
+    file, found = tmp_path / "in.jsonl", tmp_path / "found.json"
+    file.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines))
+    result = RUN.invoke(app, ["measure", str(file), "-o", str(found), "--engine", "scripted://yes", *options])
+    assert "Traceback" not in result.output
+    return result, json.loads(found.read_text()) if found.exists() else {}
+
+
+def test_what_needs_no_judge_is_measured_of_texts_alone(tmp_path: Path) -> None:
+    result, found = measure(tmp_path, [LINE, LINE])
+    assert result.exit_code == 0, result.output
+    values = {name: one["value"] for name, one in found["figures"].items()}
+    assert values["answer_accuracy"] == pytest.approx(2 / 3)
+    assert values["pass_at_2"] == pytest.approx(1.0)
+    assert values["loop_rate"] == 0.0
+    assert 0 < values["diversity"] < 1
+    assert "step_accuracy" not in values
+    assert found["alignment"] is None
+    assert "answer_accuracy" in result.stdout
+
+
+def test_steps_are_judged_one_by_one(tmp_path: Path) -> None:
+    result, found = measure(tmp_path, [LINE], "--steps", "--plot", str(tmp_path / "found.svg"))
+    assert result.exit_code == 0, result.output
+    assert found["figures"]["step_accuracy"]["value"] == 1.0
+    assert found["figures"]["faithful_reasoning_rate"]["value"] == pytest.approx(1 / 3)
+    assert found["figures"]["misaligned_trajectory_rate"]["value"] == pytest.approx(1 / 3)
+    counts = {name: count for name, count in found["alignment"].items() if count}
+    assert "step_accuracy" in (tmp_path / "found.svg").read_text(encoding="utf-8")
+    assert counts == {"right_faithful": 1, "wrong_faithful": 1, "without_steps": 1}
+
+
+def test_a_rubric_adds_rewards(tmp_path: Path) -> None:
+    rubric = tmp_path / "rubric.json"
+    rubric.write_text(json.dumps({"criteria": [{"id": "a", "description": "Adds."}]}))
+    result, found = measure(tmp_path, [LINE], "--rubric", str(rubric), "--k", "1,3")
+    assert result.exit_code == 0, result.output
+    assert found["figures"]["best_of_3"]["value"] == 1.0
+    assert found["figures"]["zero_reward_share"]["value"] == 0.0
+    assert "best_of_2" not in found["figures"]
+
+
+def test_steps_that_could_not_be_judged_are_neither_right_nor_wrong(tmp_path: Path) -> None:
+    result, found = measure(tmp_path, [LINE], "--steps", "--deadline-s", "0.000001")
+    assert result.exit_code in (0, 1)
+    assert "step_accuracy" not in found["figures"]
+    assert found["alignment"]["right_faithful"] == found["alignment"]["wrong_unfaithful"] == 0
+
+
+def test_a_bad_line_is_named_and_costs_only_itself(tmp_path: Path) -> None:
+    result, found = measure(tmp_path, ["{", LINE])
+    assert result.exit_code == 1
+    assert "not JSON" in result.stderr
+    assert found["figures"]["pass_at_1"]["problems"] == 1
+    refused, _ = measure(tmp_path, [LINE], "--k", "two")
+    assert "--k is 'two'" in refused.stderr
+
+
+def test_likelihoods_give_novelty_and_wrong_ones_are_named(tmp_path: Path) -> None:
+    known = {**LINE, "logprobs": [-1.0, -0.5, 0], "reference_logprobs": [-1.0, -0.5, -3.0]}
+    result, found = measure(tmp_path, [known, LINE])
+    assert result.exit_code == 0, result.output
+    assert found["figures"]["novelty_above_10"]["value"] == pytest.approx(1 / 3)
+    short, _ = measure(tmp_path, [{**known, "logprobs": [-1.0]}])
+    assert "logprobs: expected a list of 3" in short.stderr
+    positive, _ = measure(tmp_path, [{**known, "reference_logprobs": [1.0, -1.0, -1.0]}])
+    assert "reference_logprobs: expected" in positive.stderr
+
+
+def test_the_limits_of_looping_are_the_caller_s(tmp_path: Path) -> None:
+    line = {**LINE, "responses": ["Wait, it is \\boxed{7}", "It is \\boxed{7}"]}
+    assert measure(tmp_path, [line])[1]["figures"]["loop_rate"]["value"] == 0.0
+    assert measure(tmp_path, [line], "--max-corrections", "0")[1]["figures"]["loop_rate"]["value"] == 0.5
