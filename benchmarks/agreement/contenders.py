@@ -23,7 +23,8 @@ from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.verdicts import verdict_of
 from trainer_client.thinking import Material
-from trainer_client.wire import Criterion
+from trainer_client.wire import Criterion, Verdict
+from trainer_client.wire import Protocol as JudgingProtocol
 from trainer_client.wire.verification import ByJudge
 
 DEADLINE_S = 1800.0
@@ -102,27 +103,34 @@ class PlainContender:
             return stored
         if stored.raw_probability is None:
             return CallFailed("parse", "the judge put no probability on yes or no")
-        return _verdict(stored, stored.raw_probability >= 0.5, stored.raw_probability, stored.raw_probability)
+        return item_verdict(stored, stored.raw_probability >= 0.5, stored.raw_probability, stored.raw_probability)
 
     async def close(self) -> None:
         """Nothing to release."""
 
 
 class AdjudgeContender:
-    """What the service does for `binary`: its planner, templates, fences, queue and reading of replies.
+    """What the service does: its planner, templates, fences, queue and reading of replies.
 
     Args:
         engine: the engine.
         templates: a folder of templates that replace the shipped ones; None for the shipped ones.
+        protocol: the judging protocol.
     """
 
-    def __init__(self, engine: StoredEngine, templates: Path | None = None) -> None:
+    def __init__(
+        self, engine: StoredEngine, templates: Path | None = None, protocol: JudgingProtocol = "binary"
+    ) -> None:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
         self._judge = Judge(
             EngineDesk(engine), MemoryCache(), FENCE, templates=library, calibrations=shipped_calibrations()
         )
-        self._way = Way("binary", template=None if templates is None else templates.resolve().name)
+        self._way = Way(
+            protocol,
+            per_call="all" if protocol == "checklist" else 1,
+            template=None if templates is None else templates.resolve().name,
+        )
 
     async def start(self) -> None:
         """Start the engine and check the templates; raises `InvalidRequest` where they cannot be used."""
@@ -135,19 +143,29 @@ class AdjudgeContender:
 
     async def judge(self, item: Item) -> ItemVerdict | CallFailed:
         """Have the service's judge ask, and read the verdict as an answer of the service holds it."""
+        found = await self.answer(item)
+        if isinstance(found, CallFailed):
+            return found
+        verdict, stored = found
+        if stored.raw_probability is None or verdict.score is None or verdict.probability is None:
+            raise RuntimeError(f"a verdict without a probability: {verdict}; only binary ones have one")
+        raw = verdict.raw_probability
+        return item_verdict(
+            stored, verdict.score >= 0.5, verdict.probability, stored.raw_probability if raw is None else raw
+        )
+
+    async def answer(self, item: Item) -> tuple[Verdict, StoredReply] | CallFailed:
+        """The service's verdict under any protocol, and the engine's reply that it was read from."""
         plan = self._plan(item)
         outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
         (slot,) = plan.slots
-        outcome, verdict = outcomes.of[slot.digests[0]], verdict_of(slot, outcomes)
+        outcome = outcomes.of[slot.digests[0]]
         if isinstance(outcome, CallFailed):
             return outcome
         stored = self._engine.find(plan.batch)
-        if stored is None or stored.raw_probability is None or verdict.score is None or verdict.probability is None:
-            raise RuntimeError(f"a verdict without a reply or a probability: {verdict}")
-        raw = outcome.raw_probability
-        return _verdict(
-            stored, verdict.score >= 0.5, verdict.probability, stored.raw_probability if raw is None else raw
-        )
+        if stored is None:
+            raise RuntimeError(f"a verdict without a reply: {outcome}")
+        return verdict_of(slot, outcomes), stored
 
     async def close(self) -> None:
         """Release what the judge holds."""
@@ -162,7 +180,8 @@ class AdjudgeContender:
         return planner.plan(Material(item.response, 0, None))
 
 
-def _verdict(stored: StoredReply, satisfied: bool, probability: float, raw_probability: float) -> ItemVerdict:
+def item_verdict(stored: StoredReply, satisfied: bool, probability: float, raw_probability: float) -> ItemVerdict:
+    """A verdict read from a stored reply, with what the reply cost."""
     return ItemVerdict(
         satisfied,
         probability,
@@ -178,8 +197,19 @@ class UnknownContender(ValueError):
     """There is no contender of that name; the message says which there are."""
 
 
-CONTENDERS: dict[str, Callable[[StoredEngine], Contender]] = {"plain": PlainContender, "adjudge": AdjudgeContender}
-"""The contenders by name. `adjudge:DIR` names one more: the service with the templates in a folder."""
+def _stepwise(engine: StoredEngine) -> Contender:
+    return AdjudgeContender(engine, protocol="stepwise")
+
+
+CONTENDERS: dict[str, Callable[[StoredEngine], Contender]] = {
+    "plain": PlainContender,
+    "adjudge": AdjudgeContender,
+    "stepwise": _stepwise,
+}
+"""The contenders by name; `stepwise` is the service under that protocol. `adjudge:DIR` names one more: the service
+with the templates in a folder."""
+
+DEFAULT_CONTENDERS = ("plain", "adjudge")
 
 
 def make_contender(name: str, engine: StoredEngine) -> Contender:

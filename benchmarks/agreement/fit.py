@@ -1,8 +1,8 @@
-"""`python -m benchmarks.agreement.fit DATA`: fit calibrations of the shipped judges on the half `fit`.
+"""`python -m benchmarks.agreement.fit DATA`: fit the calibrations that ship, from replies on the half `fit`.
 
-Run `python -m benchmarks.agreement DATA --half fit --contenders adjudge` first: this reads its stored replies and loads
-no model. A map is Platt scaling: logit(p) = slope * logit(raw) + intercept, with one slope, and a separate intercept
-for pitfalls. Every task counts the same, however many items it has.
+Run `python -m benchmarks.agreement DATA --half fit --contenders adjudge stepwise` first: this reads its stored replies
+and loads no model. A map is Platt scaling: logit(p) = slope * logit(raw) + intercept, with one slope, and a separate
+intercept for pitfalls. Every task counts the same, however many items it has.
 """
 
 import argparse
@@ -11,12 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.agreement.items import MEASURED_ONLY, TASKS, Item, load_items
+from benchmarks.agreement.items import Item, load_items, tasks_of
 from benchmarks.agreement.store import ReplyStore
 from benchmarks.agreement.verdicts import Verdicts, load_verdicts
 from judge_server.judging.calibration import shipped_calibrations
@@ -24,6 +24,10 @@ from judge_server.prompts import Form, PromptTemplates
 from judge_server.prompts.fencing import Fence
 
 MAPS = Path("judge_server/src/judge_server/prompts/calibrations.json")
+Calibrated: TypeAlias = Literal["binary", "stepwise"]
+CONTENDER_OF: Mapping[Calibrated, str] = {"binary": "adjudge", "stepwise": "stepwise"}
+"""The protocols that have a probability of yes, and the contender that asks in each."""
+
 RIDGE = 0.02
 """The penalty on the square of the slope and of each intercept, which keeps maps of few items near neutral."""
 
@@ -74,12 +78,14 @@ def digest_of(items: Sequence[Item]) -> str:
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def entry(weights: str, name: str, items: Sequence[Item], maps: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def entry(
+    weights: str, protocol: Calibrated, name: str, items: Sequence[Item], maps: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
     """A fitted calibration as `calibrations.json` holds it."""
-    templates = PromptTemplates(Form("binary"), Fence(b"any secret of 16 bytes or more"))
+    templates = PromptTemplates(Form(protocol), Fence(b"any secret of 16 bytes or more"))
     return {
         "weights": [weights],
-        "protocol": "binary",
+        "protocol": protocol,
         "templates": templates.digest,
         "calibration": {
             "name": name,
@@ -99,25 +105,26 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=150, help="most items per task")
     parser.add_argument("--longest", type=int, default=6000, help="characters of an item's texts")
     parser.add_argument("--name", default="2026-11-v2", help="the version of the maps")
-    parser.add_argument("--write", action="store_true", help=f"replace {MAPS}")
+    parser.add_argument("--write", action="store_true", help=f"replace the maps in {MAPS}")
     given = parser.parse_args()
-    tasks = [task for task in TASKS if task not in MEASURED_ONLY]
-    items = [
-        item for found in load_items(given.data, "fit", tasks, given.size, given.longest).values() for item in found
-    ]
+    tasks = load_items(given.data, "fit", tasks_of("fit"), given.size, given.longest)
+    items = [item for found in tasks.values() for item in found]
     maps = []
     for model in given.models:
-        verdicts = load_verdicts(items, "adjudge", model)
-        judged = [item for item in items if item.key in verdicts]
         latest = ReplyStore.of_model(model).latest
-        if latest is None or not judged:
-            parser.error(
-                f"no reply of {model} is stored; run python -m benchmarks.agreement {given.data} --half fit first"
-            )
-        maps.append(entry(latest.weights, given.name, judged, fit_map(judged, verdicts)))
-        print(model, json.dumps(maps[-1]["calibration"]))
+        for protocol, contender in CONTENDER_OF.items():
+            verdicts = {} if latest is None else load_verdicts(items, contender, model)
+            judged = [item for item in items if item.key in verdicts]
+            if latest is None or not judged:
+                parser.error(
+                    f"no {protocol} reply of {model} is stored; run python -m benchmarks.agreement {given.data} "
+                    f"--half fit --contenders {contender} first"
+                )
+            maps.append(entry(latest.weights, protocol, given.name, judged, fit_map(judged, verdicts)))
+            print(model, protocol, json.dumps(maps[-1]["calibration"]))
     if given.write:
-        MAPS.write_text(json.dumps({"maps": maps}, indent=2) + "\n", encoding="utf-8")
+        kept = json.loads(MAPS.read_text(encoding="utf-8"))
+        MAPS.write_text(json.dumps({**kept, "maps": maps}, indent=2) + "\n", encoding="utf-8")
         shipped_calibrations.cache_clear()
         print(f"wrote {len(shipped_calibrations().maps)} maps to {MAPS}")
 

@@ -92,7 +92,8 @@ def gsm8k_reference(folder: Path) -> Iterator[Item]:
             )
 
 
-_CALCULATION = re.compile(r"<<([^<>=]+)=([^<>]+)>>")
+CALCULATION = re.compile(r"<<([^<>=]+)=([^<>]+)>>")
+"""GSM8K's mark of a calculation: what is worked out, and the result."""
 
 
 def gsm8k_steps(folder: Path) -> Iterator[Item]:
@@ -102,12 +103,12 @@ def gsm8k_steps(folder: Path) -> Iterator[Item]:
     """
     for row in rows(folder / GSM8K):
         for line in row["ground_truth"].split("\n"):
-            found = _CALCULATION.search(line)
+            found = CALCULATION.search(line)
             if found is None:
                 continue
             for model in GSM8K_MODELS:
                 made = row[model]["solution"]
-                results = {result for _, result in _CALCULATION.findall(made)}
+                results = {result for _, result in CALCULATION.findall(made)}
                 if not results:
                     continue
                 yield Item(
@@ -125,14 +126,14 @@ def gsm8k_pitfall(folder: Path) -> Iterator[Item]:
     for row in rows(folder / GSM8K):
         right = [model for model in GSM8K_MODELS if row[model]["is_correct"]]
         wrong = [model for model in GSM8K_MODELS if not row[model]["is_correct"]]
-        truths = {result for _, result in _CALCULATION.findall(row["ground_truth"])}
+        truths = {result for _, result in CALCULATION.findall(row["ground_truth"])}
         if not right or not wrong:
             continue
         good = row[right[0]]["solution"]
         lines = [
             line
             for line in row[wrong[0]]["solution"].split("\n")
-            if (c := _CALCULATION.search(line)) and c[2] not in truths and c[2] not in good
+            if (c := CALCULATION.search(line)) and c[2] not in truths and c[2] not in good
         ]
         if not lines:
             continue
@@ -336,6 +337,12 @@ LABELLED_BY = {
 
 MEASURED_ONLY = frozenset({"healthbench"})
 """Tasks whose licence asks not to train on them: nothing is fitted on them."""
+
+
+def tasks_of(half: Half) -> list[str]:
+    """The tasks whose rows may be read in a half."""
+    return [task for task in TASKS if half == "held" or task not in MEASURED_ONLY]
+
 
 LONGEST = 6000
 """The default limit on the characters of prompt, response and sources together; two cores read longer items slowly."""

@@ -125,11 +125,15 @@ class Measurement:
 
 
 class Agreement(NamedTuple):
-    """The measurement of each task, and the mean over those tasks whose figures are all defined."""
+    """The measurement of each task, the mean over those tasks whose figures are all defined, and of all items at once.
+
+    With few items a task, the calibration error within a task is mostly chance; that of all items at once is not.
+    """
 
     tasks: dict[str, Measurement]
     mean: Measurement
     averaged: tuple[str, ...]
+    pooled: Measurement
 
 
 def measure(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, ItemVerdict]]) -> Agreement:
@@ -144,15 +148,17 @@ def measure(items: Sequence[Item], verdicts: Mapping[str, Mapping[str, ItemVerdi
     rng = np.random.default_rng(SEED)
     place = {row: number for number, row in enumerate(dict.fromkeys(item.row for item in items))}
     counts = _draw(rng, len(place), RESAMPLES)
-    tasks = {}
-    for task in dict.fromkeys(item.task for item in items):
-        of_task = [item for item in items if item.task == task]
-        scored = [item for item in of_task if all(item.key in found for found in verdicts.values())]
+
+    def measured(some: Sequence[Item]) -> Measurement:
+        scored = [item for item in some if all(item.key in found for found in verdicts.values())]
         labels = np.array([item.label for item in scored], dtype=bool)
         rows = np.array([place[item.row] for item in scored], dtype=int)
-        tasks[task] = _measure(of_task, scored, labels, _weights(counts, rows, labels, rng), verdicts)
+        return _measure(some, scored, labels, _weights(counts, rows, labels, rng), verdicts)
+
+    names = dict.fromkeys(item.task for item in items)
+    tasks = {task: measured([item for item in items if item.task == task]) for task in names}
     averaged = tuple([task for task, measured in tasks.items() if measured.defined])
-    return Agreement(tasks, _mean([tasks[task] for task in averaged], list(verdicts)), averaged)
+    return Agreement(tasks, _mean([tasks[task] for task in averaged], list(verdicts)), averaged, measured(items))
 
 
 def _measure(

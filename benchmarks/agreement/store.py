@@ -9,9 +9,11 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from judge_server.engines.llamacpp import LlamaCppEngine
 from judge_server.errors import EngineStartError
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.ports import Batch, Call, CallFailed, Capabilities, Engine, EngineIdentity, Menu, Reply
@@ -21,39 +23,58 @@ FOLDER = Path(".cache/agreement")
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """One line of the file: a model's reply to one yes-or-no question, and what the reply cost.
+    """One line of the file: a model's reply to one question, and what the reply cost.
 
     Attributes:
         key: the digest of weights, engine build, system message, shared text, question and answer form.
         model, weights, engine: the model's name, the SHA-256 of its file, the engine's build.
-        masses: the probability of yes and of no as the next token, before any constraint.
-        raw_probability: yes / (yes + no); None where both are 0.
-        choice_mass: yes + no.
+        masses: the probability of each option as the next token, before any constraint; None where the answer is
+            written.
         tokens_computed, tokens_reused: prompt tokens.
         seconds: how long the engine took.
+        chosen, text, cut: as in `Reply`.
     """
 
     key: str
     model: str
     weights: str
     engine: str
-    masses: tuple[float, float]
-    raw_probability: float | None
-    choice_mass: float
+    masses: tuple[float, ...] | None
     tokens_computed: int
     tokens_reused: int
     tokens_written: int
     seconds: float
+    chosen: str | None = None
+    text: str | None = None
+    cut: bool = False
+
+    @property
+    def choice_mass(self) -> float:
+        """The probability of all options together; 0 where the answer is written."""
+        return sum(self.masses or ())
+
+    @property
+    def raw_probability(self) -> float | None:
+        """Of a yes-or-no question, yes / (yes + no); None where both are 0, and of any other question."""
+        if self.masses is None or len(self.masses) != 2 or not self.choice_mass:
+            return None
+        return self.masses[0] / self.choice_mass
 
     @property
     def reply(self) -> Reply:
         """The reply as the engine gave it."""
         return Reply(
             self.masses,
+            self.chosen,
+            self.text,
+            self.cut,
             tokens_computed=self.tokens_computed,
             tokens_reused=self.tokens_reused,
             tokens_written=self.tokens_written,
         )
+
+
+_FIELDS = frozenset(field.name for field in fields(StoredReply))
 
 
 class ReplyStore:
@@ -93,10 +114,11 @@ def _read(file: Path) -> Iterator[StoredReply]:
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                fields = json.loads(line)
-                fields["masses"] = tuple(fields["masses"])
-                reply = StoredReply(**fields)
-            except (ValueError, TypeError, KeyError):
+                known = {name: value for name, value in json.loads(line).items() if name in _FIELDS}
+                if known["masses"] is not None:
+                    known["masses"] = tuple(known["masses"])
+                reply = StoredReply(**known)
+            except (ValueError, TypeError, KeyError, AttributeError):
                 print(f"{file}:{number}: dropped a line that is no record; it is asked again", file=sys.stderr)
                 continue
             yield reply
@@ -177,21 +199,21 @@ class StoredEngine:
         return digests.of(call)[0].hex()
 
     def _stored(self, batch: Batch, reply: Reply, seconds: float) -> StoredReply:
-        if reply.masses is None:
+        if reply.masses is None and isinstance(_only(batch).answer, Menu):
             raise ValueError("the engine reads no probabilities; measure with one that does, such as llama.cpp")
-        yes, no = reply.masses
         return StoredReply(
             self._key(batch),
             self._started.model,
             self._started.weights_digest,
             self._started.engine,
-            (yes, no),
-            yes / (yes + no) if yes + no > 0 else None,
-            yes + no,
+            reply.masses,
             reply.tokens_computed,
             reply.tokens_reused,
             reply.tokens_written,
             round(seconds, 4),
+            reply.chosen,
+            reply.text,
+            reply.cut,
         )
 
     @property
@@ -209,9 +231,23 @@ class StoredEngine:
 
 
 def _only(batch: Batch) -> Call:
-    """The call of a batch that has one, which must be a yes-or-no question without reasons."""
+    """The call of a batch that has one, which must ask for an answer without reasons."""
     (call,) = batch.calls
-    plain = isinstance(call.answer, Menu) and call.answer.then is None and len(call.answer.options) == 2
-    if not plain or call.reasoning is not None or call.think_tokens:
-        raise ValueError("only replies to plain yes-or-no questions are stored")
+    if call.reasoning is not None or call.think_tokens:
+        raise ValueError("only replies without reasons and thoughts are stored")
     return call
+
+
+def engine_of(model: str) -> Engine:
+    """The engine of a model: a catalogue name, an `hf://` address or a path."""
+    return LlamaCppEngine(model)
+
+
+@asynccontextmanager
+async def stored_engine(model: str) -> AsyncIterator[StoredEngine]:
+    """A model's engine with its store of replies. The model is loaded by `start` and released at the end."""
+    inner = engine_of(model)
+    try:
+        yield StoredEngine(ReplyStore.of_model(model), inner)
+    finally:
+        await inner.close()

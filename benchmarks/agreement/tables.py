@@ -27,10 +27,12 @@ HEADINGS: dict[Figure, str] = {
 
 
 def table_rows(agreement: Agreement, contenders: Sequence[str]) -> list[dict[str, Any]]:
-    """A row per task and a last one with the mean over tasks; a cell gives the contenders' figures in order."""
+    """A row per task, the mean over tasks, and all items at once; a cell gives the contenders' figures in order."""
     return [
-        _row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()
-    ] + [_row(f"mean of {len(agreement.averaged)} tasks", "", agreement.mean, contenders)]
+        *[_row(task, LABELLED_BY.get(task, ""), measured, contenders) for task, measured in agreement.tasks.items()],
+        _row(f"mean of {len(agreement.averaged)} tasks", "", agreement.mean, contenders),
+        _row("all items at once", "", agreement.pooled, contenders),
+    ]
 
 
 def _row(task: str, labelled_by: str, measured: Measurement, contenders: Sequence[str]) -> dict[str, Any]:
@@ -62,10 +64,11 @@ def _signed(estimate: Estimate) -> str:
 
 
 def detail(agreement: Agreement, contenders: Sequence[str]) -> dict[str, Any]:
-    """Every figure and difference with its interval, per task and for the mean over tasks; an undefined one is null."""
+    """Every figure and difference with its interval, for each row of the table; an undefined one is null."""
     return {
         "tasks": {task: _detail(one, contenders) for task, one in agreement.tasks.items()},
         "mean": _detail(agreement.mean, contenders),
+        "pooled": _detail(agreement.pooled, contenders),
         "averaged": list(agreement.averaged),
     }
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.agreement.contenders import FENCE, ItemVerdict
-from benchmarks.agreement.items import LONGEST, MEASURED_ONLY, TASKS, Item, load_items
+from benchmarks.agreement.contenders import FENCE, item_verdict
+from benchmarks.agreement.items import LONGEST, Item, load_items, tasks_of
 from benchmarks.agreement.metrics import Agreement, measure
-from benchmarks.agreement.store import ReplyStore, StoredEngine, slug
+from benchmarks.agreement.store import slug, stored_engine
 from benchmarks.agreement.verdicts import Verdicts
 from benchmarks.report import publish
-from judge_server.engines.llamacpp import LlamaCppEngine
 from judge_server.judging.protocols import YES_NO, option
 from judge_server.ports import Batch, Call, CallFailed, Menu, Option
 
@@ -100,10 +99,8 @@ VARIANTS: Mapping[str, Wording] = {
 
 async def ask_wordings(model: str, items: list[Item], wordings: Mapping[str, Wording]) -> dict[str, Verdicts]:
     """Ask each wording about each item; returns the verdicts by wording. Failed calls have none."""
-    inner = LlamaCppEngine(model)
-    engine = StoredEngine(ReplyStore.of_model(model), inner)
     found: dict[str, Verdicts] = {}
-    try:
+    async with stored_engine(model) as engine:
         await engine.start()
         for name, wording in wordings.items():
             found[name] = {}
@@ -111,11 +108,8 @@ async def ask_wordings(model: str, items: list[Item], wordings: Mapping[str, Wor
                 reply = await engine.ask(wording.batch(item))
                 if not isinstance(reply, CallFailed) and reply.raw_probability is not None:
                     raw = reply.raw_probability
-                    cost = reply.tokens_computed, reply.tokens_reused, reply.seconds
-                    found[name][item.key] = ItemVerdict(raw >= 0.5, raw, raw, reply.choice_mass, *cost)
+                    found[name][item.key] = item_verdict(reply, raw >= 0.5, raw, raw)
             print(f"{model} {name}: {len(found[name])} of {len(items)} items", flush=True)
-    finally:
-        await inner.close()
     return found
 
 
@@ -164,7 +158,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
     parser.add_argument("--variants", action="store_true", help="ask the single changes too")
     given = parser.parse_args()
-    names = [task for task in TASKS if given.half == "held" or task not in MEASURED_ONLY]
+    names = tasks_of(given.half)
     tasks = load_items(given.data, given.half, names, given.size, given.longest)
     items = [item for of_task in tasks.values() for item in of_task]
     for model in given.models:

@@ -75,7 +75,7 @@ RUNS: Mapping[str, Run] = {
     "hard-outcome": Run("outcome only", "rubric", reward=_OUTCOME, part="hard"),
     "hard-rubric": Run("rubric, one number a response", "rubric", part="hard"),
     "hard-rgr": Run("RGR-GRPO, one refined of eight", "rgr", settings=_NO_BONUS, part="hard"),
-    "hard-ruscarl": Run("RuscaRL, scaffold for the first fifth", "ruscarl", part="hard"),
+    "hard-ruscarl": Run("RuscaRL, scaffold for the first fifth", "ruscarl", options={"weights": False}, part="hard"),
     "dro-gated": Run("DRO", "dro", form_rubric, settings=_EIGHT, part="unanswered"),
     "dro-ungated": Run(
         "DRO without its gates", "dro", form_rubric, options={"gates": False}, settings=_EIGHT, part="unanswered"

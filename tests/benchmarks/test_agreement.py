@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 from benchmarks.agreement import __main__ as command
 from benchmarks.agreement import store as stores
+from benchmarks.agreement.attribution import StepItem, ask_steps, load_step_items
+from benchmarks.agreement.attribution import table_rows as step_rows
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
 from benchmarks.agreement.items import TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, RESAMPLES, Sample, measure
+from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
+from benchmarks.agreement.protocols import table_rows as protocol_rows
 from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply
 from benchmarks.agreement.tables import detail, table_rows
 from benchmarks.agreement.verdicts import judge_items, load_verdicts, started
@@ -23,8 +27,8 @@ from benchmarks.figures import agreement, auroc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.engines.scripted import ScriptedEngine
-from judge_server.ports import Batch, Call, CallFailed, Menu, Option, Reply, Written
+from judge_server.engines.scripted import ScriptedEngine, always
+from judge_server.ports import Batch, Call, CallFailed, Menu, Option, Reasoning, Reply, Written
 from judge_server.prompts.sources import own_templates
 
 MODEL = "tiny"
@@ -296,10 +300,11 @@ def test_a_task_without_a_verdict_is_left_out_of_the_mean_and_null_in_the_file()
     assert measured.averaged == ("t",)
     assert measured.mean.values["plain"]["balanced_accuracy"] == 1.0
     rows = table_rows(measured, ["plain", "adjudge"])
-    assert [row["task"] for row in rows] == ["t", "u", "mean of 1 tasks"]
+    assert [row["task"] for row in rows] == ["t", "u", "mean of 1 tasks", "all items at once"]
     assert rows[0]["balanced accuracy"] == "1.00 / 1.00"
     assert rows[0]["adjudge - plain"] == "+0.00 [+0.00, +0.00]"
     assert rows[1]["failed"] == "4 / 4"
+    assert rows[-1]["n"] == 4
     written = detail(measured, ["plain", "adjudge"])
     assert written["tasks"]["u"]["contenders"]["plain"]["auroc"] == {"value": None, "low": None, "high": None}
     json.dumps(written, allow_nan=False)
@@ -351,7 +356,7 @@ async def test_a_torn_last_line_is_dropped_with_a_note_and_asked_again(
     assert whole.find(yes_or_no("b")) is not None
 
 
-async def test_failed_calls_are_not_stored_and_other_forms_of_answers_are_refused(tmp_path: Path) -> None:
+async def test_failed_calls_are_not_stored_and_calls_for_reasons_are_refused(tmp_path: Path) -> None:
     def fail(batch: Batch, call: Call) -> Reply | CallFailed:
         return CallFailed("truncated_input", "too long")
 
@@ -360,8 +365,8 @@ async def test_failed_calls_are_not_stored_and_other_forms_of_answers_are_refuse
     await engine.start()
     assert isinstance(await engine.ask(yes_or_no("a")), CallFailed)
     assert not file.exists()
-    with pytest.raises(ValueError, match="yes-or-no"):
-        await engine.ask(Batch("", "", (Call("a", Written("{}", 5)),)))
+    with pytest.raises(ValueError, match="without reasons"):
+        await engine.ask(Batch("", "", (Call("a", Written("{}", 5), Reasoning(5, "So?")),)))
 
 
 # Contenders.
@@ -434,7 +439,7 @@ def test_the_command_measures_both_contenders_and_asks_nothing_twice(
 ) -> None:
     monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path / "bench")
     monkeypatch.setattr(stores, "FOLDER", tmp_path / "store")
-    monkeypatch.setattr(command, "engine_of", lambda model: ScriptedEngine())
+    monkeypatch.setattr(stores, "engine_of", lambda model: ScriptedEngine())
     tasks = ["gsm8k-answer", "llmbar"]
     monkeypatch.setattr(
         sys, "argv", ["agreement", str(folder), "--models", MODEL, "--size", "8", "--half", "fit", "--tasks", *tasks]
@@ -449,8 +454,8 @@ def test_the_command_measures_both_contenders_and_asks_nothing_twice(
     (file,) = (tmp_path / "bench").iterdir()
     written = json.loads(file.read_text())
     assert file.name == f"agreement_fit_{MODEL}.json"
-    assert [row["task"] for row in written["rows"]] == [*tasks, "mean of 2 tasks"]
-    assert [row["n"] for row in written["rows"][:-1]] == [len(items[task]) for task in tasks]
+    assert [row["task"] for row in written["rows"]] == [*tasks, "mean of 2 tasks", "all items at once"]
+    assert [row["n"] for row in written["rows"][:-2]] == [len(items[task]) for task in tasks]
     assert "adjudge - plain" in written["detail"]["mean"]["differences"]
     command.main()
     assert all(line.endswith("asked 0") for line in capsys.readouterr().out.splitlines() if "items, asked" in line)
@@ -461,7 +466,7 @@ def test_the_command_says_what_is_wrong_with_its_arguments(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stores, "FOLDER", tmp_path / "store")
-    monkeypatch.setattr(command, "engine_of", lambda model: ScriptedEngine())
+    monkeypatch.setattr(stores, "engine_of", lambda model: ScriptedEngine())
     for words, reason in (
         ([str(folder), "--contenders", "fancy"], "there is no contender 'fancy'"),
         ([str(folder), "--contenders", f"adjudge:{tmp_path / 'none'}"], "none"),
@@ -473,3 +478,57 @@ def test_the_command_says_what_is_wrong_with_its_arguments(
         with pytest.raises(SystemExit):
             command.main()
         assert reason in capsys.readouterr().err
+
+
+# Protocols and steps.
+
+
+def step_item(step: int, steps: int = 3, *, n: int = 0) -> StepItem:
+    response = "\n".join(f"### Step {number}:\nText {number}." for number in range(1, steps + 1))
+    return StepItem(Item("s", f"row {n}", f"Prompt {n}.", response, "A wrong step.", True, "pitfall"), step, steps)
+
+
+def test_every_protocol_is_asked_once_and_its_scores_lie_between_0_and_1(tmp_path: Path) -> None:
+    items = [item(n, n % 2 == 0) for n in range(4)]
+
+    async def ask() -> tuple[dict[str, dict[str, ProtocolVerdict]], int]:
+        engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine())
+        found = await ask_protocols(engine, items, PROTOCOLS)
+        asked = engine.asked
+        await ask_protocols(engine, items, PROTOCOLS)
+        assert engine.asked == asked
+        return found, asked
+
+    found, asked = asyncio.run(ask())
+    assert asked == len(items) * len(PROTOCOLS)
+    scores = [v.score for of_protocol in found.values() for v in of_protocol.values()]
+    assert len(scores) == asked
+    assert all(0 <= score <= 1 for score in scores)
+    rows = protocol_rows(items, found)
+    assert [row["protocol"] for row in rows] == list(PROTOCOLS)
+    assert all(row["n"] == 4 and row["failed"] == 0 for row in rows)
+
+
+def test_a_judge_that_gives_full_marks_to_everything_separates_nothing(tmp_path: Path) -> None:
+    items = [item(n, n % 2 == 0) for n in range(4)]
+    engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine(always(True)))
+    (row,) = protocol_rows(items, asyncio.run(ask_protocols(engine, items, ["checklist"])))
+    assert (row["full marks"], row["AUROC"], row["balanced accuracy"]) == ("100%", "0.50", "0.50")
+
+
+def test_the_rule_of_place_is_chosen_on_the_other_half(tmp_path: Path) -> None:
+    fit, held = [step_item(1, n=n) for n in range(3)], [step_item(n % 3 + 1, n=n) for n in range(6)]
+    engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine(always(True)))
+    named = asyncio.run(ask_steps(engine, held))
+    assert set(named.values()) == {1}
+    (row,) = step_rows({"s": fit}, {"s": held}, named)
+    assert (row["n"], row["chance"], row["rule of place"], row["stepwise"]) == (6, "0.33", "0.33 (first)", "0.33")
+    assert row["difference"] == "+0.00 [+0.00, +0.00]"
+
+
+def test_step_tasks_name_a_step_of_their_response(folder: Path) -> None:
+    for half in ("fit", "held"):
+        for task, items in load_step_items(folder, half, 100, 1500).items():
+            for one in items:
+                assert one.item.task == task
+                assert 1 <= one.step <= one.steps == one.item.response.count("### Step")

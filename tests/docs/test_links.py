@@ -67,7 +67,7 @@ def test_the_examples_of_scoring_are_messages_of_the_contract() -> None:
 def test_the_rubric_files_that_are_shown_can_be_read() -> None:
     page = ROOT / "docs/rubric-formats.md"
     shown = [text for language in ("json", "text", "yaml") for text in blocks(page, language)]
-    assert [len(read_rubric(text).criteria) for text in shown] == [2, 2, 2, 2, 3, 2]
+    assert [len(read_rubric(text).criteria) for text in shown] == [2, 2, 2, 2, 2, 3, 2]
 
 
 def test_the_python_that_the_client_page_shows_runs() -> None:
