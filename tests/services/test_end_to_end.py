@@ -66,7 +66,7 @@ def check(response: ResponseReward, text: str, rubric: RubricVersion) -> None:
         assert verdict.probability is not None
         assert 0 <= verdict.probability <= 1
         assert verdict.menu_mass is not None
-        assert verdict.menu_mass > 0.5
+        assert verdict.menu_mass > 0.1  # the model answers with one of the options, not with something else
     scores = [verdict.score for verdict in response.verdicts]
     assert response.reward == pytest.approx(reward(rubric.criteria, scores, "stepwise", format_ok=has_format(text)))
     deltas = step_deltas(rubric.criteria, scores, [v.step for v in response.verdicts], len(steps))
