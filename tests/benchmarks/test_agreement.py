@@ -15,6 +15,7 @@ from benchmarks.agreement import store as stores
 from benchmarks.agreement.attribution import StepItem, ask_steps, load_step_items
 from benchmarks.agreement.attribution import table_rows as step_rows
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
+from benchmarks.agreement.fit import digest_of, entry, fit_map, refit_pitfalls
 from benchmarks.agreement.items import TASKS, Item, balanced, load_items
 from benchmarks.agreement.metrics import FIGURES, RESAMPLES, Sample, measure
 from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
@@ -532,3 +533,37 @@ def test_step_tasks_name_a_step_of_their_response(folder: Path) -> None:
             for one in items:
                 assert one.item.task == task
                 assert 1 <= one.step <= one.steps == one.item.response.count("### Step")
+
+
+def pitfalls(raw: list[float]) -> tuple[list[Item], dict[str, ItemVerdict]]:
+    """Pitfalls with these raw probabilities, every second of which is made."""
+    items = [Item("gsm8k-pitfall", f"r{n}", "?", f"Response {n}", "?", n % 2 == 0, "pitfall") for n in range(len(raw))]
+    verdicts = {
+        item.key: ItemVerdict(p >= 0.5, p, p, 1.0, 10, 0, 0.0) for item, p in zip(items, raw, strict=True)
+    }
+    return items, verdicts
+
+
+@given(st.lists(st.floats(0.05, 0.95), min_size=4, max_size=30).filter(lambda raw: len(raw) % 2 == 0))
+def test_a_refit_of_pitfalls_keeps_the_default_map_and_centres_balanced_pitfalls(raw: list[float]) -> None:
+    items, verdicts = pitfalls(raw)
+    shipped = {"default": {"slope": 0.8, "intercept": -0.4}, "fitted_on": "sha256:before", "items": 9}
+    fitted = refit_pitfalls(items, verdicts, shipped)
+    assert fitted["default"] == shipped["default"]
+    log_odds = np.array([0.8 * math.log(p / (1 - p)) + fitted["pitfall"]["intercept"] for p in raw])
+    mean, ridge = float((1 / (1 + np.exp(-log_odds))).mean()), 0.02 * fitted["pitfall"]["intercept"]
+    assert mean + ridge == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_refit_is_recorded_on_top_of_what_stays() -> None:
+    items, verdicts = pitfalls([0.6, 0.4, 0.7, 0.3])
+    shipped = {"default": {"slope": 0.8, "intercept": -0.4}, "fitted_on": "sha256:before", "items": 9}
+    found = entry("w", "binary", "v", items, refit_pitfalls(items, verdicts, shipped), shipped)["calibration"]
+    assert found["items"] == 13
+    assert found["fitted_on"] == digest_of(items, "sha256:before") != digest_of(items)
+
+
+def test_labels_that_fall_with_the_probability_have_no_map() -> None:
+    items, verdicts = pitfalls([0.2, 0.8] * 4)
+    with pytest.raises(ValueError, match="labels do not rise"):
+        fit_map(items, verdicts)
