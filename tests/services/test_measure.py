@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
+from tests.fixtures.embeddings import embedding_server
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
@@ -92,3 +93,24 @@ def test_the_limits_of_looping_are_the_caller_s(tmp_path: Path) -> None:
     line = {**LINE, "responses": ["Wait, it is \\boxed{7}", "It is \\boxed{7}"]}
     assert measure(tmp_path, [line])[1]["figures"]["loop_rate"]["value"] == 0.0
     assert measure(tmp_path, [line], "--max-corrections", "0")[1]["figures"]["loop_rate"]["value"] == 0.5
+
+
+def test_an_endpoint_of_embeddings_gives_semantic_distance(tmp_path: Path) -> None:
+    lines = [{"prompt": "?", "responses": ["a", "b", "a"]}, {"prompt": "?", "responses": ["aa", "A"]}]
+    with embedding_server() as server:
+        result, found = measure(tmp_path, lines, "--embeddings", f"{server.url}?model=m")
+    assert result.exit_code == 0, result.output
+    assert found["figures"]["semantic_distance"]["value"] == pytest.approx((2 / 3 + 0) / 2)
+    assert found["figures"]["semantic_distance"]["problems"] == 2
+
+
+def test_a_line_without_embeddings_is_named_and_keeps_its_other_figures(tmp_path: Path) -> None:
+    lines = [{"prompt": "?", "responses": ["broken", "b"]}, {"prompt": "?", "responses": ["a", "b"]}]
+    with embedding_server() as server:
+        result, found = measure(tmp_path, lines, "--embeddings", server.url)
+    assert result.exit_code == 1
+    assert "1: no embeddings: HTTP 500: it is broken" in " ".join(result.stderr.split())
+    assert found["figures"]["semantic_distance"]["problems"] == 1
+    assert found["figures"]["diversity"]["problems"] == 2
+    wrong, _ = measure(tmp_path, lines, "--embeddings", "http://127.0.0.1/v1")
+    assert "--embeddings: the scheme of embeddings is 'http'" in wrong.stderr

@@ -57,10 +57,17 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The responses to a problem, and their Self-BLEU; None where there are not two."""
+    """The responses to a problem.
+
+    Attributes:
+        trajectories: the judged responses.
+        self_bleu: of their texts; None where there are not two.
+        semantic_distance: their mean cosine distance in [0, 2]; None where there are not two, or none was measured.
+    """
 
     trajectories: tuple[Trajectory, ...]
     self_bleu: float | None = None
+    semantic_distance: float | None = None
 
 
 class LoopLimits(NamedTuple):
@@ -194,6 +201,7 @@ def _measures(ks: Sequence[int]) -> dict[str, Measure]:
         **{name: partial(_faithful, name=name) for name in steps},
         **{name: partial(_loops, name=name) for name in loops},
         "diversity": lambda given: _mean([1.0 - p.self_bleu for p in given if p.self_bleu is not None]),
+        "semantic_distance": lambda given: _mean([d for p in given if (d := p.semantic_distance) is not None]),
         "zero_reward_share": lambda given: _mean([float(r <= 0) for p in given for r in _rewards(p)]),
         **{f"best_of_{k}": partial(_best, k=k) for k in ks},
         "novelty_mean": lambda given: (found := _novelty(given)) and found.mean,

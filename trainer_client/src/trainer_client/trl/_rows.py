@@ -149,8 +149,8 @@ def _instead(
     """Give what judges a row without a rubric, and its key."""
     if without_rubric == "refuse":
         raise ValueError(
-            f"{lacks}; put one into the dataset's column 'rubric' (to train on the final answer alone, one criterion of "
-            "kind 'answer'), give RubricReward one for such rows, or leave the row out"
+            f"{lacks}; put one into the dataset's column 'rubric' (to train on the final answer alone, one criterion "
+            "of kind 'answer'), give RubricReward one for such rows, or leave the row out"
         )
     if without_rubric == "accept":
         return None, "none"
