@@ -9,7 +9,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
+from adjudge_services.cli.measure_file import measured
+from adjudge_services.cli.score_input import MeasuredLine, read_measured
+from judge_server.evaluation.trajectories import LoopLimits
 from tests.fixtures.embeddings import embedding_server
+from trainer_client import AdjudgeError
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
@@ -114,3 +118,22 @@ def test_a_line_without_embeddings_is_named_and_keeps_its_other_figures(tmp_path
     assert found["figures"]["diversity"]["problems"] == 2
     wrong, _ = measure(tmp_path, lines, "--embeddings", "http://127.0.0.1/v1")
     assert "--embeddings: the scheme of embeddings is 'http'" in wrong.stderr
+
+
+class Failing:
+    """Stands in for a client whose service fails, each time for another reason."""
+
+    async def rewards(self, *_: Any, **__: Any) -> None:
+        raise AdjudgeError("the first reason")
+
+    async def verdicts(self, *_: Any, **__: Any) -> None:
+        raise AdjudgeError("another reason")
+
+
+async def test_a_line_that_fails_twice_is_named_with_the_first_reason(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(LINE))
+    lines = [line for line in read_measured(file) if isinstance(line, MeasuredLine)]
+    how: dict[str, Any] = {"mode": "weighted_mean", "concurrency": 1, "deadline_s": 1.0, "limits": LoopLimits()}
+    _, failed = await measured(Failing(), lines, None, steps=True, **how)  # type: ignore[arg-type]
+    assert failed == {1: "the first reason"}

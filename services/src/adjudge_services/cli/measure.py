@@ -98,8 +98,8 @@ def measure(
     With --run the verdicts and rewards of a run are measured, by training step too, and no judge is asked. With
     --against the judge compares the responses with those of another file or run, in both orders.
 
-    What there is nothing to take of is left out. Intervals are of 95%, by a bootstrap over problems. Exits with 1 if a
-    line could not be read or judged.
+    A figure without data is left out. Intervals are of 95%, over problems: Wilson's for shares, a bootstrap's for other
+    figures. Exits with 1 if a line could not be read or judged.
     """
     if (file is None) == (run is None):
         give_up("say what to measure: a file of responses, or --run NAME; one of the two")
