@@ -1,4 +1,4 @@
-"""Keep the checkpoint that does best on held-out problems: `python select_checkpoint.py MODEL`, with `make serve` running.
+"""Keep the checkpoint that does best on held-out problems: `make serve`, then `python select_checkpoint.py MODEL`.
 
 Every tenth step the policy answers problems that it does not train on. The checkpoint of the highest held-out reward is
 loaded at the end and saved to `out/best`.

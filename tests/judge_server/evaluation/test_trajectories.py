@@ -119,7 +119,7 @@ def test_the_interval_of_a_share_holds_it_and_is_never_a_point(rows: list[list[f
         one = figures(problems, ks=(1,))[name]
         assert width(one) > 0
         assert one.low is not None
-        assert 0 <= one.low
+        assert one.low >= 0
 
 
 def test_of_other_measures_problems_that_are_all_alike_tell_no_interval() -> None:

@@ -169,8 +169,8 @@ def figures(
         used = [problem for problem in problems if name in correlations or measure([problem]) is not None]
         value = measure(used)
         if value is not None and math.isfinite(value):
-            limits = interval(used, measure, value, share=name in shares, seed=seed, resamples=resamples)
-            found[name] = Figure(value, *limits, len(used))
+            low, high = interval(used, measure, value, share=name in shares, seed=seed, resamples=resamples)
+            found[name] = Figure(value, low, high, len(used))
     if "accuracy_looping" not in found:  # nothing loops: those that do not loop are all there are
         found.pop("accuracy_not_looping", None)
     return found

@@ -216,7 +216,7 @@ async def _read_run(
 
 def _file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptResponses], list[PromptResponses]]:
     if not b.is_file():
-        give_up(f"--against {b}: there is no such file; name another file of responses")
+        give_up(f"--against {b}: this file does not exist; name another file of responses")
     sides = []
     for file in (a, b):
         lines = list(islice(read_groups(file), limit))
