@@ -1,6 +1,7 @@
 """The two training scripts: they differ by what the page on training shows, and both train."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -54,12 +55,45 @@ def test_a_script_trains_a_model_of_a_local_folder(name: str, tmp_path: Path, ur
     for there, here in (("max_steps=100", "max_steps=1, use_cpu=True"), (ADDRESS, url)):
         assert there in script or (there, name) == (ADDRESS, "plain.py")
         script = script.replace(there, here)
+    run = train(tmp_path, name, script)
+    assert "'train_loss'" in run
+    assert ("'rubric/pass/arithmetic'" in run) == (name == "rubric.py")
+    assert "'rubric/failed_verdicts': '0'" in run or name == "plain.py"
+
+
+def test_the_checkpoint_of_the_best_held_out_reward_is_kept_and_loaded(tmp_path: Path, url: str) -> None:
+    name = "select_checkpoint.py"
+    policy(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    script = (FOLDER / name).read_text(encoding="utf-8")
+    quick = "max_steps=3, use_cpu=True, learning_rate=0.05, max_completion_length=32"
+    for there, here in (("max_steps=100", quick), (ADDRESS, url), ("_steps=10,", "_steps=1,")):
+        assert there in script
+        script = script.replace(there, here)
+    said = train(tmp_path, name, script)
+    states = [json.loads(file.read_text()) for file in (tmp_path / "out").glob("checkpoint-*/trainer_state.json")]
+    last = max(states, key=lambda state: state["global_step"])
+    evaluated = [one for one in last["log_history"] if "eval_reward" in one]
+    assert all("eval_rubric/pass/answer" in one for one in evaluated)  # which the page offers to choose by
+    rewards = {one["step"]: one["eval_reward"] for one in evaluated}
+    assert sorted(rewards) == [1, 2, 3]
+    assert len(set(rewards.values())) > 1
+    best = max(rewards, key=lambda step: (rewards[step], -step))
+    assert f"step {best} has the best held-out reward, {rewards[best]:.3f}" in said
+    loaded, chosen, other = (
+        (tmp_path / "out" / folder / "model.safetensors").read_bytes()
+        for folder in ("best", f"checkpoint-{best}", f"checkpoint-{3 if best != 3 else 2}")
+    )
+    assert loaded == chosen
+    assert loaded != other
+
+
+def train(tmp_path: Path, name: str, script: str) -> str:
+    """Run a script beside the problems, with the model of the folder `model`; what it prints."""
     (tmp_path / name).write_text(script, encoding="utf-8")
     (tmp_path / "problems.jsonl").write_bytes((FOLDER / "problems.jsonl").read_bytes())
     here = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     command, settings = [sys.executable, name, "model"], {"cwd": tmp_path, "env": os.environ | here}
     run = subprocess.run(command, **settings, capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stderr[-3000:]
-    assert "'train_loss'" in run.stdout
-    assert ("'rubric/pass/arithmetic'" in run.stdout) == (name == "rubric.py")
-    assert "'rubric/failed_verdicts': '0'" in run.stdout or name == "plain.py"
+    return run.stdout

@@ -6,6 +6,7 @@ import httpx2
 import pytest
 
 from tests.judge_server.golden_files import COMMAND, GOLDEN, as_text, openapi, written_api
+from tests.judge_server.support import CRITERIA
 
 DOCUMENT = written_api()
 OPERATIONS = [
@@ -61,6 +62,7 @@ def test_every_reference_of_the_document_points_somewhere() -> None:
 
 async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncClient) -> None:
     tried = set()
+    await http.post("/v1/rubrics/math/primes/versions", json={"criteria": CRITERIA})  # which examples name
     for method, path, operation in OPERATIONS:
         if "{" in path or path == "/v1/operations":  # those need something there: the tests of their routes try them
             continue
@@ -71,7 +73,7 @@ async def test_the_documents_request_examples_are_accepted(http: httpx2.AsyncCli
             assert "failed" not in values_of(answer.json(), "status")
             assert None not in values_of(answer.json(), "reward")
             tried.add(path)
-    assert tried == {"/v1/rewards", "/v1/verdicts", "/v1/comparisons"}
+    assert tried == {"/v1/rewards", "/v1/verdicts", "/v1/comparisons", "/v1/score", "/v1/rerank"}
 
 
 async def test_the_served_document_is_this_one_and_the_docs_page_shows_it(http: httpx2.AsyncClient) -> None:

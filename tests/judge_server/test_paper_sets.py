@@ -280,8 +280,8 @@ async def test_what_a_set_withholds_or_is_answered_with_counts_in_the_fingerprin
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("protocols = ", "is no TOML: "),
-        ("# \ud800".encode("utf-8", "surrogatepass"), "is no TOML: "),
+        ("protocols = ", "is not valid TOML: "),
+        ("# \ud800".encode("utf-8", "surrogatepass"), "is not valid TOML: "),
         ("#" * 4001, "is larger than 4,000 bytes; shorten it"),
         ('hides = ["grounding"]', "declares 'hides'; it can declare protocols, requires, withholds, verdicts"),
         ('protocols = "binary"', "protocols is 'binary'; it is a list of words"),

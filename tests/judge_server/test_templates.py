@@ -76,7 +76,11 @@ def test_a_template_may_show_choose_and_go_through_criteria(tmp_path: Path, name
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("quesion", QUESTION, "mine/quesion.j2 is no template of the judge's; there are binary.system.j2, "),
+        (
+            "quesion",
+            QUESTION,
+            "mine/quesion.j2: the judge has no template of this name; rename it to one of binary.system.j2, ",
+        ),
         ("question", "\n{% if %}", "mine/question.j2:2: Expected an expression"),
         ("question", "\n\n{{ criterion.description", "mine/question.j2:3: unexpected end of template"),
         ("question", "Is it good?", "mine/question.j2 does not show {{ criterion.description }}, so the judge would"),
@@ -169,15 +173,15 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
         read_set(mine)
     (mine / "verdict.j2").unlink()
     (mine / "verdict.j2").mkdir()
-    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is no file"):
+    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is not a file"):
         read_set(mine)
     (mine / "verdict.j2").rmdir()
     os.mkfifo(mine / "verdict.j2")
-    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is no file"):
+    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is not a file"):
         read_set(mine)
     (mine / "verdict.j2").unlink()
     (mine / "verdict.j2").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is no file"):
+    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is not a file"):
         read_set(mine)
 
 

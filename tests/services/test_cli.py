@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
@@ -138,3 +140,20 @@ def test_postgres_is_migrated_by_hand_and_no_process_starts_before_that(
     assert "adjudge migrate" in refused.stderr
     assert RUN.invoke(app, ["migrate"]).exit_code == 0
     assert RUN.invoke(app, ["rubrics", "list"]).exit_code == 0
+
+
+def helps_of(group: TyperGroup, path: str = "") -> dict[str, str]:
+    """The help of every command by its path."""
+    found: dict[str, str] = {}
+    for name, command in group.commands.items():
+        within = isinstance(command, TyperGroup)
+        found |= helps_of(command, f"{path}{name} ") if within else {f"{path}{name}": command.help or ""}
+    return found
+
+
+def test_no_sentence_of_a_help_is_broken_in_its_middle() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    helps = helps_of(group)
+    assert {"measure", "filter-easy", "rubrics lint"} <= set(helps)
+    assert [name for name, text in helps.items() if not text or "\n" in text.replace("\n\n", "")] == []

@@ -9,6 +9,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
+from adjudge_services.cli.measure_file import measured
+from adjudge_services.cli.score_input import MeasuredLine, read_measured
+from judge_server.evaluation.trajectories import LoopLimits
+from tests.fixtures.embeddings import embedding_server
+from trainer_client import AdjudgeError
 
 pytestmark = pytest.mark.usefixtures("migrated")
 
@@ -92,3 +97,43 @@ def test_the_limits_of_looping_are_the_caller_s(tmp_path: Path) -> None:
     line = {**LINE, "responses": ["Wait, it is \\boxed{7}", "It is \\boxed{7}"]}
     assert measure(tmp_path, [line])[1]["figures"]["loop_rate"]["value"] == 0.0
     assert measure(tmp_path, [line], "--max-corrections", "0")[1]["figures"]["loop_rate"]["value"] == 0.5
+
+
+def test_an_endpoint_of_embeddings_gives_semantic_distance(tmp_path: Path) -> None:
+    lines = [{"prompt": "?", "responses": ["a", "b", "a"]}, {"prompt": "?", "responses": ["aa", "A"]}]
+    with embedding_server() as server:
+        result, found = measure(tmp_path, lines, "--embeddings", f"{server.url}?model=m")
+    assert result.exit_code == 0, result.output
+    assert found["figures"]["semantic_distance"]["value"] == pytest.approx((2 / 3 + 0) / 2)
+    assert found["figures"]["semantic_distance"]["problems"] == 2
+
+
+def test_a_line_without_embeddings_is_named_and_keeps_its_other_figures(tmp_path: Path) -> None:
+    lines = [{"prompt": "?", "responses": ["broken", "b"]}, {"prompt": "?", "responses": ["a", "b"]}]
+    with embedding_server() as server:
+        result, found = measure(tmp_path, lines, "--embeddings", server.url)
+    assert result.exit_code == 1
+    assert "1: no embeddings: HTTP 500: it is broken" in " ".join(result.stderr.split())
+    assert found["figures"]["semantic_distance"]["problems"] == 1
+    assert found["figures"]["diversity"]["problems"] == 2
+    wrong, _ = measure(tmp_path, lines, "--embeddings", "http://127.0.0.1/v1")
+    assert "--embeddings: the scheme of embeddings is 'http'" in wrong.stderr
+
+
+class Failing:
+    """Stands in for a client whose service fails, each time for another reason."""
+
+    async def rewards(self, *_: Any, **__: Any) -> None:
+        raise AdjudgeError("the first reason")
+
+    async def verdicts(self, *_: Any, **__: Any) -> None:
+        raise AdjudgeError("another reason")
+
+
+async def test_a_line_that_fails_twice_is_named_with_the_first_reason(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(LINE))
+    lines = [line for line in read_measured(file) if isinstance(line, MeasuredLine)]
+    how: dict[str, Any] = {"mode": "weighted_mean", "concurrency": 1, "deadline_s": 1.0, "limits": LoopLimits()}
+    _, failed = await measured(Failing(), lines, None, steps=True, **how)  # type: ignore[arg-type]
+    assert failed == {1: "the first reason"}

@@ -57,7 +57,7 @@ def test_what_cannot_be_compared_is_refused_in_words(tmp_path: Path) -> None:
     assert "not JSON" in against(tmp_path, ["{"], one)[0].stderr
     assert "--steps cannot be used here" in against(tmp_path, one, one, "--steps")[0].stderr
     assert "--question cannot" in CliRunner().invoke(app, ["measure", __file__, "--question", "Which?"]).stderr
-    assert "no such file" in CliRunner().invoke(app, ["measure", __file__, "--against", "none.jsonl"]).stderr
+    assert "does not exist" in CliRunner().invoke(app, ["measure", __file__, "--against", "none.jsonl"]).stderr
     late, found = against(tmp_path, one, one, "--deadline-s", "0.000001")
     assert (late.exit_code, found["figures"]) == (1, {})
 

@@ -14,6 +14,7 @@ from adjudge_services.cli.measure_ledger import RecordedResponse, problems_of
 from judge_server.evaluation.trajectories import LoopLimits
 from judge_server.ports import Batch, Call, CallFailed, Reply
 from rubric_store import SQLLedger
+from tests.fixtures.embeddings import embedding_server
 from tests.judge_server.recording.judged import rows
 from trainer_client.wire.ledger import RecordedVerdict
 
@@ -107,6 +108,20 @@ def test_with_texts_looping_and_diversity_are_measured(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert found["figures"]["loop_rate"]["value"] == 0.5
     assert 0 < found["figures"]["diversity"]["value"] <= 1
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_run_has_semantic_distances_by_step_where_its_texts_can_be_embedded(tmp_path: Path) -> None:
+    with embedding_server() as server:
+        result, found = measure(tmp_path, "--texts", "--embeddings", server.url)
+        refused, _ = measure(tmp_path, "--embeddings", server.url)
+    first, second = found["steps"]
+    assert 0 < first["figures"]["semantic_distance"] < 1
+    assert "semantic_distance" not in second["figures"]  # one of its responses cannot be embedded
+    assert found["figures"]["semantic_distance"]["problems"] == 1
+    assert result.exit_code == 1
+    assert "1 problems: no embeddings: HTTP 500: it is broken" in " ".join(result.stderr.split())
+    assert "add --texts" in refused.stderr
 
 
 @pytest.mark.usefixtures("recorded")

@@ -4,6 +4,7 @@ import json
 import signal
 import socket
 
+import httpx2
 import pytest
 from typer.testing import CliRunner
 
@@ -69,3 +70,19 @@ def test_a_rubric_published_before_a_kill_is_there_after_the_next_start(service:
     service.process.wait()
     with serving("scripted://yes") as next_one, Client(next_one.url) as client:
         assert client.rubric("kept") == published
+
+
+def test_a_reranking_client_gets_responses_ranked_by_a_published_rubric(service: Service) -> None:
+    texts = ["no", "yes", "perhaps"]
+    with Client(service.url) as client:
+        service.wait_until_ready(client)
+        client.publish_rubric("team/ranked", RUBRIC)
+        group = {"id": "g", "prompt": "p", "responses": texts}
+        rewards = [each.reward for each in client.rewards([group], "team/ranked").groups[0].responses]
+    body = {"model": "team/ranked", "query": "p", "documents": texts}
+    ranked = httpx2.post(f"{service.url}/v1/rerank", json=body).json()["results"]
+    assert {each["index"]: each["relevance_score"] for each in ranked} == dict(enumerate(rewards))
+    assert [each["relevance_score"] for each in ranked] == sorted(rewards, reverse=True)
+    body = {"model": "team/ranked", "text_1": "p", "text_2": texts}
+    scored = httpx2.post(f"{service.url}/v1/score", json=body).json()["data"]
+    assert [each["score"] for each in scored] == rewards

@@ -125,7 +125,7 @@ def test_a_folder_of_sets_that_is_none_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("ADJUDGE_TEMPLATES_DIR", str(tmp_path / "nowhere"))
     result = RUN.invoke(app, ["templates", "list"])
     assert result.exit_code == 1
-    assert "nowhere, which is no folder; have it name a folder of sets" in result.stderr.replace("\n", "")
+    assert "nowhere, which is not a folder; set it to a folder of sets" in result.stderr.replace("\n", "")
 
 
 def test_the_documented_template_is_one_and_every_variable_is_documented(tmp_path: Path) -> None:

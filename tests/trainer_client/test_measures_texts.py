@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.measures import SELF_CORRECTION_PHRASES, loop_statistics, loops, self_bleu
+from trainer_client.measures import SELF_CORRECTION_PHRASES, loop_statistics, loops, self_bleu, semantic_distance
 
 SOUND = "### Step 1: Add\nTwo and two give four.\n\n### Step 2: Check\nFour less two gives two again.\n\n\\boxed{4}"
 PARAGRAPHS = [f"Paragraph number {n} says something of its own." for n in range(20)]
@@ -131,3 +131,35 @@ def test_self_bleu_needs_texts_to_compare():
         self_bleu(["a"])
     with pytest.raises(ValueError, match="max_n"):
         self_bleu(["a", "b"], max_n=0)
+
+
+VECTOR = st.lists(st.integers(-9, 9).map(float), min_size=3, max_size=3).filter(any)
+
+
+@given(st.lists(VECTOR, min_size=2, max_size=5), st.floats(1e-150, 1e150))
+def test_semantic_distance_is_the_mean_cosine_distance_of_all_pairs(vectors, scale):
+    pairs = [(a, b) for i, a in enumerate(vectors) for b in vectors[:i]]
+    cosines = [sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b)) for a, b in pairs]
+    expected = sum(1 - cosine for cosine in cosines) / len(pairs)
+    assert semantic_distance(vectors) == pytest.approx(expected, abs=1e-12)
+    assert semantic_distance([[x * scale for x in v] for v in vectors]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_semantic_distance_is_0_of_one_direction_and_2_of_opposite_ones():
+    assert semantic_distance([[1.0, 2.0], [2.0, 4.0]]) == pytest.approx(0.0, abs=1e-12)
+    assert semantic_distance([[1.0, 0.0], [-3.0, 0.0]]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "says"),
+    [
+        ([[1.0]], "1 embeddings"),
+        ([[1.0], [1.0, 2.0]], "differ in size"),
+        ([[1.0], [0.0]], "no direction"),
+        ([[1.0], [math.nan]], "no direction"),
+        ([[], []], "no direction"),
+    ],
+)
+def test_semantic_distance_refuses_what_has_no_angle(vectors, says):
+    with pytest.raises(ValueError, match=says):
+        semantic_distance(vectors)

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.evaluation.step_correctness import step_groups
-from judge_server.evaluation.trajectories import Problem, Trajectory, alignment, by_kind, figures, satisfied
+from judge_server.evaluation.trajectories import (
+    Figure,
+    Problem,
+    Trajectory,
+    alignment,
+    by_kind,
+    figures,
+    satisfied,
+)
 from trainer_client.measures import faithfulness, loops, pass_at_k
 
 CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
@@ -70,15 +78,67 @@ def test_values_are_those_of_the_measures_and_lie_in_their_intervals_range(probl
     if problems:
         each = [pass_at_k(len(p.trajectories), sum(one.correct == 1.0 for one in p.trajectories), 1) for p in problems]
         assert found["pass_at_1"].value == pytest.approx(sum(each) / len(each))
-    assert all(one.low <= one.high for one in found.values())
+    for one in found.values():
+        assert one.low is None or one.high is None or one.low <= one.high
 
 
 def test_the_same_seed_gives_the_same_interval_and_more_problems_a_narrower_one() -> None:
     few = [Problem((Trajectory(CALM, float(n % 2)),)) for n in range(10)]
     one, again, many = (figures(given, ks=(1,))["pass_at_1"] for given in (few, few, few * 20))
     assert one == again
-    assert one.low < one.value < one.high
-    assert many.high - many.low < one.high - one.low
+    assert 0 < width(many) < width(one) < 1
+
+
+def width(one: Figure) -> float:
+    assert one.low is not None
+    assert one.high is not None
+    assert one.low <= one.value <= one.high
+    return one.high - one.low
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_a_share_of_all_or_none_has_an_interval_that_the_number_of_problems_narrows(right: float) -> None:
+    """Of n out of n Wilson's interval begins at n / (n + 3.84)."""
+    for count in (1, 10, 100):
+        one = figures([Problem((Trajectory(CALM, right),) * 4)] * count)["pass_at_1"]
+        assert width(one) == pytest.approx(1 - count / (count + 1.96**2), abs=1e-4)
+
+
+def test_a_share_has_wilsons_interval_and_samples_that_agree_do_not_narrow_it() -> None:
+    """60 of 200 problems: 0.2408 to 0.3668 (Wilson), where each has one sample, or several that are all alike."""
+    for samples in (1, 4):
+        problems = [Problem((Trajectory(CALM, float(n < 60)),) * samples) for n in range(200)]
+        one = figures(problems, ks=(1,))["pass_at_1"]
+        assert (one.low, one.high) == (pytest.approx(0.2408, abs=0.01), pytest.approx(0.3668, abs=0.01))
+
+
+@given(st.lists(st.lists(SCORE, min_size=1, max_size=3), min_size=1, max_size=6))
+def test_the_interval_of_a_share_holds_it_and_is_never_a_point(rows: list[list[float]]) -> None:
+    problems = [Problem(tuple([Trajectory(CALM, one) for one in row])) for row in rows]
+    for name in ("answer_accuracy", "pass_at_1", "loop_rate"):
+        one = figures(problems, ks=(1,))[name]
+        assert width(one) > 0
+        assert one.low is not None
+        assert one.low >= 0
+
+
+def test_of_other_measures_problems_that_are_all_alike_tell_no_interval() -> None:
+    alike = [Problem((Trajectory(CALM, reward=0.5),) * 2, self_bleu=0.25)] * 10
+    found = figures(alike, ks=(2,))
+    assert {name for name, one in found.items() if one.low is None} == {
+        "mean_self_corrections",
+        "diversity",
+        "best_of_2",
+    }
+    differing = [Problem((Trajectory(CALM),) * 2, self_bleu=n / 10) for n in range(10)]
+    assert width(figures(differing)["diversity"]) > 0
+
+
+def test_accuracy_by_looping_is_shown_only_where_something_loops() -> None:
+    calm, looping = Trajectory(CALM, 1.0), Trajectory(LOOPING, 0.0)
+    assert "accuracy_not_looping" not in figures([Problem((calm,))] * 2)
+    found = figures([Problem((calm, looping)), Problem((calm,))])
+    assert (found["accuracy_looping"].value, found["accuracy_not_looping"].value) == (0.0, 1.0)
 
 
 def test_a_mistake_counts_against_a_response_and_its_answer_does_not_count() -> None:

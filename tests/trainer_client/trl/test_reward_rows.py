@@ -162,7 +162,7 @@ def test_a_row_that_cannot_be_sent_is_the_users_mistake_and_is_named(columns, sa
 
 
 def test_a_row_without_any_rubric_is_told_where_to_name_one_unless_the_mode_needs_none():
-    with pytest.raises(InvalidRequest, match="row 0: it has no rubric; give RubricReward one"):
+    with pytest.raises(InvalidRequest, match=r"row 0: it has no rubric; put one .* give RubricReward one"):
         read(["a"], rubric=None)
     assert len(read(["a"], rubric=None, needs_rubric=False).groups) == 1
 
@@ -233,6 +233,12 @@ def test_a_row_without_a_rubric_is_judged_by_its_outcome_only_where_no_other_is_
     given = {"without_rubric": "outcome", "ground_truth": ["1", "2"]}
     assert read(["a", "b"], own=[None, None], rubric=None, **given).without_rubric == {0, 1}
     assert read(["a", "b"], own=[None, None], rubric="r", **given).without_rubric == set()
+
+
+@pytest.mark.parametrize("empty", EMPTY[:-1], ids=str)
+def test_a_row_whose_rubric_is_empty_is_refused_as_such_though_the_others_have_one(empty):
+    with pytest.raises(InvalidRequest, match=r"row 1: its rubric is empty; put one .* leave the row out"):
+        read(["a", "b"], own=[CRITERIA, empty], rubric="r")
 
 
 def test_a_row_with_neither_rubric_nor_ground_truth_is_refused_by_its_place():

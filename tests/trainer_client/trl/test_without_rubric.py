@@ -51,7 +51,19 @@ def test_both_gates_of_dro_let_such_a_group_pass(tmp_path, url):
     assert made._metrics["train"]["dro/no_answer"] == [1.0]
 
 
-def test_other_methods_refuse_such_a_row_by_its_place(tmp_path, url):
-    made = trainer(tmp_path, url, texts=TEXTS, data=rows(PLAIN, None))
-    with pytest.raises(InvalidRequest, match="row 4: it has no rubric"):
+@pytest.mark.parametrize(("empty", "says"), [(None, "it has no rubric"), ({"criteria": []}, "its rubric is empty")])
+@pytest.mark.parametrize("method", ["rubric", "rgr", "grounded"])
+def test_other_methods_refuse_such_a_row_by_its_place_and_say_what_to_do(tmp_path, url, method, empty, says):
+    made = trainer(tmp_path, url, texts=TEXTS, data=rows(PLAIN, empty), method=method)
+    with pytest.raises(InvalidRequest, match=rf"row \d: {says}; put one .* one criterion of kind 'answer'"):
         batch(made)
+
+
+@pytest.mark.parametrize("method", ["rubric", "rgr", "grounded"])
+def test_they_train_on_the_outcome_of_a_row_whose_rubric_is_that(tmp_path, url, method):
+    outcome = {"id": "answer", "kind": "answer", "description": "It is right.", "verification": {"method": "math"}}
+    options = {"method_options": {"length_penalty": None}} if method == "rgr" else {}
+    made = trainer(tmp_path, url, texts=TEXTS, data=rows(PLAIN, {"criteria": [outcome]}), method=method, **options)
+    inputs = batch(made)
+    assert made._rewards[4:] == [1.0, 0.0, 0.0, 1.0]
+    assert inputs["advantages"][4:].ne(0).all()

@@ -33,6 +33,7 @@ __all__ = [
     "pass_at_k",
     "point_biserial",
     "self_bleu",
+    "semantic_distance",
     "step_agreement",
 ]
 
@@ -168,6 +169,30 @@ def novelty(new: Sequence[float], old: Sequence[float], *, thresholds: Sequence[
     ratios = [_exp(float(after) - float(before)) for after, before in zip(new, old, strict=True)]
     counts = {threshold: sum(ratio > threshold for ratio in ratios) for threshold in thresholds}
     return Novelty(statistics.fmean(ratios), statistics.median(ratios), counts)
+
+
+def semantic_distance(embeddings: Sequence[Sequence[float]]) -> float:
+    """Compute how far apart responses to one prompt are in meaning: the mean of 1 - cosine over all pairs, in [0, 2].
+
+    The paper averages the cosine distance between the embedding vectors of 16 responses (RuscaRL, appendix D.4).
+
+    Args:
+        embeddings: N x D, a vector for each of at least 2 responses; their lengths do not matter.
+
+    Raises:
+        ValueError: there are fewer than 2, they differ in size, or one is not finite or is zero throughout.
+    """
+    if len(embeddings) < 2:
+        raise ValueError(f"{len(embeddings)} embeddings; a distance is between at least 2")
+    if len({len(vector) for vector in embeddings}) > 1:
+        raise ValueError("the embeddings differ in size; they must come from one model")
+    lengths = [math.hypot(*vector) for vector in embeddings]
+    if not all(math.isfinite(length) and length > 0 for length in lengths):
+        raise ValueError("an embedding is zero throughout or not finite, and has no direction")
+    units = [[x / length for x in vector] for vector, length in zip(embeddings, lengths, strict=True)]
+    together = math.fsum(math.fsum(column) ** 2 for column in zip(*units, strict=True))
+    count = len(units)
+    return min(2.0, max(0.0, 1.0 - (together - count) / (count * (count - 1))))
 
 
 def _exp(x: float) -> float:

@@ -8,9 +8,8 @@ than the first one did is refused.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult
 
-import httpx2
 from pydantic import ValidationError
 
 from judge_server.engines.in_flight import InFlight
@@ -19,7 +18,7 @@ from judge_server.engines.openai_calls import (
     room,
     with_reasons,
 )
-from judge_server.engines.openai_http import EndpointError, OpenAIHttp
+from judge_server.engines.openai_http import EndpointError, OpenAIHttp, base_url_of
 from judge_server.engines.openai_probe import Endpoint, probe
 from judge_server.engines.openai_tokens import TokenCounter
 from judge_server.engines.openai_turns import Conversation
@@ -31,9 +30,6 @@ from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Reply
 CONCURRENCY = 16
 READY_S = 2.0
 """How long an endpoint may take to say that it is there."""
-
-_KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
-_KEY_ELSEWHERE = "an engine URL holds no key, since URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
 
 
 class OpenAIEngine:
@@ -73,15 +69,7 @@ class OpenAIEngine:
         Options: `?model=` (needed where several are served), `?concurrency=` (calls), `?context=` (tokens),
         `?timeout_s=120`.
         """
-        if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
-            raise ValueError(_KEY_ELSEWHERE)
-        base_url = f"{url.scheme.removeprefix('openai+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
-        try:
-            reachable = bool(httpx2.URL(base_url).host)
-        except httpx2.InvalidURL:
-            reachable = False
-        if not reachable:
-            raise ValueError(f"{url.geturl()} names no server; write openai+http://HOST:PORT/v1")
+        base_url = base_url_of(url)  # before options, which show the whole URL where one is wrong
         options = Options(url)
         context = options.integer("context", 0)
         engine = cls(

@@ -12,9 +12,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, NoReturn
+from urllib.parse import SplitResult, parse_qsl
 from urllib.request import getproxies
 
 import aiohttp
+import httpx2
 from aiohttp import AddrInfoType
 from pydantic import ValidationError
 
@@ -29,6 +31,9 @@ LONGEST_WAIT_S = 3600.0
 CONNECT_TIMEOUT_S = 10.0
 _IDLE_S = 2.0
 """How long an idle connection is kept: servers drop theirs after five seconds, and must not win that race."""
+
+_KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
+_KEY_ELSEWHERE = "an engine URL holds no key, since URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
 
 _TOO_LONG = re.compile(
     r"context.?(length|size|window)|model.?len|(prompt|input|request)[\w ]* too (long|large)|too many [\w ]*tokens",
@@ -173,11 +178,33 @@ class OpenAIHttp:
             )
         return self._session
 
+    def wrong(self, detail: str, status: int | None = None) -> EndpointError:
+        """The error for an answer that is of no use; its text has no key in it."""
+        return EndpointError(CallFailed("engine", self._without_key(detail)), status)
+
     def _fail(self, detail: str, status: int | None, cause: Exception | None = None) -> NoReturn:
-        raise EndpointError(CallFailed("engine", self._without_key(detail)), status) from cause
+        raise self.wrong(detail, status) from cause
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "[the key]") if self._key else text
+
+
+def base_url_of(url: SplitResult) -> str:
+    """The base URL that `openai+http://HOST:PORT/v1` stands for; the path is /v1 unless given.
+
+    Raises:
+        ValueError: it holds a key, or names no server.
+    """
+    if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
+        raise ValueError(_KEY_ELSEWHERE)
+    base_url = f"{url.scheme.removeprefix('openai+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
+    try:
+        reachable = bool(httpx2.URL(base_url).host)
+    except httpx2.InvalidURL:
+        reachable = False
+    if not reachable:
+        raise ValueError(f"{url.geturl()} names no server; write openai+http://HOST:PORT/v1")
+    return base_url
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:

@@ -11,7 +11,7 @@ _WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35
 
 
 def plot_figures(found: Mapping[str, Figure], file: Path, *, title: str) -> None:
-    """Draw each measure as a point with its 95% interval into a file, SVG or PNG by its ending.
+    """Draw each measure as a point with its 95% interval, where it has one, into a file, SVG or PNG by its ending.
 
     Raises:
         PlotsMissing: matplotlib is not installed.
@@ -25,8 +25,8 @@ def plot_figures(found: Mapping[str, Figure], file: Path, *, title: str) -> None
     axes = canvas.subplots()
     rows = list(found.items())[::-1]
     values = [one.value for _, one in rows]
-    below = [max(0.0, one.value - one.low) for _, one in rows]
-    above = [max(0.0, one.high - one.value) for _, one in rows]
+    below = [max(0.0, one.value - (one.value if one.low is None else one.low)) for _, one in rows]
+    above = [max(0.0, (one.value if one.high is None else one.high) - one.value) for _, one in rows]
     axes.errorbar(values, range(len(rows)), xerr=[below, above], fmt="o", color=_COLOUR, capsize=3)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.grid(axis="x", alpha=0.3)

@@ -1,7 +1,7 @@
 """What a policy's responses are worth as a whole: accuracy, faithfulness of steps, looping, diversity, best of n.
 
-Pure functions of what was judged; the measures themselves are those of `trainer_client.measures`. Intervals are
-percentiles of a bootstrap over problems, whose samples are not independent of each other.
+Pure functions of what was judged; the measures themselves are those of `trainer_client.measures`. Intervals resample
+problems, since the samples of one are not independent of each other.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import fmean
+from statistics import NormalDist, fmean, pvariance
 from typing import NamedTuple, TypeVar
 
 from trainer_client.measures import (
@@ -27,6 +27,7 @@ from trainer_client.measures import (
 
 RESAMPLES = 500
 _TAILS = (0.025, 0.975)
+_Z = NormalDist().inv_cdf(_TAILS[1])
 
 _Item = TypeVar("_Item")
 
@@ -57,10 +58,17 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The responses to a problem, and their Self-BLEU; None where there are not two."""
+    """The responses to a problem.
+
+    Attributes:
+        trajectories: the judged responses.
+        self_bleu: of their texts; None where there are not two.
+        semantic_distance: their mean cosine distance in [0, 2]; None where there are not two, or none was measured.
+    """
 
     trajectories: tuple[Trajectory, ...]
     self_bleu: float | None = None
+    semantic_distance: float | None = None
 
 
 class LoopLimits(NamedTuple):
@@ -72,11 +80,14 @@ class LoopLimits(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A measure, its 95% interval over problems, and of how many problems it was taken."""
+    """A measure, its 95% interval over problems, and of how many problems it was taken.
+
+    `low` and `high` are None where the problems are too few to tell: see `interval`.
+    """
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     problems: int
 
 
@@ -143,21 +154,25 @@ def figures(
         problems: with their judged responses.
         ks: of pass@k and best of k; a k that no problem has samples for is left out.
         seed: of the bootstrap.
-        resamples: how many the intervals rest on; 0 makes each interval its value.
+        resamples: how many the intervals rest on; 0 takes none.
 
     Raises:
         ValueError: a k is below 1.
     """
     if any(k < 1 for k in ks):
         raise ValueError(f"k is {min(ks)}; of a problem at least one sample is drawn")
-    found = {}
+    found: dict[str, Figure] = {}
     kinds = dict.fromkeys(kind for p in problems for one in p.trajectories for kind in one.by_kind)
     correlations = _correlations(list(kinds) if len(kinds) > 1 else [])
-    for name, measure in {**_measures(ks), **correlations}.items():
+    shares = _shares(ks)
+    for name, measure in {**shares, **_others(ks), **correlations}.items():
         used = [problem for problem in problems if name in correlations or measure([problem]) is not None]
         value = measure(used)
         if value is not None and math.isfinite(value):
-            found[name] = Figure(value, *interval(used, measure, value, seed, resamples), len(used))
+            low, high = interval(used, measure, value, share=name in shares, seed=seed, resamples=resamples)
+            found[name] = Figure(value, low, high, len(used))
+    if "accuracy_looping" not in found:  # nothing loops: those that do not loop are all there are
+        found.pop("accuracy_not_looping", None)
     return found
 
 
@@ -185,20 +200,32 @@ def _of_kind(one: Trajectory, kind: str) -> float | None:
     return one.by_kind.get(kind)
 
 
-def _measures(ks: Sequence[int]) -> dict[str, Measure]:
+def _shares(ks: Sequence[int]) -> dict[str, Measure]:
+    """Measures that are means of values in [0, 1]."""
     steps = ("faithful_reasoning_rate", "misaligned_trajectory_rate", "step_accuracy")
-    loops = ("loop_rate", "mean_self_corrections", "accuracy_looping", "accuracy_other")
+    loops = {
+        "loop_rate": "loop_rate",
+        "accuracy_looping": "accuracy_looping",
+        "accuracy_not_looping": "accuracy_other",
+    }
     return {
         "answer_accuracy": lambda given: average_at_k([[one.correct for one in p.trajectories] for p in given]),
         **{f"pass_at_{k}": partial(_pass, k=k) for k in ks},
         **{name: partial(_faithful, name=name) for name in steps},
-        **{name: partial(_loops, name=name) for name in loops},
-        "diversity": lambda given: _mean([1.0 - p.self_bleu for p in given if p.self_bleu is not None]),
+        **{name: partial(_loops, name=found) for name, found in loops.items()},
         "zero_reward_share": lambda given: _mean([float(r <= 0) for p in given for r in _rewards(p)]),
+        **{f"novelty_above_{limit}": partial(_novel_share, limit=limit) for limit in _NOVEL_ABOVE},
+    }
+
+
+def _others(ks: Sequence[int]) -> dict[str, Measure]:
+    return {
+        "mean_self_corrections": partial(_loops, name="mean_self_corrections"),
+        "diversity": lambda given: _mean([1.0 - p.self_bleu for p in given if p.self_bleu is not None]),
+        "semantic_distance": lambda given: _mean([d for p in given if (d := p.semantic_distance) is not None]),
         **{f"best_of_{k}": partial(_best, k=k) for k in ks},
         "novelty_mean": lambda given: (found := _novelty(given)) and found.mean,
         "novelty_median": lambda given: (found := _novelty(given)) and found.median,
-        **{f"novelty_above_{limit}": partial(_novel_share, limit=limit) for limit in _NOVEL_ABOVE},
     }
 
 
@@ -247,19 +274,50 @@ def interval(
     items: Sequence[_Item],
     measure: Callable[[Sequence[_Item]], float | None],
     value: float,
+    *,
+    share: bool,
     seed: int,
     resamples: int = RESAMPLES,
-) -> tuple[float, float]:
-    """Compute the 95% interval of a measure by resampling items with replacement; its value for fewer than two."""
-    if len(items) < 2 or not resamples:
-        return value, value
+) -> tuple[float, float] | tuple[None, None]:
+    """Compute the 95% interval of a measure over items, by resampling them with replacement.
+
+    A share p gets Wilson's interval with n = p (1 - p) / v, v being the variance of the resampled shares: how many
+    independent answers would vary as much. Where they do not vary, n is the number of items, so ten problems that are
+    all right give 0.72 to 1. Any other measure gets the percentiles of the resampled values.
+
+    Args:
+        items: the problems.
+        measure: of any of them; None where there is nothing to take it of.
+        value: of all of them.
+        share: whether the measure is a mean of values in [0, 1].
+        seed: of the resampling.
+        resamples: how many; 0 takes no interval.
+
+    Returns:
+        (None, None) without resamples, and for a measure that is not a share where the resampled values are all equal:
+        the items are too few, or too alike, to tell how far it would vary.
+    """
+    if not resamples:
+        return None, None
     draw = random.Random(seed)  # noqa: S311 - resamples, no secret
     drawn = [measure(draw.choices(items, k=len(items))) for _ in range(resamples)]
     known = sorted(one for one in drawn if one is not None and math.isfinite(one))
-    if not known:
-        return value, value
+    spread = pvariance(known) if known and known[0] < known[-1] else 0.0
+    if share:
+        vary = value * (1.0 - value)
+        return wilson(value, vary / spread if spread and vary > 0 else len(items))
+    if not spread:
+        return None, None
     low, high = (known[min(int(tail * len(known)), len(known) - 1)] for tail in _TAILS)
     return low, high
+
+
+def wilson(share: float, count: float) -> tuple[float, float]:
+    """Compute Wilson's 95% interval of a share of `count` independent items, in [0, 1] (Wilson 1927)."""
+    weight = _Z * _Z / count
+    middle = (share + weight / 2) / (1 + weight)
+    half = _Z / (1 + weight) * math.sqrt(share * (1 - share) / count + weight / (4 * count))
+    return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))  # rounding keeps it inside
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -36,5 +36,6 @@ def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dic
     found = {}
     for name, column in zip(("win_rate", "tie_rate", "order_agreement"), zip(*rows, strict=True), strict=True):
         value = fmean(column)
-        found[name] = Figure(value, *interval(column, fmean, value, seed), len(rows))
+        low, high = interval(column, fmean, value, share=True, seed=seed)
+        found[name] = Figure(value, low, high, len(rows))
     return found

@@ -78,7 +78,7 @@ def read_declaration(folder: Path) -> Declaration:
     """Read what a set declares; without a `set.toml` that is nothing.
 
     Raises:
-        TemplateRefused: the file cannot be read, is no TOML, or says what no set can declare.
+        TemplateRefused: the file cannot be read, is not TOML, or declares something that a set cannot.
     """
     path = folder / SET_FILE
     where = f"{folder.name}/{SET_FILE}"
@@ -94,7 +94,7 @@ def read_declaration(folder: Path) -> Declaration:
     try:
         said = tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise TemplateRefused(f"{where} is no TOML: {error}") from error
+        raise TemplateRefused(f"{where} is not valid TOML: {error}") from error
     return _declaration(said, where)
 
 

@@ -139,7 +139,7 @@ class _Walk:
             left = right
 
     def _value(self, node: nodes.Node) -> type:
-        """The type of something that is no fenced text."""
+        """The type of something that is not fenced text."""
         if isinstance(node, nodes.Const):
             return type(node.value)
         if isinstance(node, nodes.Name):

@@ -101,12 +101,12 @@ def read_template(path: Path) -> str:
     """A user's template, checked.
 
     Raises:
-        TemplateRefused: it has no name of ours, is no text of at most `LARGEST_TEMPLATE` bytes, does not parse, holds
-            what no template may, or hides from the judge what it must show.
+        TemplateRefused: its name is not a template's, it is not text of at most `LARGEST_TEMPLATE` bytes, does not
+            parse, holds what a template must not, or hides from the judge what it must show.
     """
     where = f"{path.parent.name}/{path.name}"
     if path.name not in MAY_USE:
-        raise TemplateRefused(f"{where} is no template of the judge's; there are {_known()}")
+        raise TemplateRefused(f"{where}: the judge has no template of this name; rename it to one of {_known()}")
     text = read_source(path, where=where)
     check_template(path.name, text, where=where)
     return text
@@ -120,7 +120,7 @@ def read_source(path: Path, *, where: str) -> str:
     """
     try:
         if not path.is_file():
-            raise TemplateRefused(f"{where} is no file")
+            raise TemplateRefused(f"{where} is not a file; put a text file there, or remove it")
         with path.open("rb") as file:
             content = file.read(LARGEST_TEMPLATE + 1)
     except OSError as error:

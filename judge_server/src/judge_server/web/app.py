@@ -21,6 +21,7 @@ from judge_server.web import (
     rewards,
     rubrics,
     runs,
+    scores,
     verdicts,
 )
 from judge_server.web.access import Access, needs
@@ -37,6 +38,7 @@ _KEYED = {
     ledger: needs("read"),
     runs: needs("read"),
     comparisons: needs("score"),
+    scores: needs("score"),
     rubrics: needs("read", changing="rubrics:write"),
     metrics: needs("metrics"),
     projects: needs("read"),

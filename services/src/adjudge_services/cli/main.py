@@ -1,5 +1,7 @@
 """`adjudge`: one command, its subcommands each in a file of its own."""
 
+import inspect
+
 import typer
 
 from adjudge_services.cli import (
@@ -56,3 +58,16 @@ app.add_typer(projects.app, name="projects")
 app.add_typer(models.app, name="models")
 app.add_typer(operations.app, name="operations")
 app.add_typer(templates.app, name="templates")
+
+
+def _flow(commands: typer.Typer) -> None:
+    """Give every command a help whose paragraphs are one line each; typer keeps a docstring's line breaks otherwise."""
+    for command in commands.registered_commands:
+        written = inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in written.split("\n\n"))
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _flow(group.typer_instance)
+
+
+_flow(app)

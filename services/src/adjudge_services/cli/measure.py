@@ -1,6 +1,7 @@
 """`adjudge measure`: what a policy's responses are worth, from a file of them or from a run in the ledger."""
 
 import asyncio
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +17,8 @@ from adjudge_services.cli.measure_against import (
     side_of_lines,
     side_of_run,
 )
-from adjudge_services.cli.measure_file import measured
-from adjudge_services.cli.measure_ledger import RunFilter, problems_of, read_responses
+from adjudge_services.cli.measure_file import measured, with_distances
+from adjudge_services.cli.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
 from adjudge_services.cli.measure_report import figures_table, save_figures, steps_table
 from adjudge_services.cli.output import err, give_up, out, say_refused
 from adjudge_services.cli.score_input import (
@@ -31,6 +32,7 @@ from adjudge_services.cli.score_input import (
 from adjudge_services.cli.score_run import open_client
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
+from judge_server.evaluation.embeddings import EmbeddingEndpoint
 from judge_server.evaluation.trajectories import LoopLimits, Problem, alignment, figures, values
 from judge_server.evaluation.win_rate import win_rates
 from judge_server.rubrics import PROJECT_ID
@@ -67,6 +69,13 @@ def measure(
     samples: Annotated[
         str, typer.Option("--k", help="Numbers of samples of pass@k and best of k, with commas.", metavar="K,…")
     ] = "1,2,4,8",
+    embeddings: Annotated[
+        str | None,
+        typer.Option(
+            help="Semantic distance, by this server's embeddings: openai+http://HOST:PORT/v1?model=NAME.",
+            metavar="URL",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N lines.")] = None,
     max_corrections: Annotated[
         int, typer.Option(min=0, help="More phrases of self-correction are looping.")
@@ -89,8 +98,8 @@ def measure(
     With --run the verdicts and rewards of a run are measured, by training step too, and no judge is asked. With
     --against the judge compares the responses with those of another file or run, in both orders.
 
-    What there is nothing to take of is left out. Intervals are of 95%, by a bootstrap over problems. Exits with 1 if a
-    line could not be read or judged.
+    A figure without data is left out. Intervals are of 95%, over problems: Wilson's for shares, a bootstrap's for other
+    figures. Exits with 1 if a line could not be read or judged.
     """
     if (file is None) == (run is None):
         give_up("say what to measure: a file of responses, or --run NAME; one of the two")
@@ -100,16 +109,17 @@ def measure(
         give_up(str(error))
     limits = LoopLimits(max_corrections, max_duplicates, min_paragraph_words)
     settings = Settings(engine_url=engine) if engine else Settings()
+    endpoint = _endpoint(embeddings, settings)
     if against is not None:
-        _refuse({"--mode": mode, "--steps": steps}, "--against measures win rates alone")
+        _refuse({"--mode": mode, "--steps": steps, "--embeddings": embeddings}, "--against measures win rates alone")
         _refuse({"--limit": run is not None and limit}, "a run is compared whole, or at one --step")
         _refuse({"--step": file is not None and step is not None}, "a file has no training steps")
         sides = _file_sides(file, Path(against), limit) if file else None
         try:
             shared = read_rubric_argument(rubric) if rubric else None
             wanted = RunFilter(run or "", project, step, texts=True)
-            how = {"rubric": shared, "question": question, "concurrency": concurrency, "deadline_s": deadline_s}
-            compared = asyncio.run(_compared(url, settings, sides or (wanted, wanted._replace(run=against)), how))
+            asked = {"rubric": shared, "question": question, "concurrency": concurrency, "deadline_s": deadline_s}
+            compared = asyncio.run(_compared(url, settings, sides or (wanted, wanted._replace(run=against)), asked))
         except (StartError, FormatError, AdjudgeError, ValueError, OSError) as error:
             give_up(str(error))
         _show_win_rates(compared, output, plot, f"{file.name if file else run} against {against}")
@@ -120,7 +130,8 @@ def measure(
         _refuse(
             judging, "--run measures what was judged before, and the ledger keeps no ground truth to judge it again"
         )
-        _measure_run(RunFilter(run, project, step, texts), url, ks, limits, output, plot)
+        _refuse({"--embeddings": not texts and embeddings}, "it needs a run's texts; add --texts")
+        _measure_run(RunFilter(run, project, step, texts), url, ks, limits, endpoint, concurrency, output, plot)
         return
     assert file is not None
     _refuse({"--step": step is not None, "--texts": texts}, "a file is measured whole, with its texts")
@@ -132,8 +143,9 @@ def measure(
         give_up(f"{file} has no line that can be measured")
     try:
         shared = read_rubric_argument(rubric) if rubric else None
-        work = _measured(url, settings, groups, shared, mode or "weighted_mean", steps, concurrency, deadline_s, limits)
-        problems, failed = asyncio.run(work)
+        how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": concurrency}
+        how |= {"deadline_s": deadline_s, "limits": limits, "embeddings": endpoint}
+        problems, failed = asyncio.run(_measured(url, settings, groups, shared, how))
         found = figures(problems, ks=ks)
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
         give_up(str(error))
@@ -149,10 +161,17 @@ def measure(
 
 
 def _measure_run(
-    wanted: RunFilter, url: str | None, ks: tuple[int, ...], limits: LoopLimits, output: Path | None, plot: Path | None
+    wanted: RunFilter,
+    url: str | None,
+    ks: tuple[int, ...],
+    limits: LoopLimits,
+    endpoint: EmbeddingEndpoint | None,
+    concurrency: int,
+    output: Path | None,
+    plot: Path | None,
 ) -> None:
     try:
-        read = problems_of(asyncio.run(read_responses(wanted, url)), limits)
+        read, failed = asyncio.run(_read_run(wanted, url, limits, endpoint, concurrency))
         problems = [one for each in read.by_step.values() for one in each]
         found = figures(problems, ks=ks)
         by_step = [{"step": number, "figures": values(each, ks=ks)} for number, each in read.by_step.items()]
@@ -175,11 +194,29 @@ def _measure_run(
         )
     if not wanted.texts:
         err.print("looping and diversity need the texts: add --texts, where the ledger keeps them", highlight=False)
+    if failed:
+        for reason, count in Counter(failed).items():
+            err.print(f"[red]{count} problems:[/] {escape(reason)}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+async def _read_run(
+    wanted: RunFilter, url: str | None, limits: LoopLimits, endpoint: EmbeddingEndpoint | None, concurrency: int
+) -> tuple[RunProblems, list[str]]:
+    """A run's problems, and why some have no semantic distance where that is asked for."""
+    read = problems_of(await read_responses(wanted, url), limits)
+    if endpoint is None:
+        return read, []
+    problems = [one for each in read.by_step.values() for one in each]
+    known, failed = await with_distances(endpoint, problems, read.texts, concurrency)
+    left = iter(known)
+    by_step = {step: list(islice(left, len(each))) for step, each in read.by_step.items()}
+    return read._replace(by_step=by_step), list(failed.values())
 
 
 def _file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptResponses], list[PromptResponses]]:
     if not b.is_file():
-        give_up(f"--against {b}: there is no such file; name another file of responses")
+        give_up(f"--against {b}: this file does not exist; name another file of responses")
     sides = []
     for file in (a, b):
         lines = list(islice(read_groups(file), limit))
@@ -231,27 +268,20 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 
 
 async def _measured(
-    url: str | None,
-    settings: Settings,
-    groups: list[MeasuredLine],
-    shared: Any,
-    mode: RewardMode,
-    steps: bool,
-    concurrency: int,
-    deadline_s: float,
-    limits: LoopLimits,
+    url: str | None, settings: Settings, groups: list[MeasuredLine], shared: Any, how: dict[str, Any]
 ) -> tuple[list[Problem], dict[int, str]]:
     async with open_client(url, settings) as client:
-        return await measured(
-            client,
-            groups,
-            shared,
-            mode=mode,
-            steps=steps,
-            concurrency=concurrency,
-            deadline_s=deadline_s,
-            limits=limits,
-        )
+        return await measured(client, groups, shared, **how)
+
+
+def _endpoint(url: str | None, settings: Settings) -> EmbeddingEndpoint | None:
+    if url is None:
+        return None
+    key = settings.engine_api_key
+    try:
+        return EmbeddingEndpoint.from_url(url, api_key=key.get_secret_value() if key else None)
+    except ValueError as error:
+        give_up(f"--embeddings: {error}")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from adjudge_services.cli.score_input import MeasuredLine
 from adjudge_services.cli.score_run import score_groups
+from judge_server.evaluation.embeddings import EmbeddingEndpoint, semantic_distances
 from judge_server.evaluation.step_correctness import STEP_CRITERION, step_groups
 from judge_server.evaluation.trajectories import LoopLimits, Problem, Trajectory, by_kind, satisfied
 from trainer_client import AdjudgeError, AsyncClient
@@ -27,6 +29,7 @@ async def measured(
     concurrency: int,
     deadline_s: float,
     limits: LoopLimits,
+    embeddings: EmbeddingEndpoint | None = None,
 ) -> tuple[list[Problem], dict[int, str]]:
     """Judge what is asked for, and give each line's problem, and why some lines could not be judged.
 
@@ -41,6 +44,7 @@ async def measured(
         concurrency: responses in flight.
         deadline_s: seconds one response may take.
         limits: from where a text counts as looping.
+        embeddings: of the semantic distance; None measures none.
     """
     failed: dict[int, str] = {}
     known = [line for line in lines if line.group.ground_truth]
@@ -54,7 +58,27 @@ async def measured(
     rewards = await _scored(client, ruled, options, concurrency, deadline_s, failed)
     criteria = await _criteria(client, ruled, rubric, failed)
     found = await _steps(client, lines, concurrency, deadline_s, failed) if steps else {}
-    return [_problem(line, correct, rewards, criteria.get(line.number, {}), found, limits) for line in lines], failed
+    problems = [_problem(line, correct, rewards, criteria.get(line.number, {}), found, limits) for line in lines]
+    if embeddings is not None:
+        texts = [_texts(line.group) for line in lines]
+        problems, why = await with_distances(embeddings, problems, texts, concurrency)
+        for place, reason in why.items():
+            failed.setdefault(lines[place].number, reason)
+    return problems, failed
+
+
+async def with_distances(
+    embeddings: EmbeddingEndpoint, problems: Sequence[Problem], texts: Sequence[Sequence[str]], concurrency: int
+) -> tuple[list[Problem], dict[int, str]]:
+    """Give each problem the semantic distance of its texts, and by its place why one has none; closes `embeddings`."""
+    try:
+        found = await semantic_distances(embeddings, texts, concurrency=concurrency)
+    finally:
+        await embeddings.close()
+    failed = {place: said for place, said in enumerate(found) if isinstance(said, str)}
+    measured = [None if isinstance(said, str) else said for said in found]
+    pairs = zip(problems, measured, strict=True)
+    return [replace(problem, semantic_distance=distance) for problem, distance in pairs], failed
 
 
 async def _scored(
@@ -69,7 +93,8 @@ async def _scored(
         return {}
     asked = options | {"deadline_s": deadline_s}
     scored = await score_groups(client, lines, asked, concurrency=concurrency, advance=lambda: None)
-    failed.update(scored.refused)
+    for number, reason in scored.refused.items():
+        failed.setdefault(number, reason)
     answered = [line.number for line in lines if line.number not in scored.refused]
     return {number: group.responses for number, group in zip(answered, scored.groups, strict=True)}
 
@@ -120,7 +145,7 @@ async def _steps(
     found: dict[tuple[int, int], Steps] = {}
     for (line, place), said in zip(places, await asyncio.gather(*(one(*at) for at in places)), strict=True):
         if isinstance(said, AdjudgeError):
-            failed[line.number] = str(said)
+            failed.setdefault(line.number, str(said))
         else:
             found[line.number, place] = said
     return found
@@ -135,7 +160,7 @@ def _problem(
     limits: LoopLimits,
 ) -> Problem:
     trajectories = []
-    texts = [_text(line.group, place, strip=False) for place in range(len(line.group.responses))]
+    texts = _texts(line.group)
     for place, text in enumerate(texts):
         outcome = correct[line.number][place] if line.number in correct else None
         by_rubric = rewards[line.number][place] if line.number in rewards else None
@@ -158,6 +183,10 @@ def _problem(
 def _kind(criterion: Criterion | None) -> tuple[CriterionKind, float]:
     """A criterion's kind and weight; a verdict without a criterion is of mode `likert`."""
     return ("point", 1.0) if criterion is None else (criterion.kind, criterion.weight)
+
+
+def _texts(group: Group) -> list[str]:
+    return [_text(group, place, strip=False) for place in range(len(group.responses))]
 
 
 def _text(group: Group, place: int, *, strip: bool) -> str:

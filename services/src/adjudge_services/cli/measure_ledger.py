@@ -35,9 +35,13 @@ class RunFilter(NamedTuple):
 
 
 class RunProblems(NamedTuple):
-    """A run's problems by training step (None where none was named), its responses, and how many of them lack what."""
+    """A run's problems by training step (None where none was named), its responses, and how many of them lack what.
+
+    `texts` has the known texts of each problem, in the order of `by_step`.
+    """
 
     by_step: dict[int | None, list[Problem]]
+    texts: list[list[str]]
     responses: int
     without_reward: int
     without_text: int
@@ -156,9 +160,11 @@ def problems_of(responses: Iterable[RecordedResponse], limits: LoopLimits) -> Ru
     for one in responses:
         grouped.setdefault(one.step, {}).setdefault(one.problem, []).append(one)
     steps = sorted(grouped, key=lambda step: (step is None, step or 0))
-    everyone = [one for groups in grouped.values() for members in groups.values() for one in members]
+    problems = [members for step in steps for members in grouped[step].values()]
+    everyone = [one for members in problems for one in members]
     return RunProblems(
         {step: [_problem(members, limits) for members in grouped[step].values()] for step in steps},
+        [_texts(members) for members in problems],
         len(everyone),
         sum(one.reward is None for one in everyone),
         sum(one.text is None for one in everyone),
@@ -166,6 +172,10 @@ def problems_of(responses: Iterable[RecordedResponse], limits: LoopLimits) -> Ru
 
 
 def _problem(members: Sequence[RecordedResponse], limits: LoopLimits) -> Problem:
-    texts = [one.text for one in members if one.text is not None]
+    texts = _texts(members)
     alike = self_bleu(texts) if len(texts) > 1 else None
     return Problem(tuple([one.trajectory(limits) for one in members]), alike)
+
+
+def _texts(members: Sequence[RecordedResponse]) -> list[str]:
+    return [one.text for one in members if one.text is not None]

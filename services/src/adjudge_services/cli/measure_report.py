@@ -33,7 +33,8 @@ def figures_table(found: Mapping[str, Figure], title: str) -> Table:
     """Each measure with its value, interval and number of problems."""
     table = Table("measure", "value", "95% interval", "problems", title=title)
     for name, one in found.items():
-        table.add_row(name, f"{one.value:.3f}", f"{one.low:.3f} to {one.high:.3f}", str(one.problems))
+        limits = "–" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
+        table.add_row(name, f"{one.value:.3f}", limits, str(one.problems))
     return table
 
 

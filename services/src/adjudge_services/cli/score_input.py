@@ -16,7 +16,7 @@ from trainer_client.wire.problems import field_errors
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that is no group, and why."""
+    """A line that cannot be read as a group, and why."""
 
     number: int
     reason: str
@@ -76,7 +76,7 @@ def _read(file: Path, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[L
                 if isinstance(row, dict):
                     yield make(number, row)
                 else:
-                    yield BadLine(number, "this is no group; write an object with a prompt and responses")
+                    yield BadLine(number, "this is not a group; write a JSON object with a prompt and responses")
             except ValidationError as error:
                 first = field_errors(error.errors())[0]
                 yield BadLine(number, f"{first.field}: {first.message}")
@@ -133,7 +133,7 @@ def read_rubric_argument(text: str) -> Any:
     """What `--rubric` means: the content of a file of that name, else a reference into the store.
 
     Raises:
-        FormatError: the file is no rubric.
+        FormatError: the file does not hold a rubric.
     """
     path = Path(text)
     return read_rubric(path.read_text(encoding="utf-8")) if path.is_file() else text

@@ -88,7 +88,7 @@ def list_sets() -> None:
     """List the sets of templates that a request can name: the package's, and those in ADJUDGE_TEMPLATES_DIR."""
     folder = Settings().templates_dir
     if folder is not None and not folder.is_dir():
-        give_up(f"ADJUDGE_TEMPLATES_DIR is {folder}, which is no folder; have it name a folder of sets")
+        give_up(f"ADJUDGE_TEMPLATES_DIR is {folder}, which is not a folder; set it to a folder of sets")
     shipped = shipped_sets()
     table = Table("name", "whose", "state", "templates")
     for name, path in sorted(TemplateLibrary(folder).folders.items()):

@@ -107,7 +107,6 @@ def read_rows(
         if len(values) != len(prompts):
             raise ValueError(f"{len(values)} {name} for {len(prompts)} prompts; there must be one for each")
     read_prompt, read_own, read_empty = _Repeated(wire_text), _Repeated(_read_own), _Repeated(is_empty_rubric)
-    takes_empty = not needs_rubric or without_rubric != "refuse"
     default = _key(rubric)
     groups: dict[tuple[object, ...], RowGroup] = {}
     responses: list[Response] = []
@@ -119,12 +118,12 @@ def read_rows(
         try:
             asked = read_prompt(prompt)
             named = beside.pop("rubric", None)
-            emptied = named is not None and takes_empty and read_empty(named)
+            emptied = named is not None and read_empty(named)
             own, own_key = (None, None) if emptied else read_own(named)
             texts = {name: as_text(name, value) for name, value in beside.items()}
             if needs_rubric and own is None and (emptied or rubric is None):
                 bare.add(row)
-                own, own_key = _instead(without_rubric, texts)
+                own, own_key = _instead(without_rubric, "its rubric is empty" if emptied else "it has no rubric", texts)
             said = wire_text(completion)
             responses.append(_response(said, None if completion_ids is None else completion_ids[row], ends))
             key = (type(asked.value), asked.key, own_key or default, *texts.items())
@@ -144,10 +143,15 @@ def read_rows(
     return Rows(judged, responses, unseen, frozenset(bare), accepted)
 
 
-def _instead(without_rubric: WithoutRubric, texts: Mapping[str, str | None]) -> tuple[Rubric | None, str | None]:
+def _instead(
+    without_rubric: WithoutRubric, lacks: str, texts: Mapping[str, str | None]
+) -> tuple[Rubric | None, str | None]:
     """Give what judges a row without a rubric, and its key."""
     if without_rubric == "refuse":
-        raise ValueError("it has no rubric; give RubricReward one, or the dataset a column 'rubric'")
+        raise ValueError(
+            f"{lacks}; put one into the dataset's column 'rubric' (to train on the final answer alone, one criterion "
+            "of kind 'answer'), give RubricReward one for such rows, or leave the row out"
+        )
     if without_rubric == "accept":
         return None, "none"
     if not (texts.get("ground_truth") or "").strip():

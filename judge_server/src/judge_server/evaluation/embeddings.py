@@ -1,0 +1,114 @@
+"""Semantic distance of responses, from the embeddings of an OpenAI-compatible endpoint (RuscaRL, appendix D.4).
+
+Knows an endpoint and texts. What a distance is stands in `trainer_client.measures`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from judge_server.engines.openai_http import EndpointError, OpenAIHttp, base_url_of
+from judge_server.engines.openai_wire import wrong_shape
+from judge_server.engines.options import Options
+from trainer_client.measures import semantic_distance
+
+TEXTS_PER_REQUEST = 16
+"""Servers bound what one request may hold, and the paper has 16 responses to a prompt."""
+
+
+class _Embedding(BaseModel):
+    index: int
+    embedding: list[float]
+
+
+class _Embeddings(BaseModel):
+    data: list[_Embedding]
+
+
+class EmbeddingEndpoint:
+    """A server of `POST /v1/embeddings`, such as vLLM, llama.cpp's server or a hosted one.
+
+    `base_url` ends before `/embeddings`. Without a `model` the request names none, which servers of one model accept.
+    """
+
+    def __init__(
+        self, base_url: str, *, model: str | None = None, api_key: str | None = None, timeout_s: float = 120.0
+    ):
+        self._http = OpenAIHttp(base_url, api_key, timeout_s=timeout_s)
+        self._model = model
+
+    @classmethod
+    def from_url(cls, url: str, *, api_key: str | None = None) -> "EmbeddingEndpoint":
+        """Read `openai+http://HOST:PORT/v1` or `openai+https://…`. Options: `?model=`, `?timeout_s=120`.
+
+        Raises:
+            ValueError: the URL is of another form; the message says what to write.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("openai+http", "openai+https"):
+            raise ValueError(
+                f"the scheme of embeddings is {parts.scheme!r}; write openai+http://HOST:PORT/v1?model=NAME or "
+                "openai+https://…"
+            )
+        base_url = base_url_of(parts)  # before options, which show the whole URL where one is wrong
+        options = Options(parts)
+        model, timeout_s = options.text("model"), options.number("timeout_s", 120.0)
+        options.refuse_others()
+        return cls(base_url, model=model, api_key=api_key, timeout_s=timeout_s)
+
+    async def embeddings(self, texts: Sequence[str]) -> list[list[float]]:
+        """Embed N texts that are not empty: N vectors, in order.
+
+        Raises:
+            EndpointError: the endpoint cannot be reached, refuses a text, or answers with something else.
+        """
+        found: list[list[float]] = []
+        for first in range(0, len(texts), TEXTS_PER_REQUEST):
+            found += await self._some(texts[first : first + TEXTS_PER_REQUEST])
+        return found
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._http.close()
+
+    async def _some(self, texts: Sequence[str]) -> list[list[float]]:
+        body = {"input": list(texts), "encoding_format": "float"} | ({"model": self._model} if self._model else {})
+        answer = await self._http.post_for_object(f"{self._http.base_url}/embeddings", body)
+        try:
+            data = sorted(_Embeddings.model_validate(answer).data, key=lambda each: each.index)
+        except ValidationError as error:
+            raise self._http.wrong(f"the answer holds no embeddings ({wrong_shape(error)})") from error
+        if [each.index for each in data] != list(range(len(texts))):
+            raise self._http.wrong(f"the endpoint answered {len(data)} embeddings to {len(texts)} texts")
+        return [each.embedding for each in data]
+
+
+async def semantic_distances(
+    endpoint: EmbeddingEndpoint, problems: Sequence[Sequence[str]], *, concurrency: int
+) -> list[float | str | None]:
+    """Measure how far apart the responses to each problem are in meaning.
+
+    Args:
+        endpoint: of the embeddings.
+        problems: the responses to each problem. Those without any text have no embedding and are left out.
+        concurrency: problems in work at a time.
+
+    Returns:
+        For each problem the mean cosine distance over its pairs, in [0, 2]; None with fewer than two texts; the reason
+        where the endpoint failed.
+    """
+    slots = asyncio.Semaphore(concurrency)
+
+    async def one(texts: Sequence[str]) -> float | str | None:
+        said = [text for text in texts if text.strip()]
+        if len(said) < 2:
+            return None
+        async with slots:
+            try:
+                return semantic_distance(await endpoint.embeddings(said))
+            except (EndpointError, ValueError) as error:
+                return f"no embeddings: {error}"
+
+    return list(await asyncio.gather(*(one(texts) for texts in problems)))

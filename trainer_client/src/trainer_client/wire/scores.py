@@ -1,0 +1,151 @@
+"""`POST /v1/score` and `POST /v1/rerank`: rewards under a published rubric, in vLLM's and Cohere's shapes.
+
+The rubric takes the place of a reranker's model, a response that of a document, and its reward that of a score. These
+shapes have no place for a score that is missing, so a failed judgement fails the request.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from trainer_client.wire.base import Answer, Flag, Number, Request, Whole
+from trainer_client.wire.groups import Group, RubricRef, RunName
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions
+from trainer_client.wire.rewards import RewardOptions, RewardRequest
+
+MOST_TEXTS = 4096
+
+Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_TEXTS)]
+
+
+class _Scored(Request):
+    """What both requests share; beside `model`, the fields mean what they mean in a `RewardRequest`."""
+
+    model: RubricRef
+    allow_retired: Flag = False
+    run: RunName | None = None
+    judge: JudgeName = DEFAULT_JUDGE
+    reward: RewardOptions = RewardOptions()
+    judging: JudgingOptions = JudgingOptions()
+    deadline_s: Number = Field(default=60.0, gt=0, le=3600)
+
+    @model_validator(mode="after")
+    def _can_be_rewarded(self) -> "_Scored":
+        try:
+            self.rewards()
+        except ValidationError as error:
+            why = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
+            raise ValueError(f"{why}; POST /v1/rewards takes every field") from None
+        return self
+
+    def groups(self) -> tuple[Group, ...]:
+        """The prompts and their responses, in the order of the scores."""
+        raise NotImplementedError
+
+    def rewards(self) -> RewardRequest:
+        """The request of `POST /v1/rewards` whose rewards are the scores; raises where there is none."""
+        return RewardRequest(
+            run=self.run,
+            rubric=self.model,
+            allow_retired=self.allow_retired,
+            judge=self.judge,
+            reward=self.reward,
+            judging=self.judging,
+            on_failure="error",
+            deadline_s=self.deadline_s,
+            groups=self.groups(),
+        )
+
+
+class ScoreRequest(_Scored):
+    """Score the responses `text_2` to the prompts `text_1` by the rubric `model`.
+
+    One prompt goes with every response; several go with as many responses, one each.
+    """
+
+    text_1: str | Texts
+    text_2: str | Texts
+
+    @model_validator(mode="after")
+    def _texts_pair(self) -> "ScoreRequest":
+        prompts, responses = len(_listed(self.text_1)), len(_listed(self.text_2))
+        if prompts not in (1, responses):
+            raise ValueError(
+                f"text_1 and text_2 have {prompts} and {responses} texts; give one text_1, or one for each text_2"
+            )
+        return self
+
+    def groups(self) -> tuple[Group, ...]:
+        """One group of all responses to the one prompt, or a group for each pair."""
+        prompts, responses = _listed(self.text_1), _listed(self.text_2)
+        if len(prompts) == 1:
+            return (Group(id="0", prompt=prompts[0], responses=responses),)
+        pairs = zip(prompts, responses, strict=False)
+        return tuple(Group(id=str(n), prompt=prompt, responses=(text,)) for n, (prompt, text) in enumerate(pairs))
+
+
+class RerankRequest(_Scored):
+    """Rank the responses `documents` to the prompt `query` by the rubric `model`. `top_n` 0 gives them all."""
+
+    query: str
+    documents: Texts
+    top_n: Whole = Field(default=0, ge=0)
+    return_documents: Flag = True
+
+    def groups(self) -> tuple[Group, ...]:
+        """The one group."""
+        return (Group(id="0", prompt=self.query, responses=self.documents),)
+
+
+class ScoreUsage(Answer):
+    """The judge's tokens: those of its prompts, known prefixes included, and those that it wrote."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Score(Answer):
+    """The reward of the response `text_2[index]`."""
+
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreAnswer(Answer):
+    """The answer to a `ScoreRequest`. `id` is the request's id, `model` the version of the rubric that was used."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: tuple[Score, ...]
+    usage: ScoreUsage
+
+
+class RankedText(Answer):
+    """A document as it was sent."""
+
+    text: str
+
+
+class RankedDocument(Answer):
+    """The reward of `documents[index]`; `document` is left out where `return_documents` is false."""
+
+    index: int
+    document: RankedText | None = None
+    relevance_score: float
+
+
+class RerankAnswer(Answer):
+    """The answer to a `RerankRequest`: the best document first, equal ones in the request's order."""
+
+    id: str
+    model: str
+    usage: ScoreUsage
+    results: tuple[RankedDocument, ...]
+
+
+def _listed(texts: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else texts
