@@ -1,9 +1,9 @@
 """What a model said where it should have picked a label, for engines that cannot hold it to the labels.
 
 A label counts where it stands as the answer: at the beginning ("Yes.", "**Step 3**", "7/10"), on a line that says so
-("Final answer: no"), behind the mark `[RESULT]`, or in double brackets that end a line (`[[A]]`). Several such places must
-agree, and no other label may be named in the same sentence. Everything else is a `parse` failure, also where a reader
-would guess right (docs/decisions/0012). Characters that only format (U+200E and its kin) are not read.
+("Final answer: no"), behind the mark `[RESULT]`, or in double brackets that end a line (`[[A]]`). Several such places
+must agree, and no other label may be named in the same sentence. Everything else is a `parse` failure, also where a
+reader would guess right (docs/decisions/0012). Characters that only format (U+200E and its kin) are not read.
 """
 
 import re

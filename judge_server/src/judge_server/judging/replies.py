@@ -13,7 +13,8 @@ def read_yes_no(menu: Menu, reply: Reply, scaling: PlattScaling = UNSCALED) -> F
 
     raw_probability = mass of the first / mass of both, menu_mass is that denominator, and probability is the raw one
     calibrated by `scaling`: satisfied from one half on. Where the engine reads no masses, what the model said decides,
-    and there is no probability; the score is 0.5 where it said that both options are equal. No mass on the menu, or a step that was not offered, is a `parse` failure.
+    and there is no probability; the score is 0.5 where it said that both options are equal. No mass on the menu, or a
+    step that was not offered, is a `parse` failure.
 
     A step is the one that the model named after the option of greatest mass, also where calibration turns the verdict.
     """
