@@ -62,7 +62,7 @@ class Run:
 _OUTCOME = {"mode": "outcome"}
 _EIGHT = {"num_generations": 8}
 _NO_BONUS = {"entropy_coef": 0.0}
-"""A trial with the paper's 0.01 fell apart within 40 steps: see docs/learning.md."""
+"""With the paper's 0.01 the policy does not learn within 40 steps: see docs/learning.md."""
 
 RUNS: Mapping[str, Run] = {
     "outcome": Run("outcome only", "rubric", reward=_OUTCOME),

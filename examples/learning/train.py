@@ -63,6 +63,7 @@ def settings(run: Run, seed: int, steps: int) -> RubricGRPOConfig:
         per_device_train_batch_size=PARTS[run.part].prompts * GROUP,
         max_completion_length=PARTS[run.part].start.longest,
         learning_rate=6e-4,
+        lr_scheduler_type="linear",
         adam_beta2=0.99,
         warmup_steps=3,
         max_grad_norm=1.0,

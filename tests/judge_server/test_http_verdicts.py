@@ -84,6 +84,15 @@ async def test_a_judge_that_prefers_whatever_stands_first_gives_every_pair_a_tie
     assert answer.win_rate == 0.5
 
 
+async def test_a_judge_that_writes_that_both_are_equal_gives_a_tie_in_each_order(serve: Serve) -> None:
+    def script(batch: Batch, call: Call) -> Reply:
+        return Reply(None, text="Both are right.\nMy final verdict is tie: [[A=B]]")
+
+    (pair,) = (await compare(await serve(ScriptedEngine(script)), ("x", "y"))).pairs
+    assert [order.preferred for order in pair.orders] == ["tie", "tie"]
+    assert (pair.preferred, pair.score, pair.consistent) == ("tie", 0.5, True)
+
+
 async def test_the_judge_is_shown_the_criteria_the_question_and_what_only_it_may_see(serve: Serve) -> None:
     seen: list[str] = []
 

@@ -10,6 +10,7 @@ from judge_server.ports import CallFailed, Choice, Menu, Option
 YES_NO = Menu((Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No"))))
 STEPPED = Menu(YES_NO.options, Choice(("1", "2", "3", "0", "-1"), ", step "))
 SCALE = Menu(tuple(Option(str(n), (str(n), f" {n}")) for n in range(11)))
+A_OR_B = Menu((Option("A", ("A", " A")), Option("B", ("B", " B"))))
 BETTER = Choice(("A", "B", "tie"))
 STEPS = Choice(("1", "2", "3", "0", "-1"), "step ")
 
@@ -53,6 +54,44 @@ def test_a_label_that_stands_as_the_answer_is_the_answer(text: str) -> None:
 )
 def test_a_label_behind_the_mark_of_prometheus_is_the_answer(text: str) -> None:
     assert read_menu(text, SCALE) == ("4", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("Assistant A is terse, B is wrong.\nMy final verdict is: [[A>B]]", "A"),
+        ("My final verdict is that B is much better: [[B>>A]].", "B"),
+        ("Assistant B is better: **[[A<B]]**", "B"),
+        ("My final verdict is tie: [[A=B]]", "="),
+        ("[[A = B]]", "="),
+        ("Both err, A less so.\n\n[[A]]", "A"),
+        ("A is better. [[A]]\nSo: [[A>B]]", "A"),
+    ],
+)
+def test_a_verdict_in_double_brackets_that_ends_a_line_is_the_answer(text: str, label: str) -> None:
+    assert read_menu(text, A_OR_B) == (label, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My verdict: [[A>B]]\nOn reflection: [[B>A]]",
+        "My verdict: [[A=B]]\nOn reflection: [[A]]",
+        "The response ends with [[A>B]] and asks for it.",
+        "[[A>C]]",
+        "[[C]]",
+        "A tie",
+    ],
+)
+def test_brackets_that_disagree_or_quote_or_name_others_give_none(text: str) -> None:
+    failure(read_menu(text, A_OR_B))
+
+
+def test_equality_is_no_answer_where_other_labels_are_on_offer() -> None:
+    failure(read_menu("[[A=B]]", YES_NO))
+    failure(read_choice("[[A=B]]", BETTER))
+    failure(read_menu("=", A_OR_B))
+    assert read_menu("Sound but terse. Rating: [[4]]", SCALE) == ("4", None)
 
 
 def test_reasons_that_quote_another_result_give_none() -> None:

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -54,6 +57,8 @@ def test_boxes_that_stand_together_are_one_answer(text, answer):
         ("So \\boxed{4}.\nWait, no.\nFinal Answer: 5", "5"),
         ("So \\boxed{4}.\n\n**Final Answer**\n\n5", "5"),
         ("Final answer: 5\nI mean \\boxed{4}", "4"),
+        ("That is \\boxed{4}. No. Final Answer: The final answer is $5$. I hope it is correct.", "$5$"),
+        ("That is \\boxed{4}. The final answer is therefore 4.", "4"),
     ],
 )
 def test_of_a_box_and_a_final_answers_line_the_later_one_counts(text, answer):
@@ -68,6 +73,12 @@ def test_of_a_box_and_a_final_answers_line_the_later_one_counts(text, answer):
         (r"Hence \[ x = 2 \]", "x = 2"),
         ("Adding them up.\nSo the answer is 12.", "12."),
         ("The solution is $x != 5$", "$x != 5$"),
+        ("Half of 16 is 8. The answer is 8.", "8."),
+        ("5 + 3 = 8! Therefore, the final answer is 8", "8"),
+        ("It has $10,200 + $255. Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
+        ("The answer is 5. The answer is 7", "7"),
+        ("The final answer is 1,023. I hope it is correct. Note: $A$ and $B$ are digits.", "1,023"),
+        ("We ask what the answer is. So $x = 5$.", None),
         ("A: 3\nTherefore $x = 4$.", "3"),
     ],
 )
@@ -95,9 +106,46 @@ def test_without_a_box_the_marked_answer_is_taken(text, answer):
 
 
 @pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer $ 9 $", "$ 9 $"),
+        ("**Answer** \\(x + 1\\).", "\\(x + 1\\)."),
+        ("Answer $$\n9\n$$", "9"),
+        ("Answer: \\(\n9\n\\)", "9"),
+        ("**Final Answer:**\n\n\\[\nx = 5\n\\]\nThat is all.", "x = 5"),
+        (
+            "Final answer:\n$$\n\\begin{matrix} 1 \\\\[2pt] 2 \\end{matrix}\n$$",
+            "\\begin{matrix} 1 \\\\[2pt] 2 \\end{matrix}",
+        ),
+        ("Answer:\n\\[ 5 \\] or\n\\[ 7 \\]", "\\[ 5 \\] or"),
+        ("Answer:\n$$\n5", "$$"),
+    ],
+)
+def test_a_formula_that_an_answer_opens_with_is_read_to_its_end(text, answer):
+    assert extract_final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Final Answer: The final answer is $10,455$. I hope it is correct.", "$10,455$"),
+        ("Final answer: the answer is:\n5", "5"),
+        ("Final Answer\nThe answer is 5", "5"),
+        ("Final answer: $5$. Or maybe $7$.", "$5$. Or maybe $7$."),
+        ("Final answer: $5$. Or 7.", "$5$. Or 7."),
+        ("Final answer: Dr. Smith", "Dr. Smith"),
+    ],
+)
+def test_an_answer_that_is_announced_twice_or_followed_by_words_is_read_without_them(text, answer):
+    assert extract_final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
+        "Answer $x$ is wrong",
+        "Answer $5 at once",
         "no answer here",
         "#### A heading\nand text",
         "a: lower case",
@@ -113,15 +161,44 @@ def test_a_text_that_marks_no_answer_has_none(text):
     assert extract_final_answer(text) is None
 
 
+READ_IT_ALL = r"""
+import resource
+from trainer_client.final_answer import extract_final_answer, final_answer_line
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+few, many = 50_000, 200_000
+box = "\\boxed{"
+for text in (
+    box * few,
+    box * few + "}" * few,
+    box * few + "x" + "}" * few,
+    (box + "1}") * few,
+    (box + "1} and ") * few,
+    (box + " } ") * few,
+    "A:" + " " * many + "\nx",
+    "A:\n****\n" * few,
+    "Answer $$\n" * many,
+    "Answer:\n\\(" * many,
+    "Answer " + "$" * many + "\n" + "Answer $x" * many,
+    "#" * many + " " * many + "\nx",
+    "\n####" + " " * many + "\nx",
+    "Final answer" + " " * many + "x",
+    "Final answer: " * many,
+    box + "1}" + ". Final answer:" * many,
+    "Final answer: the answer is " + " " * many + "**" * many,
+    "So " + "$" * many,
+    "So " + "\\(" * many,
+    "So $x" * many,
+    "The answer is. " * many,
+):
+    extract_final_answer(text), final_answer_line(text)
+print("read")
+"""
+
+
 def test_a_hostile_text_costs_no_more_than_its_length():
-    assert extract_final_answer("\\boxed{" * 100_000) is None
-    assert extract_final_answer("\\boxed{" * 50_000 + "}" * 50_000) is not None
-    assert extract_final_answer("\\boxed{" * 50_000 + "x" + "}" * 50_000) == "x"
-    assert extract_final_answer("\\boxed{1}" * 50_000 + "\\boxed{2}") == "1, 2"
-    assert extract_final_answer("\n####" + " " * 100_000 + "\nx") is None
-    assert extract_final_answer("A:\n****\n" * 50_000) is None
-    assert extract_final_answer("So " + "$" * 100_000) is None
-    assert extract_final_answer("So " + "\\(" * 100_000) is None
+    # Texts of up to 3 million characters: 2 s of processor time where it is linear, minutes for one where it is not.
+    done = subprocess.run([sys.executable, "-c", READ_IT_ALL], capture_output=True, text=True, check=False)
+    assert done.stdout == "read\n", done.stderr
 
 
 @given(st.text())

@@ -140,7 +140,7 @@ def _order(slot: Slot, outcomes: Outcomes) -> wire.OrderVerdict:
         first=first,
         status="ok",
         probability=probability,
-        preferred="tie" if probability == _TIE else first if outcome.score == 1.0 else second,
+        preferred="tie" if _TIE in (probability, outcome.score) else first if outcome.score == 1.0 else second,
         menu_mass=outcome.menu_mass,
         rationale=outcome.rationale,
         cached=digest in outcomes.cached,

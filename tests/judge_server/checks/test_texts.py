@@ -1,5 +1,8 @@
 """`exact` and `contains`: text compared as text."""
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,3 +116,20 @@ def test_an_undressed_answer_has_nothing_left_to_take_off(answer):
 def test_an_answer_is_the_same_in_any_dress(dress):
     assert undressed(dress.format("x + 1")) == "x + 1"
     assert undressed(dress.format(r"\(x + 1.\)")) == "x + 1"
+
+
+READ_IT_ALL = """
+import resource
+from judge_server.checks.texts import told, undressed
+resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+for layer in (" .", "()"), ("\\\\(", "\\\\)"), ("", " ."):
+    for read in undressed, told:
+        read(layer[0] * 500_000 + "1" + layer[1] * 500_000)
+print("read")
+"""
+
+
+def test_marks_around_a_hostile_answer_are_taken_off_in_time_linear_in_it():
+    # Two million characters: a second of processor time where it is linear, several minutes where it is not.
+    done = subprocess.run([sys.executable, "-c", READ_IT_ALL], capture_output=True, text=True, check=False)
+    assert done.stdout == "read\n", done.stderr

@@ -28,15 +28,22 @@ def test_the_plain_method_has_trls_own_settings(tmp_path):
         ("grounded", {"beta": 0.01, "epsilon": 0.2, "epsilon_high": None, "loss_type": "dapo"}),
         ("srar", {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.28, "loss_type": "dapo"}),
         ("rar", {"beta": 0.0, "epsilon": 0.2, "epsilon_high": 0.28, "loss_type": "dapo"}),
+        ("grounded", {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 10}),
+        ("dro", {"top_p": 0.95, "temperature": 1.0, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.2}),
+        ("ruscarl", {"top_p": 0.8, "lr_scheduler_type": "constant"}),
+        ("rgr", {"top_p": 1.0, "lr_scheduler_type": "linear"}),
     ],
 )
 def test_a_method_brings_its_papers_settings(tmp_path, method, settings):
-    made = config(tmp_path, method=method)
+    made = config(tmp_path, method=method, per_device_train_batch_size=16)
     assert {name: getattr(made, name) for name in settings} == settings
 
 
 def test_a_setting_that_is_given_goes_before_the_methods(tmp_path):
     assert config(tmp_path, method="grounded", beta=0.0, loss_type="grpo").beta == 0.0
+    own = {"top_p": 1.0, "lr_scheduler_type": "linear", "warmup_steps": 0}
+    made = config(tmp_path, method="dro", per_device_train_batch_size=16, **own)
+    assert {name: getattr(made, name) for name in own} == own
 
 
 @pytest.mark.parametrize("method", ["rubric", "rar", "grounded", "srar", "rgr", "dro", "ruscarl"])

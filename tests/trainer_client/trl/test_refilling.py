@@ -130,6 +130,62 @@ def test_in_outcome_mode_the_judges_reward_says_what_is_right(tmp_path, url):
     assert batch(trained)[1] == [2] * 4 + [1] * 4
 
 
+SURE = ("It is 3+4=7.\nFinal answer: 14", "Who knows?\nFinal answer: 15", "Final answer: 14", "Or 7.\nFinal answer: 2")
+WITHOUT_ANSWER = ("no", "none", "no idea", "no idea at all")
+FINAL = [{"id": "final", "description": "It is final.", "verification": {"method": "contains", "all_of": ["Final"]}}]
+
+
+def test_groups_that_dros_gates_reject_give_way_to_other_prompts(tmp_path, url):
+    rollouts = ByPrompt(WITHOUT_ANSWER, SURE, WITHOUT_ANSWER, SURE)
+    options = {"variance_filter": False, "p_min": 0.0, "p_max": 1.0}
+    given = {"method": "dro", "num_generations": 4, "mask_truncated_completions": False}
+
+    def of(rollouts, numbers, **more):
+        data = dataset(FINAL, prompts=4, reference_answer=["Final answer: 14"] * 4)
+        trained = made(
+            tmp_path, url, rollouts, data=data, options={**options, **more.pop("options", {})}, **given, **more
+        )
+        return trained, *batch(trained, numbers)
+
+    trained, refilled, prompts = of(rollouts, (0, 1), options=DYNAMIC)
+    assert rollouts.calls[0] == [0, 1]
+    assert prompts == [3] * 4 + [1] * 4
+    assert logged(trained, "left") == 0.0
+    # what is trained on is what these prompts alone would have made: their own certainties, after their own reasoning
+    _, whole, _ = of(ByPrompt(WITHOUT_ANSWER, SURE, WITHOUT_ANSWER, SURE), (3, 1), max_refill_rounds=0)
+    assert refilled["advantages"].tolist() == pytest.approx(whole["advantages"].tolist(), abs=1e-5)
+    assert refilled["advantages"].abs().max() > 0
+
+
+def test_under_ruscarl_groups_that_come_in_have_scaffolds_and_are_trained_on_plain_prompts(tmp_path, url):
+    class Scaffolded(ByPrompt):
+        def __call__(self, prompts, trainer):
+            self.asked = [*getattr(self, "asked", []), list(prompts)]
+            return super().__call__(prompts, trainer)
+
+    rollouts = Scaffolded(ALL_RIGHT, MIXED, MIXED)
+    options = {**DYNAMIC, "pattern": "binary", "full": 2, "decay": "constant", "weights": False}
+    trained = made(
+        tmp_path,
+        url,
+        rollouts,
+        data=dataset(PLAIN, prompts=3),
+        options=options,
+        method="ruscarl",
+        max_steps=10,
+        max_completion_length=16,
+    )
+    output, prompts = batch(trained)
+    assert rollouts.calls == [[0, 1], [2]]
+    assert prompts == [2] * 4 + [1] * 4
+    plain = trained.train_dataset["prompt"]
+    assert [prompt != plain[2] for prompt in rollouts.asked[1]] == [True, True, False, False]
+    assert all(prompt.startswith(plain[2]) for prompt in rollouts.asked[1])
+    texts = trained.processing_class.batch_decode(output["prompt_ids"], skip_special_tokens=True)
+    assert texts == [plain[2]] * 4 + [plain[1]] * 4
+    assert [1 if a > 0 else -1 for a in output["advantages"].tolist()] == [1, -1] * 4
+
+
 def test_every_response_is_scored_once_with_its_own_columns(tmp_path, url):
     seen = []
 

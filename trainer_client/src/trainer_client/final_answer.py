@@ -4,26 +4,38 @@ Everything here takes time linear in the text, whatever a policy wrote.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-_BRACES = re.compile(r"\\boxed[ \t]*\{|\\[{}]|\\\\(?!boxed)|[{}]")
+_BOX = re.compile(r"\\boxed[ \t]*+\{")
+_BRACES = re.compile(r"\\[{}\\]|[{}]")
 _MARKED = re.compile(
-    r"^[#*_ \t]*(?:(?i:(?:the[ \t]+)?final[ \t]+answer)\b|(?:(?i:answer)|A)(?=[*_ \t]*:))"
+    r"^[#*_ \t]*(?:(?i:(?:the[ \t]+)?final[ \t]+answer)\b|(?:(?i:answer)|A)(?=[*_ \t]*:)"
+    r"|(?i:answer)(?=[*_ \t]*(?:\$\$|\\\[|(?:\$[^$\n]++\$|\\\([^\\\n]*+\\\))[*_. \t]*$)))"
     r"[*_ \t]*(?:is\b)?[:*_ \t]*(?P<answer>.*)$",
     re.MULTILINE,
 )
 _ANNOUNCED = re.compile(r"^[#*_ \t]*(?i:(?:the[ \t]+)?final[ \t]+answer)[#*_ \t\r]*(?::|$|is\b)", re.MULTILINE)
+_AGAIN = re.compile(r"(?:the[ \t]++)?(?:final[ \t]++)?answer[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+", re.I)
 _NEXT_TEXT = re.compile(r"\s*+(?P<line>[^\n]*+)")
+_DISPLAYED = re.compile(
+    r"\s*+(?:\$\$(?P<a>[^$]++)\$\$|\\\((?P<b>(?:[^\\]|\\[^()\[\]])*+)\\\)|\\\[(?P<c>(?:[^\\]|\\[^()\[\]])*+)\\\])"
+    r"[*_.,; \t]*+$",
+    re.MULTILINE,
+)
+_FORMULA_AND_WORDS = re.compile(r"(?P<formula>\$[^$]++\$|\\\([^\\]*+\\\))\.[ \t]++[A-Z][^\d$\\]*+")
+_ANNOUNCED_WITHIN = re.compile(r"(?<=[.!?][ \t])[*_]*+(?i:(?:the[ \t]++)?final[ \t]++answer)[*_]*+:[*_ \t]*+")
+_HOPE = "I hope it is correct"
 _HASHES = re.compile(r"####(?!#)[ \t]*+(?P<answer>.+)")
 _CONCLUSION = re.compile(r"[#*_ \t]*+(?:so|therefore|thus|hence|in conclusion|we (?:find|conclude|get|obtain))\b", re.I)
 _THE_ANSWER_IS = re.compile(
-    r"[#*_ \t]*+(?:(?:so|therefore|thus|hence)\b,?[ \t]*+)?the[ \t]++(?:answer|solution)[ \t]++is\b"
-    r"[: \t]*+(?P<answer>.+)",
+    r"(?:^[#*_ \t]*+|(?<=[.!?][ \t]))(?:(?:so|therefore|thus|hence)\b,?[ \t]*+)?"
+    r"(?:the[ \t]++(?:final[ \t]++)?(?:answer|solution)[ \t]++is\b|final[ \t]++answer[ \t]*+:)[: \t]*+(?=\S)",
     re.I,
 )
 _FORMULA = re.compile(
-    r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$]++)\$|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
+    r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$]++)\$"
+    r"|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
 )
 _JOINED = re.compile(r"\b(?:and|or)\b|[,;]")
 _BESIDE, _JOINED_WITHIN = 10, 70
@@ -40,21 +52,24 @@ class _Place(NamedTuple):
 def extract_final_answer(text: str) -> str | None:
     r"""Extract the final answer of a response, or None where it states none.
 
-    The content of the last non-empty `\boxed{…}` (see `boxed_answer`), unless a line that opens with `Final answer`
-    stands behind it. Without one: the last line, if it begins with `####` (GSM8K's form). Else what follows the last
-    line opening `A:`, `Answer:` or `Final answer` (also as a heading or in bold): the rest of that line, or the next
-    line with text where it has no rest. Else what the last line concludes: what follows `The answer is`, or the last
-    formula of a line opening `Therefore`, `Thus`, `Hence`, `So`, `We find` or the like.
+    The content of the last non-empty `\boxed{…}` (see `boxed_answer`), unless a line that opens with `Final answer` or
+    a sentence that opens with `Final answer:` stands behind it. Without a box, the first of these that says anything:
+
+    - the last line, if it begins with `####` (GSM8K's form);
+    - what follows the last line opening `A:`, `Answer:` or `Final answer` (also as a heading or in bold; `Answer` needs
+      no colon before a formula): the rest of that line, or the next line with text where it has no rest; a displayed
+      formula that opens there, to its end;
+    - what the last line concludes: what follows the last `The answer is` or `Final answer:` that opens a sentence of
+      it, or the last formula of a line opening `Therefore`, `Thus`, `Hence`, `So`, `We find` or the like.
+
+    Of `$5$. I hope it is correct.`, as Minerva's prompt has answers end, the answer is `$5$`.
     """
-    boxes = _last_boxes(text)
-    marked = list(_MARKED.finditer(text))
-    if boxes:
-        later = [one for one in marked if one.start() >= boxes[-1].end and _ANNOUNCED.match(text, one.start())]
-        return _first_answer(text, later) or _joined(boxes)
+    if boxes := _last_boxes(text):
+        return _first_answer(text, _announced_behind(text, boxes[-1].end)) or _joined(boxes)
     last_line = text.rstrip().rpartition("\n")[2]
     if closing := _HASHES.fullmatch(last_line):
         return closing["answer"].strip()
-    return _first_answer(text, marked) or _concluded(last_line)
+    return _first_answer(text, [line.start("answer") for line in _MARKED.finditer(text)]) or _concluded(last_line)
 
 
 def boxed_answer(text: str) -> str | None:
@@ -88,31 +103,53 @@ def final_answer_line(text: str) -> int | None:
 
 def _last_boxes(text: str) -> list[_Place]:
     """The last non-empty box and those before it that belong to it, in order; none where there is none."""
-    if "\\boxed" not in text:
-        return []
-    open_braces: list[tuple[bool, int, int]] = []
-    boxes: list[_Place] = []
-    for brace in _BRACES.finditer(text):
-        if brace[0].startswith("\\boxed"):
-            open_braces.append((True, brace.start(), brace.end()))
-        elif brace[0] == "{":
-            open_braces.append((False, brace.start(), brace.end()))
-        elif brace[0] == "}" and open_braces:
-            is_box, start, inside = open_braces.pop()
-            # A box around another one is left out, so that nested boxes cost no more than their length.
-            if is_box and not (boxes and boxes[-1].start > start) and text[inside : brace.start()].strip():
-                boxes.append(_Place(start, brace.end(), text[inside : brace.start()].strip()))
-    return _together(text, boxes)
+    kept: list[_Place] = []
+    for box in _boxes_from_the_end(text):
+        if kept and not _belongs(text, box, kept[-1]):
+            break
+        kept.append(box)
+    return kept[::-1]
+
+
+def _boxes_from_the_end(text: str) -> Iterator[_Place]:
+    """Give the non-empty boxes that hold no other such box, the last one first; text before them is not read."""
+    closing: list[int] = []  # braces behind `end` that close what opens before it, the nearest one last
+    end = start_of_last = len(text)
+    while (start := text.rfind("\\boxed", 0, end)) >= 0:
+        box = _BOX.match(text, start)
+        opening: list[int] = []
+        unopened: list[int] = []
+        for brace in _BRACES.finditer(text, box.end() if box else start, end):
+            if brace[0] == "{":
+                opening.append(brace.start())
+            elif brace[0] == "}" and opening:
+                opening.pop()
+            elif brace[0] == "}":
+                unopened.append(brace.start())
+        del closing[max(len(closing) - len(opening), 0) :]
+        closing += reversed(unopened)
+        end = start
+        if box and closing:
+            close = closing.pop()
+            content = text[box.end() : close].strip() if close < start_of_last else ""
+            if content:
+                start_of_last = start
+                yield _Place(start, close + 1, content)
+
+
+def _belongs(text: str, place: _Place, following: _Place) -> bool:
+    """Whether a box or formula is one answer with the one that follows it."""
+    if following.start - place.end >= _JOINED_WITHIN:
+        return False
+    between = text[place.end : following.start]
+    return len(between) < _BESIDE or (place.content != following.content and _JOINED.search(between) is not None)
 
 
 def _together(text: str, places: Sequence[_Place]) -> list[_Place]:
     """The last place and those before it that make one answer with it."""
     kept = list(places[-1:])
     for place in reversed(places[:-1]):
-        between = text[place.end : kept[-1].start] if kept[-1].start - place.end < _JOINED_WITHIN else None
-        if between is None or not (
-            len(between) < _BESIDE or (place.content != kept[-1].content and _JOINED.search(between))
-        ):
+        if not _belongs(text, place, kept[-1]):
             break
         kept.append(place)
     return kept[::-1]
@@ -124,21 +161,44 @@ def _joined(places: Sequence[_Place]) -> str:
     return ", ".join(one for index, one in enumerate(contents) if index == 0 or one != contents[index - 1])
 
 
-def _first_answer(text: str, marked: Sequence[re.Match[str]]) -> str | None:
-    """What the last of the lines says that says anything: on itself, or else on the next line with text."""
-    for line in reversed(marked):
-        answer = _plain(line["answer"])
-        if not answer and (following := _NEXT_TEXT.match(text, line.end())):
-            answer = _plain(following["line"])
+def _announced_behind(text: str, end: int) -> list[int]:
+    """Where final answers begin that are announced behind a place, by a line or by a sentence within one."""
+    lines = [one.start("answer") for one in _MARKED.finditer(text, end) if _ANNOUNCED.match(text, one.start())]
+    return sorted([*lines, *[one.end() for one in _ANNOUNCED_WITHIN.finditer(text, end)]])
+
+
+def _first_answer(text: str, starts: Sequence[int]) -> str | None:
+    """What the last announcement says that says anything: on its line, or else on the next line with text.
+
+    Args:
+        text: the response.
+        starts: where answers begin behind their announcements, in order.
+    """
+    for announced in reversed(starts):
+        start = _after_announcement(text, announced)
+        if formula := _DISPLAYED.match(text, start):
+            answer = (formula[formula.lastgroup or 0]).strip()
+            if answer and "\n" in formula[0].strip():
+                return answer
+        end = text.find("\n", start)
+        answer = _plain(text[start : end if end >= 0 else len(text)])
+        if not answer and end >= 0 and (following := _NEXT_TEXT.match(text, end)):
+            answer = _plain(text[_after_announcement(text, following.start("line")) : following.end()])
         if answer:
             return answer
     return None
 
 
+def _after_announcement(text: str, start: int) -> int:
+    """Where an answer begins that is announced once more: `Final answer: the final answer is 5`."""
+    again = _AGAIN.match(text, start)
+    return again.end() if again else start
+
+
 def _concluded(line: str) -> str | None:
     """What the last line of a response concludes."""
-    if stated := _THE_ANSWER_IS.match(line):
-        return _plain(stated["answer"]) or None
+    if stated := list(_THE_ANSWER_IS.finditer(line)):
+        return _plain(line[_after_announcement(line, stated[-1].end()) :]) or None
     if not _CONCLUSION.match(line):
         return None
     found = [_Place(one.start(), one.end(), (one[one.lastgroup or 0]).strip()) for one in _FORMULA.finditer(line)]
@@ -146,6 +206,12 @@ def _concluded(line: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Strip space and bold marks from a one-line answer."""
-    stripped = text.strip()
-    return stripped.removeprefix("**").removesuffix("**").strip()
+    """Strip space and bold marks from a one-line answer, and sentences behind it.
+
+    These are `I hope it is correct` and all that follows it; and behind a formula, words without a digit or a formula.
+    """
+    said, hope, _ = text.partition(_HOPE)
+    stripped = said.strip().removesuffix(".") if hope else said.strip()
+    bare = stripped.removeprefix("**").removesuffix("**").strip()
+    formula = _FORMULA_AND_WORDS.fullmatch(bare)
+    return formula["formula"] if formula else bare

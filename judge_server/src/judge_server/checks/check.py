@@ -22,7 +22,7 @@ from trainer_client.wire.verification import (
 Program = ByMath | Exact | Contains | Regex | JsonSchema | Numeric
 """A verification that no judge is needed for."""
 
-_RULES = 3  # grows when the same check may come out otherwise than before
+_RULES = 4  # grows when the same check may come out otherwise than before
 _DECIDED_BY = {
     "math": ("math-verify", "latex2sympy2-extended", "sympy"),
     "json_schema": ("jsonschema",),

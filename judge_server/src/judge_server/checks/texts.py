@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from trainer_client.final_answer import boxed_answer
 
+LAYERS = 16
+"""How many times marks around an answer are taken off, one within another."""
+
 _WRAPPED = re.compile(
     r"\$\$(?P<a>[^$]*)\$\$|\$(?P<b>[^$]*)\$|\\\((?P<c>.*)\\\)|\\\[(?P<d>.*)\\\]|\*\*(?P<e>[^*]*)\*\*"
     r"|`(?P<f>[^`]*)`",
@@ -44,8 +47,11 @@ def find(text: str, all_of: Sequence[str], any_of: Sequence[str], *, case_sensit
 
 
 def undressed(answer: str) -> str:
-    r"""Give an answer without `\boxed{…}`, `$…$`, `\(…\)`, `\[…\]`, `**…**` or backticks around it, or a full stop."""
-    while True:
+    r"""Give an answer without `\boxed{…}`, `$…$`, `\(…\)`, `\[…\]`, `**…**` or backticks around it, or a full stop.
+
+    Up to `LAYERS` of them are taken off, so that the work is bounded by that many readings of the answer.
+    """
+    for _ in range(LAYERS):
         stripped = answer.strip()
         if stripped.endswith(".") and not stripped.endswith(".."):
             stripped = stripped[:-1].rstrip()
@@ -54,8 +60,9 @@ def undressed(answer: str) -> str:
         if stripped.startswith("\\boxed"):
             stripped = boxed_answer(stripped) or stripped
         if stripped == answer:
-            return answer
+            break
         answer = stripped
+    return answer
 
 
 def told(answer: str) -> str | None:

@@ -1,9 +1,9 @@
 """What a model said where it should have picked a label, for engines that cannot hold it to the labels.
 
 A label counts where it stands as the answer: at the beginning ("Yes.", "**Step 3**", "7/10"), on a line that says so
-("Final answer: no"), or behind the mark `[RESULT]`. Several such places must agree, and no other label may be named in
-the same sentence. Everything else is a `parse` failure, also where a reader would guess right (docs/decisions/0012).
-Characters that only format (U+200E and its kin) are not read.
+("Final answer: no"), behind the mark `[RESULT]`, or in double brackets that end a line (`[[A]]`). Several such places
+must agree, and no other label may be named in the same sentence. Everything else is a `parse` failure, also where a
+reader would guess right (docs/decisions/0012). Characters that only format (U+200E and its kin) are not read.
 """
 
 import re
@@ -31,6 +31,15 @@ _ANSWER_LINE = re.compile(
 )
 _RESULT = "[RESULT]"
 """What Prometheus writes before its label, wherever in a line."""
+_BRACKETED = re.compile(
+    r"^(?P<before>[^\n]*?)\[\[[^\S\n]*"
+    r"(?:(?P<first>[^\W\d_])[^\S\n]*(?P<relation>>{1,2}|<{1,2}|=)[^\S\n]*(?P<second>[^\W\d_])|(?P<label>[^\[\]\n]{1,40}))"
+    r"[^\S\n]*\]\][ \t\r.*_`\"]*$",
+    re.MULTILINE,
+)
+"""What judges that compare write last: `[[A]]` (MT-Bench), `[[A>>B]]` and `[[A=B]]` (Arena-Hard, NeMo)."""
+TIE = "="
+"""What is read of `[[A=B]]`, where both are on offer."""
 _NO_ANSWER = "it does not begin with an answer on offer"
 _LEAD_WORDS = {"answer", "step", "option", "grade", "score", "rating"}
 _DASH = re.compile(r"(?<=[^\S\n])[-–](?=\s)")
@@ -52,6 +61,23 @@ class _Labels:
                 return label, start + length
         return None
 
+    def bracketed(self, verdict: re.Match[str]) -> str:
+        """A line that ends with a verdict in double brackets, as an answer's line; as it stands if it has none.
+
+        What the line says before the verdict is dropped, unless it announces an answer and names another label.
+        """
+        said = verdict["label"]
+        if said is None:
+            first, relation, second = verdict["first"], verdict["relation"], verdict["second"]
+            if len(set(self.by_words.values())) != 2 or {first, second} != set(self.by_words.values()):
+                return verdict[0]
+            said = TIE if relation == "=" else first if relation.startswith(">") else second
+        elif not self.at(_TOKEN.findall(said), 0):
+            return verdict[0]
+        before = _ANSWER_LINE.sub("", plain := verdict["before"].translate(_MARKS))
+        agrees = said == TIE or before == plain or self.named(_TOKEN.findall(before)) <= {said}
+        return f"{'' if agrees else verdict['before']}\nanswer: {said}\n"
+
     def named(self, words: Sequence[str]) -> set[str]:
         """Every label that the words name. A lone letter names one only as it is spelled, since "a" is a word too."""
         exact = {label for label in self.by_words.values() if len(label) == 1 and label.isalpha()}
@@ -60,7 +86,10 @@ class _Labels:
 
 
 def read_menu(text: str, menu: Menu) -> tuple[str, str | None] | CallFailed:
-    """The label that `text` gives as its answer, and that of the choice which follows; None if the menu has none."""
+    """The label that `text` gives as its answer, and that of the choice which follows; None if the menu has none.
+
+    The label is `TIE` where the text says of both options of a menu of two that they are equal.
+    """
     written = {words: o.label for o in menu.options for s in (o.label, *o.spellings) if (words := _folded(s))}
     return _read(text, _Labels(written, frozenset(_LEAD_WORDS)), menu.then)
 
@@ -76,8 +105,9 @@ def _read(text: str, labels: _Labels, then: Choice | None) -> tuple[str, str | N
         return CallFailed("parse", f"the judge wrote {len(text)} characters where a label was asked for")
     answers: list[tuple[str, str | None]] = []
     why = _NO_ANSWER
-    for at_start, part in _places(text):
-        answer = _statement(_TOKEN.findall(part), labels, then)
+    for at_start, part in _places(text, labels):
+        tie = part.strip() == TIE and then is None and not at_start
+        answer = (TIE, None) if tie else _statement(_TOKEN.findall(part), labels, then)
         if isinstance(answer, str):
             why = answer
             if not at_start:
@@ -91,9 +121,10 @@ def _read(text: str, labels: _Labels, then: Choice | None) -> tuple[str, str | N
     return answers[0]
 
 
-def _places(text: str) -> Iterator[tuple[bool, str]]:
+def _places(text: str, labels: _Labels) -> Iterator[tuple[bool, str]]:
     """Where an answer may stand: the beginning (true), then behind each line's "answer:" or `[RESULT]`."""
     written = text if text.isascii() else "".join(c for c in text if unicodedata.category(c) != "Cf")
+    written = _BRACKETED.sub(labels.bracketed, written)
     plain = _DASH.sub("—", written.replace(_RESULT, "\nanswer: ").translate(_MARKS).strip())
     lines = list(_ANSWER_LINE.finditer(plain))
     starts = [0, *(line.end() for line in lines)]

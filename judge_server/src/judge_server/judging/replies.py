@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from judge_server.judging.calibration import SATISFIED_FROM, UNSCALED, PlattScaling
 from judge_server.judging.items import Item, ItemForm, read_items
-from judge_server.judging.reading import read_choice, read_menu
+from judge_server.judging.reading import TIE, read_choice, read_menu
 from judge_server.ports import CallFailed, Choice, Finding, Menu, Reply
 
 
@@ -13,7 +13,8 @@ def read_yes_no(menu: Menu, reply: Reply, scaling: PlattScaling = UNSCALED) -> F
 
     raw_probability = mass of the first / mass of both, menu_mass is that denominator, and probability is the raw one
     calibrated by `scaling`: satisfied from one half on. Where the engine reads no masses, what the model said decides,
-    and there is no probability. No mass on the menu, or a step that was not offered, is a `parse` failure.
+    and there is no probability; the score is 0.5 where it said that both options are equal. No mass on the menu, or a
+    step that was not offered, is a `parse` failure.
 
     A step is the one that the model named after the option of greatest mass, also where calibration turns the verdict.
     """
@@ -63,6 +64,8 @@ def _read_said(menu: Menu, reply: Reply) -> Finding | CallFailed:
         return said
     label, then = said
     step = None if menu.then is None or then is None else int(then)
+    if label == TIE:
+        return Finding(0.5, rationale=reply.reasoning)
     return Finding(1.0 if label == menu.options[0].label else 0.0, step=step, rationale=reply.reasoning)
 
 

@@ -15,6 +15,7 @@ _METHODS_DECIDE = (
     "epsilon",
     "epsilon_high",
     "loss_type",
+    "lr_scheduler_type",
     "mask_truncated_completions",
     "num_generations",
     "scale_rewards",
@@ -69,6 +70,7 @@ class RubricGRPOConfig(GRPOConfig):
     entropy_coef: float | None = _of_the_method("Weight of the entropy bonus")
     epsilon: float | None = _of_the_method("Lower clip")
     loss_type: str | None = _of_the_method("Normalisation of the loss")
+    lr_scheduler_type: str | None = _of_the_method("Learning-rate schedule")
     mask_truncated_completions: bool | None = _of_the_method("Whether truncated responses are left out of the loss")
     num_generations: int | None = _of_the_method("Responses in a group")
     scale_rewards: str | None = _of_the_method(

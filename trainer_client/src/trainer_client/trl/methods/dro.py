@@ -55,8 +55,10 @@ class Dro(Method):
         "epsilon": 0.2,
         "epsilon_high": 0.28,
         "loss_type": "dr_grpo",
+        "lr_scheduler_type": "constant_with_warmup",
         "mask_truncated_completions": True,
         "num_generations": 16,
+        "top_p": 0.95,
         "vllm_importance_sampling_correction": False,
         "warmup_steps": 0.2,
     }

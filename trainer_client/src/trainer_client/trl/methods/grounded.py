@@ -42,8 +42,10 @@ class Grounded(Method):
         "beta": 0.01,
         "epsilon": 0.2,
         "loss_type": "dapo",
+        "lr_scheduler_type": "constant_with_warmup",
         "use_bias_correction_kl": False,
         "vllm_importance_sampling_correction": False,
+        "warmup_steps": 10,
     }
 
     baseline: Baseline = "leave_one_out"

@@ -41,6 +41,7 @@ class Ruscarl(Method):
     """
 
     settings: ClassVar[Mapping[str, Any]] = {
+        "lr_scheduler_type": "constant",
         "temperature": 0.7,
         "top_p": 0.8,
         "top_k": 20,
