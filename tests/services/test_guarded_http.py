@@ -182,6 +182,30 @@ def test_a_head_that_is_too_large_or_no_http_is_refused_with_a_problem(
         problem_of(said, status)
 
 
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+JSON = b"Content-Type: application/json\r\n"
+
+
+def test_a_trailer_counts_as_no_header(impatient: Service) -> None:
+    trailer = b"1\r\n{\r\n1\r\n}\r\n0\r\n%s\r\n" % (JSON + b"X-Request-Id: from-the-trailer\r\n")
+    with connected(impatient) as connection:
+        connection.sendall(CHUNKED % b"/v1/rewards" + b"Trailer: Content-Type\r\n\r\n" + trailer)
+        said = answer_of(connection)
+    assert b"from-the-trailer" not in said
+    head, _, body = said.partition(b"\r\n\r\n")
+    without = httpx2.post(impatient.url + "/v1/rewards", content=b"{}")
+    assert head.startswith(b"HTTP/1.1 %d " % without.status_code)
+    assert json.loads(body)["detail"] == without.json()["detail"]
+
+
+@pytest.mark.parametrize("lines", [MOST_HEADERS + 1, 10 * MOST_HEADERS])
+def test_a_trailer_without_end_is_refused(impatient: Service, lines: int) -> None:
+    with connected(impatient) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(CHUNKED % b"/v1/rewards" + JSON + b"\r\n1\r\n{\r\n0\r\n" + b"A: b\r\n" * lines)
+        problem_of(answer_of(connection), 431)
+
+
 def test_a_head_and_a_query_within_the_limits_are_served(impatient: Service) -> None:
     with httpx2.Client() as client:
         headers = {f"X-{number}": "a" * 500 for number in range(MOST_HEADERS - 10)}

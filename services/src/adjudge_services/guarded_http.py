@@ -78,6 +78,7 @@ class GuardedHTTP(HttpToolsProtocol):
     _whole = True
     _head_bytes = 0
     _headers_bytes = 0
+    _headers_seen = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a request."""
@@ -113,7 +114,7 @@ class GuardedHTTP(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._in_head, self._whole = True, False
-        self._head_bytes = self._headers_bytes = 0
+        self._head_bytes = self._headers_bytes = self._headers_seen = 0
         self._expect()
 
     def on_url(self, url: bytes) -> None:
@@ -124,10 +125,16 @@ class GuardedHTTP(HttpToolsProtocol):
             raise HttpParserError(_LONG.title)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; one too many ends the reading."""
-        super().on_header(name, value)
+        """Take a header; one too many ends the reading.
+
+        What follows a chunked body in the form of headers (a trailer) is read past, and counts for the limits only:
+        the request has been let in, or refused, by its head.
+        """
+        self._headers_seen += 1
         self._headers_bytes += len(name) + len(value)
-        if len(self.headers) > MOST_HEADERS or self._headers_bytes > MOST_HEAD_BYTES:
+        if self._in_head:
+            super().on_header(name, value)
+        if self._headers_seen > MOST_HEADERS or self._headers_bytes > MOST_HEAD_BYTES:
             self._refusal = _LARGE
             raise HttpParserError(_LARGE.title)
 

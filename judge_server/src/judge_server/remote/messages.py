@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.plan import Asked, ResponsePlan, Slot
 from judge_server.judging.questions import Question, Reading
+from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.work import Caller, Outcome, Outcomes
 from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding
 
@@ -52,19 +53,22 @@ class SentQuestion:
     reading: Reading
     alone: tuple["SentQuestion", ...] = ()
     scaling: PlattScaling = UNSCALED
+    min_choice_mass: float = MIN_CHOICE_MASS
 
     @classmethod
     def of(cls, question: Question) -> "SentQuestion":
         """As it is sent."""
         places = range(len(question.criteria)) if question.alone is not None and len(question.criteria) > 1 else ()
         alone = tuple([SentQuestion.of(question.alone(place)) for place in places if question.alone])
-        return cls(question.call, len(question.criteria), question.reading, alone, question.scaling)
+        return cls(
+            question.call, len(question.criteria), question.reading, alone, question.scaling, question.min_choice_mass
+        )
 
     def question(self) -> Question:
         """As it is asked; criteria have no names here."""
         apart = [sent.question() for sent in self.alone]
         alone = apart.__getitem__ if apart else None
-        return Question(self.call, ("",) * self.verdicts, self.reading, alone, self.scaling)
+        return Question(self.call, ("",) * self.verdicts, self.reading, alone, self.scaling, self.min_choice_mass)
 
 
 @dataclass(frozen=True, slots=True)
