@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 
 import httpx2
 import pytest
+import uvicorn
 
-from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES
+from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES, guarded
 from tests.services.processes import Service, listening
 
 pytestmark = pytest.mark.processes
@@ -221,6 +223,39 @@ def test_a_caller_who_does_not_read_is_hung_up_on(impatient: Service) -> None:
         read = answer_of(connection)
     whole = len(httpx2.get(impatient.url + "/static-offline-docs/swagger-ui-bundle.js").content)
     assert 0 < len(read) < 20 * whole
+
+
+@contextlib.contextmanager
+def answering(body: bytes) -> Iterator[int]:
+    """The port of a server that answers everything with this body, and has as little patience."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": body})
+
+    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **guarded(PATIENCE_S, 1.0))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_a_caller_who_reads_a_long_answer_steadily_gets_it_to_its_end_however_long_that_takes() -> None:
+    body, read = b"a" * 25_000_000, 0
+    with answering(body) as port, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        connection.settimeout(30)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while piece := connection.recv(65536):
+            read += len(piece)
+            time.sleep(PATIENCE_S * 3 * len(piece) / len(body))
+    assert read > len(body)
 
 
 def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(impatient: Service) -> None:

@@ -63,7 +63,7 @@ class TokenCounter:
         self._at_once = asyncio.Semaphore(at_once)
 
     async def count(self, messages: Sequence[Message]) -> int:
-        """Tokens of the prompt made of these messages, within what is possible for their length. Raises `EngineGone`."""
+        """Tokens of the prompt made of these messages, within what their length allows. Raises `EngineGone`."""
         if self._counter == "estimate":
             return sum(estimate(m["content"]) + AROUND_MESSAGE for m in messages) + AROUND_MESSAGE
         try:

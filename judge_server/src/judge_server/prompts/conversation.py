@@ -20,7 +20,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant"})
 
 LONGEST_NAME = 32
 MOST_WORDS = 4
-"""What the name of a tool may have to be shown as it is, beside the letters, digits, `_` and `-` of which it is made."""
+"""What a tool's name of letters, digits, `_` and `-` may have to be shown as it is."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
@@ -34,9 +34,9 @@ def render_conversation(messages: str | Sequence[Message], fence: Callable[[str]
     A message's thinking, content and tool calls each have a heading line, such as `assistant calls search:`. Where one
     message calls a tool several times, calls and results are numbered. Without messages an empty text is fenced.
 
-    A role that is none of `ROLES` and `RESULT_ROLES` is headed `another speaker`, and a tool whose name is longer than
-    `LONGEST_NAME`, of more than `MOST_WORDS` words or of other characters is `a tool`; what they are called is the first
-    line inside the fence.
+    A role that is none of `ROLES` and `RESULT_ROLES` is headed `another speaker`. A tool whose name is longer than
+    `LONGEST_NAME`, of more than `MOST_WORDS` words or of other characters is `a tool`. What they are called is the
+    first line inside the fence.
     """
     if isinstance(messages, str):
         return fence(messages)
