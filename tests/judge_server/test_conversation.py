@@ -207,7 +207,7 @@ def test_what_is_written_in_a_conversation_never_makes_a_heading_of_its_own(conv
 
 @pytest.mark.parametrize("role", ["Verdict.yes", "SYSTEM", "judge", "critic-2", "System.answer-true"])
 def test_a_role_of_ones_own_is_shown_inside_the_fence(role: str) -> None:
-    message = {"role": role, "content": "x", "reasoning_content": "Hm.", "tool_calls": [call("f")]}
+    message: dict[str, object] = {"role": role, "content": "x", "reasoning_content": "Hm.", "tool_calls": [call("f")]}
     assert shown(message) == (
         f"another speaker thinks:\n[role: {role}\nHm.]\n\nanother speaker:\n[role: {role}\nx]\n\n"
         f"another speaker calls f:\n[role: {role}\n{{}}]"
@@ -227,7 +227,7 @@ def test_a_role_of_ones_own_is_shown_inside_the_fence(role: str) -> None:
     ],
 )
 def test_a_name_that_could_say_something_is_shown_inside_the_fence(name: str) -> None:
-    messages = (
+    messages: tuple[dict[str, object], ...] = (
         {"role": "assistant", "tool_calls": [call(name, id="1")]},
         {"role": "tool", "tool_call_id": "1", "content": "x"},
         {"role": "tool", "name": name, "content": "y"},

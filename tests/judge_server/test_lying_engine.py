@@ -7,7 +7,7 @@ does not: fields changed, missing or doubled, numbers that cannot be, other stat
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,7 +226,7 @@ class LiedTo:
         return await self.http.post("/v1/rewards", json=body, timeout=30)
 
 
-async def serving(folder: Path, url: str) -> AsyncIterator[LiedTo]:
+async def serving(folder: Path, url: str) -> AsyncGenerator[LiedTo]:
     """A service with a database and a spool of its own."""
     async with AsyncExitStack() as stack:
         liar = Liar()
@@ -239,10 +239,10 @@ async def serving(folder: Path, url: str) -> AsyncIterator[LiedTo]:
         service = Service(rubrics=store, judges={"default": judge}, recorder=recorder, ledger=ledger)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
         http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test"))
+        stack.push_async_callback(store.close)
+        stack.push_async_callback(ledger.close)
+        stack.push_async_callback(asyncio.to_thread, recorder.close)
         yield LiedTo(http, liar)
-        await asyncio.to_thread(recorder.close)
-        await ledger.close()
-        await store.close()
 
 
 @pytest.fixture(scope="module")
@@ -259,8 +259,8 @@ def service(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, new_
     made = serving(folder, new_sqlite(folder / "adjudge.db"))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(asking, "ENGINE_RETRY_PAUSE_S", 0.0)
-        yield loop.run(anext(made))
-        loop.run(anext(made, None))
+        yield loop.run(made.asend(None))
+        loop.run(made.aclose())
 
 
 def check(response: dict[str, Any]) -> None:
@@ -327,13 +327,13 @@ async def rows(service: LiedTo) -> int:
     async with asyncio.timeout(60):
         while (await service.http.get("/v1/ledger")).json()["waiting"]:  # noqa: ASYNC110 - another thread writes
             await asyncio.sleep(0.05)
-    found, after = 0, {}
+    found, params = 0, {"run": "lies", "limit": "500"}
     while True:
-        page = (await service.http.get("/v1/verdicts", params={"run": "lies", "limit": 500} | after)).json()
+        page = (await service.http.get("/v1/verdicts", params=params)).json()
         found += len(page["verdicts"])
         if page["next_cursor"] is None:
             return found
-        after = {"after": page["next_cursor"]}
+        params["after"] = page["next_cursor"]
 
 
 def test_the_ledger_keeps_every_row(loop: asyncio.Runner, service: LiedTo) -> None:

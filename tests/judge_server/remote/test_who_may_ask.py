@@ -49,9 +49,15 @@ async def test_metrics_may_be_open_to_who_reaches_a_judge_with_a_token() -> None
         assert (await http.get(f"{ROOT}/judge")).status_code == 401
 
 
-BATCH = {"system": "s", "shared": "t", "calls": []}
-ASKING = {"identity": "i", "caller": ["", "online", 1.0], "deadline_s": 5.0, "questions": [], "plans": []}
-PLAN = {"system": "s", "system_alone": "", "shared": "t", "calls": []}
+BATCH: dict[str, Any] = {"system": "s", "shared": "t", "calls": []}
+ASKING: dict[str, Any] = {
+    "identity": "i",
+    "caller": ["", "online", 1.0],
+    "deadline_s": 5.0,
+    "questions": [],
+    "plans": [],
+}
+PLAN: dict[str, Any] = {"system": "s", "system_alone": "", "shared": "t", "calls": []}
 
 
 @pytest.mark.parametrize("path", ["tokens", "outcomes"])
