@@ -78,6 +78,12 @@ async def route(asked: Asked) -> None:
         await models(asked)
     elif asked.path == "v1/chat/completions":
         await chat(asked)
+    elif asked.path == "props" and asked.name == "llama":
+        template = "{{ '<zorp>' + messages[0].content }}{% if a < b and c > d %}[ZORP]{% endif %}"
+        asked.send(200, {"chat_template": template, "bos_token": "<|bos|>", "eos_token": "the"})
+    elif asked.path == "tokenizer_info" and vllm:
+        added = {"1": {"content": "{{zorp}}"}, "2": {"content": "<zorp>"}, "3": {"content": " "}, "4": "[zorp]"}
+        asked.send(200, {"added_tokens_decoder": added, "additional_special_tokens": ["<:zorp:>", 5, None]})
     elif asked.path == "tokenize" and vllm:
         count = sum(len(message["content"].split()) for message in asked.body["messages"])
         asked.send(200, {"count": count, "max_model_len": 4096, "tokens": list(range(count))})

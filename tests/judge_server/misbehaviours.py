@@ -179,6 +179,20 @@ DATE = "Sun, 06 Nov 2022 08:49:37 GMT"
 LATER = "Sun, 06 Nov 2022 08:49:48 GMT"
 NOT_A_NUMBER = {"token": "Yes", "top_logprobs": [{"token": "Yes", "logprob": float("nan")}]}
 
+
+def logprobs(**of: float) -> Callable[[Asked], Awaitable[None]]:
+    """An answer that gives the first token these log-probabilities."""
+    top = [{"token": token, "logprob": value} for token, value in of.items()]
+    content = [{"token": "Yes", "logprob": -0.1, "top_logprobs": top}]
+    return changed(choices=[{"message": {"content": "Yes"}, "logprobs": {"content": content}}])
+
+
+def counted(prompt: Any, written: Any, cached: Any = 0) -> Callable[[Asked], Awaitable[None]]:
+    """An answer that tells these counts of tokens."""
+    details = {"cached_tokens": cached}
+    return changed(usage={"prompt_tokens": prompt, "completion_tokens": written, "prompt_tokens_details": details})
+
+
 GOES_WRONG: dict[str, Callable[[Asked], Awaitable[None]]] = {
     "html": answering(200, "<!doctype html><title>Sign in</title>"),
     "failing": answering(500, {"error": {"message": "out of memory"}}),
@@ -198,6 +212,15 @@ GOES_WRONG: dict[str, Callable[[Asked], Awaitable[None]]] = {
     "null": answering(200, "null"),
     "deep": answering(200, "[" * 100_000),
     "nan": changed(choices=[{"message": {"content": "Yes"}, "logprobs": {"content": [NOT_A_NUMBER]}}]),
+    "all-zero": logprobs(**dict.fromkeys(("Yes", " yes", "No", " no", "Well"), 0.0)),
+    "above-one": logprobs(Yes=700.0, No=-1.0),
+    "beyond-floats": logprobs(Yes=1e308, No=-1.0),
+    "sum-above-one": logprobs(Yes=math.log(0.6), Well=math.log(0.6)),
+    "next-to-nothing": logprobs(Yes=-40.0),
+    "counts-below-zero": counted(-(10**9), -(10**9), -(10**9)),
+    "counts-too-many": counted(10**30, 10**30, 10**30),
+    "counts-in-words": counted("many", [1], {"a": 2}),
+    "counts-nothing": changed(usage="none"),
     "zipped": answering(200, "\x1f\x08\x00", Content_Encoding="gzip"),
     "impostor": changed(model="judge-2"),
     "nameless": changed(model=None),

@@ -40,7 +40,7 @@ from tests.judge_server.conftest import Serve
 from tests.judge_server.recording.judged import PROJECT, AtOnce, score
 from tests.judge_server.remote.judges import TOKEN, judges
 from tests.judge_server.support import CRITERIA, FENCE, STEPPED, group, judge, plan, request, soon
-from tests.judge_server.test_protocols import BINARY, STEPWISE
+from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
 from trainer_client.thinking import Material
 from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.ledger_rows import UseFilter
@@ -90,13 +90,13 @@ def test_a_map_that_would_not_keep_the_order_is_refused(slope: float, intercept:
         PlattScaling(slope, intercept)
 
 
-@given(scalings, st.tuples(st.floats(1e-6, 0.5), st.floats(1e-6, 0.5)))
+@given(scalings, masses)
 def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_beside_it(
-    scaling: PlattScaling, masses: tuple[float, float]
+    scaling: PlattScaling, pair: tuple[float, float]
 ) -> None:
-    finding = read_yes_no(BINARY, Reply(masses), scaling)
+    finding = read_yes_no(BINARY, Reply(pair), scaling)
     assert isinstance(finding, Finding)
-    assert finding.raw_probability == masses[0] / sum(masses)
+    assert finding.raw_probability == pytest.approx(pair[0] / sum(pair))
     assert finding.probability == scaling.calibrate(finding.raw_probability)
     assert finding.score == float(finding.probability >= 0.5)
 
@@ -140,6 +140,15 @@ async def test_a_map_applies_to_no_other_weights_protocol_or_wording(changed: di
 )
 async def test_a_map_applies_to_no_other_way_of_asking(way: Way) -> None:
     assert (await judge(calibrations=fitted())).setup(way).calibration is NEUTRAL
+
+
+async def test_the_fingerprint_changes_with_the_least_mass_where_probabilities_are_read() -> None:
+    one, other = [await judge(min_choice_mass=least) for least in (0.01, 0.02)]
+    for protocol in ("binary", "stepwise", "graded", "likert"):
+        assert one.setup(Way(protocol)).fingerprint != other.setup(Way(protocol)).fingerprint
+    written = Way("checklist", "all")
+    assert one.setup(written).fingerprint == other.setup(written).fingerprint
+    assert one.setup(Way("binary")).min_choice_mass == 0.01
 
 
 async def test_the_fingerprint_changes_with_the_numbers_of_a_map_and_with_nothing_else_of_it() -> None:

@@ -26,6 +26,16 @@ CHAT_TOKENS = [
     "<bos><eos><pad><unk>",
     "<start_of_turn>model<end_of_turn>",
     "<tool_call></tool_call>",
+    "<seed:bos><seed:eos></seed:think>",
+    "<end_of_utterance>",
+    "<turn|>",
+    "<channel|>",
+    "[THINK]yes[/THINK]",
+    "<think>yes</think>",
+    "[gMASK]<sop>",
+    "<extra_id_7><reserved_106>",
+    "<role>SYSTEM</role>",
+    "<BOS_TOKEN>",
 ]
 
 texts = st.one_of(
@@ -85,19 +95,35 @@ def test_fenced_text_can_always_be_sent_on(text: str) -> None:
 @pytest.mark.parametrize("token", CHAT_TOKENS)
 def test_chat_template_tokens_of_every_family_are_broken(token: str) -> None:
     _, inside = parts(FENCE(f"before {token} after"))
-    for whole in re.findall(r"<\|[^|]*\|>|<｜[^｜]*｜>|\[/?[A-Z_]+\]|<</?SYS>>|</?[a-z_]+>", token):
+    for whole in re.findall(r"<\|[^|]*\|>|<｜[^｜]*｜>|\[/?[A-Z_]+\]|<</?SYS>>|</?[\w:]+[|]?>|\[gMASK\]", token):
         assert whole not in inside
     assert inside.startswith("before ")
     assert inside.endswith(" after")
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="<[")))
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters="<[]")))
 def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
     assert neutralise(text) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["a < b and b > c", "x[INSTANCE]", "<b>bold</b>", "f(x) = [1, 2]\n\tif x <y> z", "<sup>"]
+    "text",
+    [
+        "a < b and b > c",
+        "x[INSTANCE]",
+        "<b>bold</b>",
+        "f(x) = [1, 2]\n\tif x <y> z",
+        "<sup>",
+        "<answer>4</answer>",
+        "<xsl:if>",
+        "[x|y]",
+        "[1]|[2]",
+        "a[i]~b[j]",
+        "x<y|>z",
+        "List<T>",
+        "[THINKING]",
+        "<thinking>",
+    ],
 )
 def test_mathematics_code_and_markup_are_left_alone(text: str) -> None:
     assert neutralise(text) == text

@@ -78,6 +78,12 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
             "reward.overlong_penalty",
             "exceeds limit_tokens",
         ),
+        (request(step=2**63), "step", "between"),
+        (
+            request(groups=[{"id": "g", "prompt": "p", "responses": [{"text": "r", "tokens": 10**400}]}]),
+            "groups.0.responses.0.tokens",
+            "between",
+        ),
         (request(judging={"votes": 3, "temperature": 0}), "judging", "all votes would be the same"),
         (request(judging={"criteria_per_call": 0}), "judging.criteria_per_call", "greater than"),
         (request(judging={"votes": 3}), "judging.votes", "exact probability"),
@@ -209,3 +215,52 @@ async def test_a_body_above_the_limit_is_refused_with_and_without_its_length_ann
         assert problem["type"] == "urn:adjudge:too-large"
         assert "2000 bytes" in problem["detail"]
     assert (await http.post("/v1/rewards", json=request("x"))).status_code == 200
+
+
+def a_group(**response: Any) -> list[dict[str, Any]]:
+    """One group of one response."""
+    return [{"id": "g", "prompt": "p", "responses": [{"text": "r"} | response]}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        request(reward={"length_penalty": {"coefficient": 1e308}}, groups=a_group(tokens=10**6)),
+        request(reward={"length_penalty": {"coefficient": 1e308, "target_tokens": 1e308}}, groups=a_group(tokens=1)),
+        rubric(*[{"id": f"c{n}", "weight": 1e308} for n in range(3)]),
+        rubric({"id": "a", "weight": 1e-300}, {"id": "b", "weight": 5e-324}),
+    ],
+    ids=["coefficient", "target", "sum of weights", "next to nothing"],
+)
+async def test_numbers_at_the_edge_make_a_finite_reward_or_are_refused(http: httpx2.AsyncClient, body: Any) -> None:
+    answer = await http.post("/v1/rewards", json=body)
+    if answer.status_code != 200:
+        assert answer.status_code == 422, answer.text
+        checked_problem(answer)
+        return
+    for response in answer.json()["groups"][0]["responses"]:
+        assert isinstance(response["reward"], float), response
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/rubrics/a%00b",
+        "/v1/rubrics/a%00b/versions/1",
+        "/v1/rubrics?tag=a%00",
+        "/v1/rubrics?search=%00",
+        "/v1/verdicts?run=%00",
+        "/v1/runs/%00",
+        "/v1/operations/%00",
+        "/nowhere%00",
+    ],
+)
+async def test_a_nul_in_a_path_or_query_is_refused(http: httpx2.AsyncClient, path: str) -> None:
+    answer = await http.get(path)
+    assert answer.status_code == 422, answer.text
+    assert "NUL" in checked_problem(answer)["detail"]
+
+
+async def test_a_number_of_too_many_digits_is_refused(http: httpx2.AsyncClient) -> None:
+    body = json.dumps(request(groups=a_group(tokens=7))).replace('"tokens": 7', '"tokens": 1' + "0" * 10_000)
+    await refused(http, body)

@@ -20,6 +20,21 @@ STEPS = Menu(YES_NO.options, Choice(("1", "2", "0", "-1"), ", step "))
 OK = '{"type":"object","properties":{"ok":{"type":"boolean"}}}'
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "sent"),
+    [
+        ("llama", "<zorp>[ZORP] the <b> <zorp", "< zorp>[ ZORP] the <b> <zorp"),
+        ("vllm", "<zorp>[zorp]<:zorp:> [ZORP]", "< zorp>[ zorp]< :zorp:> [ZORP]"),
+    ],
+)
+async def test_control_tokens_that_an_endpoint_tells_of_are_broken_in_all_that_it_is_sent(
+    endpoint: Endpoint, name: str, said: str, sent: str
+) -> None:
+    await endpoint.reply(name, f"Is it {said}?")
+    (asked,) = await endpoint.chats(of="Is it ")
+    assert asked["messages"][-1]["content"].endswith(f"Is it {sent}?")
+
+
 async def test_masses_sum_the_spellings_among_the_likeliest_first_tokens(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("good", "Is it?")
     assert reply.masses == pytest.approx((0.5 + 0.125, 0.25))

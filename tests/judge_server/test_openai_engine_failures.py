@@ -6,7 +6,9 @@ import json
 import pytest
 
 from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.openai_calls import TEMPLATE_TOKENS
 from judge_server.errors import EngineGone
+from judge_server.judging.replies import read_yes_no
 from judge_server.ports import Call, CallFailed, Reasoning, Reply
 from tests.judge_server import openai_fixtures
 from tests.judge_server.misbehaving import TRIGGER
@@ -31,6 +33,31 @@ async def test_json_of_another_shape_is_a_failure_that_shows_where_it_departs(en
     assert failure.kind == "engine"
     assert "no chat completion" in failure.detail
     assert "check the path of the engine URL" in failure.detail
+
+
+@pytest.mark.parametrize("name", ["all-zero", "above-one", "beyond-floats", "sum-above-one"])
+async def test_log_probabilities_that_cannot_be_are_a_failure_of_the_engine(endpoint: Endpoint, name: str) -> None:
+    failure = await endpoint.failure(name)
+    assert failure.kind == "engine"
+    assert "cannot be" in failure.detail
+
+
+async def test_hardly_any_mass_on_the_choices_is_no_verdict(endpoint: Endpoint) -> None:
+    reply = await endpoint.reply("next-to-nothing", TRIGGER)
+    outcome = read_yes_no(YES_NO, reply)
+    assert isinstance(outcome, CallFailed)
+    assert outcome.kind == "parse"
+
+
+@pytest.mark.parametrize("name", ["counts-below-zero", "counts-too-many", "counts-in-words", "counts-nothing"])
+async def test_counts_of_tokens_that_cannot_be_are_clipped_and_cost_no_verdict(endpoint: Endpoint, name: str) -> None:
+    reply = await endpoint.reply(name, TRIGGER)
+    assert reply.masses == pytest.approx((0.625, 0.25))
+    assert reply.miscounted
+    most = len(f"Answer yes or no.7 is prime.\n{TRIGGER}") + TEMPLATE_TOKENS
+    assert 0 <= reply.tokens_computed + reply.tokens_reused <= most
+    assert 0 <= reply.tokens_written <= 1
+    assert not (await endpoint.reply(name, "Is it?")).miscounted
 
 
 @pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 of 52 bytes")])

@@ -1,5 +1,6 @@
 """A reply means a verdict or a failure: nothing else, and no guess."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.judging.protocols import ask_alone, ask_criteria
-from judge_server.judging.replies import read_yes_no
-from judge_server.ports import CallFailed, Choice, Finding, Menu, Reply, Written
+from judge_server.judging.replies import MIN_CHOICE_MASS, read_yes_no
+from judge_server.ports import MASS_ROUNDING, CallFailed, Choice, Finding, Menu, Reply, Written
 from tests.judge_server.support import criteria, setup
 from trainer_client.rewards import likert_score
 from trainer_client.wire import Criterion
@@ -26,7 +27,8 @@ def menu(protocol: Any) -> Menu:
 BINARY = menu("binary")
 STEPWISE = menu("stepwise")
 
-masses = st.tuples(st.floats(1e-6, 0.5), st.floats(1e-6, 0.5))
+share = st.floats(1e-6, 0.5)
+masses = st.tuples(share, share).filter(lambda pair: sum(pair) >= MIN_CHOICE_MASS)
 
 
 def test_binary_offers_yes_and_no_and_asks_for_no_step() -> None:
@@ -84,10 +86,52 @@ def test_a_step_that_was_not_on_offer_is_a_parse_failure(chosen: str | None) -> 
 
 @pytest.mark.parametrize("of", [BINARY, STEPWISE])
 def test_a_reply_without_mass_on_the_menu_is_a_parse_failure_and_no_verdict(of: Menu) -> None:
-    for nothing in ((0.0, 0.0), (float("nan"), 0.5)):
-        outcome = read_yes_no(of, Reply(nothing, "1"))
+    outcome = read_yes_no(of, Reply((0.0, 0.0), "1"))
+    assert isinstance(outcome, CallFailed)
+    assert outcome.kind == "parse"
+
+
+IMPOSSIBLE = [
+    (1.0, 1.0),
+    (0.6, 0.6),
+    (float("nan"), 0.5),
+    (float("inf"), 0.0),
+    (1e304, 0.0),
+    (-0.1, 0.9),
+    (1.0 + 2 * MASS_ROUNDING, 0.0),
+    (0.5,),
+    (0.3, 0.3, 0.3),
+]
+
+
+@pytest.mark.parametrize("impossible", IMPOSSIBLE)
+@pytest.mark.parametrize("of", [BINARY, STEPWISE])
+def test_masses_that_cannot_be_probabilities_are_a_fault_of_the_engine_and_no_verdict(
+    of: Menu, impossible: tuple[float, ...]
+) -> None:
+    outcome = read_yes_no(of, Reply(impossible, "1"))
+    assert isinstance(outcome, CallFailed)
+    assert (outcome.kind, "cannot be" in outcome.detail) == ("engine", True)
+
+
+def test_too_little_mass_on_the_choices_is_no_verdict_however_one_sided() -> None:
+    little = MIN_CHOICE_MASS * 0.99
+    for of, reply in (
+        (BINARY, Reply((little, 0.0))),
+        (BINARY, Reply((math.exp(-40), 0.0))),
+        (STEPWISE, Reply((0.0, little), "1")),
+    ):
+        outcome = read_yes_no(of, reply)
         assert isinstance(outcome, CallFailed)
-        assert outcome.kind == "parse"
+        assert (outcome.kind, "min_choice_mass" in outcome.detail) == ("parse", True)
+    enough = read_yes_no(BINARY, Reply((MIN_CHOICE_MASS, 0.0)))
+    assert isinstance(enough, Finding)
+
+
+def test_a_judge_may_be_asked_for_more_mass_or_for_any() -> None:
+    assert isinstance(read_yes_no(BINARY, Reply((0.3, 0.1)), min_choice_mass=0.5), CallFailed)
+    assert isinstance(read_yes_no(BINARY, Reply((1e-9, 0.0)), min_choice_mass=0.0), Finding)
+    assert isinstance(read_yes_no(BINARY, Reply((0.0, 0.0)), min_choice_mass=0.0), CallFailed)
 
 
 def read(question: Any, reply: Reply) -> list[Finding | CallFailed]:
@@ -170,12 +214,14 @@ def test_a_scale_above_nine_has_the_grade_that_was_picked() -> None:
     assert (finding.grade, finding.score, finding.menu_mass) == (13.0, 0.65, None)
 
 
-GRADE_MASSES = st.integers(1, 9).flatmap(
-    lambda scale: st.lists(st.floats(0, 0.1), min_size=scale + 1, max_size=scale + 1).map(tuple)
+GRADE_MASSES = (
+    st.integers(1, 9)
+    .flatmap(lambda scale: st.lists(st.floats(0, 0.1), min_size=scale + 1, max_size=scale + 1).map(tuple))
+    .filter(lambda masses: sum(masses) >= 1.1 * MIN_CHOICE_MASS)
 )
 
 
-@given(GRADE_MASSES.filter(any))
+@given(GRADE_MASSES)
 def test_an_expected_grade_lies_on_the_scale(masses: tuple[float, ...]) -> None:
     scale = len(masses) - 1
     finding = one_finding(graded(scale), Reply(masses))
@@ -184,14 +230,14 @@ def test_an_expected_grade_lies_on_the_scale(masses: tuple[float, ...]) -> None:
     assert finding.score == finding.grade / scale
 
 
-@given(st.integers(1, 9), st.data(), st.floats(0, 1, exclude_min=True))
+@given(st.integers(1, 9), st.data(), st.floats(MIN_CHOICE_MASS, 1))
 def test_all_mass_on_one_grade_is_exactly_that_grade(scale: int, data: st.DataObject, mass: float) -> None:
     grade = data.draw(st.integers(0, scale))
     finding = one_finding(graded(scale), Reply(only(grade, scale + 1, mass)))
     assert (finding.grade, finding.score, finding.menu_mass) == (grade, grade / scale, mass)
 
 
-@given(GRADE_MASSES.filter(any), st.data())
+@given(GRADE_MASSES, st.data())
 def test_mass_that_moves_to_a_higher_grade_never_lowers_the_score(
     masses: tuple[float, ...], data: st.DataObject
 ) -> None:
@@ -204,13 +250,19 @@ def test_mass_that_moves_to_a_higher_grade_never_lowers_the_score(
     assert after.score >= before.score - 1e-9
 
 
-def test_no_mass_on_any_grade_is_a_parse_failure() -> None:
+def test_a_grade_takes_masses_that_can_be_and_enough_of_them() -> None:
     (rated,) = ask_criteria(setup("likert"), (), (), None)
     for question, among in ((graded(4), 5), (rated, 10)):
-        for nothing in (only(0, among, 0.0), only(0, among, float("nan"))):
-            (outcome,) = read(question, Reply(nothing))
+        for masses, kind in (
+            (only(0, among, 0.0), "parse"),
+            (only(0, among, MIN_CHOICE_MASS / 2), "parse"),
+            (only(0, among, float("nan")), "engine"),
+            ((1.0,) * among, "engine"),
+            (only(0, among + 1, 0.5), "engine"),
+        ):
+            (outcome,) = read(question, Reply(masses))
             assert isinstance(outcome, CallFailed)
-            assert outcome.kind == "parse"
+            assert outcome.kind == kind
 
 
 def test_a_grade_off_the_scale_is_a_parse_failure() -> None:
@@ -230,7 +282,7 @@ def test_a_rating_from_one_to_ten_is_a_digit_and_scored_from_zero_to_one(rating:
         assert (finding.score, finding.grade) == (likert_score(rating), rating)
 
 
-@given(st.lists(st.floats(0, 0.1), min_size=10, max_size=10).filter(any))
+@given(st.lists(st.floats(0, 0.1), min_size=10, max_size=10).filter(lambda of: sum(of) >= 1.1 * MIN_CHOICE_MASS))
 def test_a_rating_is_the_one_expected_of_all_masses(masses: list[float]) -> None:
     (question,) = ask_criteria(setup("likert"), (), (), None)
     finding = one_finding(question, Reply(tuple(masses)))

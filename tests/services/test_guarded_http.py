@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 
 import httpx2
 import pytest
+import uvicorn
 
-from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES
+from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES, guarded
 from tests.services.processes import Service, listening
 
 pytestmark = pytest.mark.processes
@@ -182,6 +184,30 @@ def test_a_head_that_is_too_large_or_no_http_is_refused_with_a_problem(
         problem_of(said, status)
 
 
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+JSON = b"Content-Type: application/json\r\n"
+
+
+def test_a_trailer_counts_as_no_header(impatient: Service) -> None:
+    trailer = b"1\r\n{\r\n1\r\n}\r\n0\r\n%s\r\n" % (JSON + b"X-Request-Id: from-the-trailer\r\n")
+    with connected(impatient) as connection:
+        connection.sendall(CHUNKED % b"/v1/rewards" + b"Trailer: Content-Type\r\n\r\n" + trailer)
+        said = answer_of(connection)
+    assert b"from-the-trailer" not in said
+    head, _, body = said.partition(b"\r\n\r\n")
+    without = httpx2.post(impatient.url + "/v1/rewards", content=b"{}")
+    assert head.startswith(b"HTTP/1.1 %d " % without.status_code)
+    assert json.loads(body)["detail"] == without.json()["detail"]
+
+
+@pytest.mark.parametrize("lines", [MOST_HEADERS + 1, 10 * MOST_HEADERS])
+def test_a_trailer_without_end_is_refused(impatient: Service, lines: int) -> None:
+    with connected(impatient) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(CHUNKED % b"/v1/rewards" + JSON + b"\r\n1\r\n{\r\n0\r\n" + b"A: b\r\n" * lines)
+        problem_of(answer_of(connection), 431)
+
+
 def test_a_head_and_a_query_within_the_limits_are_served(impatient: Service) -> None:
     with httpx2.Client() as client:
         headers = {f"X-{number}": "a" * 500 for number in range(MOST_HEADERS - 10)}
@@ -197,6 +223,39 @@ def test_a_caller_who_does_not_read_is_hung_up_on(impatient: Service) -> None:
         read = answer_of(connection)
     whole = len(httpx2.get(impatient.url + "/static-offline-docs/swagger-ui-bundle.js").content)
     assert 0 < len(read) < 20 * whole
+
+
+@contextlib.contextmanager
+def answering(body: bytes) -> Iterator[int]:
+    """The port of a server that answers everything with this body, and has as little patience."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": body})
+
+    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **guarded(PATIENCE_S, 1.0))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_a_caller_who_reads_a_long_answer_steadily_gets_it_to_its_end_however_long_that_takes() -> None:
+    body, read = b"a" * 25_000_000, 0
+    with answering(body) as port, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        connection.settimeout(30)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while piece := connection.recv(65536):
+            read += len(piece)
+            time.sleep(PATIENCE_S * 3 * len(piece) / len(body))
+    assert read > len(body)
 
 
 def test_who_is_answered_before_all_was_sent_may_not_go_on_for_ever(impatient: Service) -> None:

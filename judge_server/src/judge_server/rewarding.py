@@ -3,9 +3,11 @@
 Knows no plan, no request and no database, so that the same numbers come out of both.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from judge_server.errors import InvalidRequest
 from trainer_client import wire
 from trainer_client.penalties import penalise
 from trainer_client.rewards import RewardOutcome, assess
@@ -34,21 +36,48 @@ def reward_of(
     tokens: int | None,
     stopped: bool | None,
 ) -> Rewarded:
-    """The reward of one response; arguments and errors are those of `assess` and `penalise`."""
-    outcome = assess(
-        criteria,
-        scores,
-        options.mode,
-        on_failure,
-        failures=failures,
-        kinds=options.kinds,
-        format_ok=format_ok if options.mode == "stepwise" else None,
-        format_weight=options.format_weight,
-        gate_fraction=options.gate_fraction,
+    """The reward of one response; arguments are those of `assess` and `penalise`, and so are errors.
+
+    Raises:
+        InvalidRequest: the numbers of the request make no finite reward of scores that are there.
+    """
+    try:
+        outcome = assess(
+            criteria,
+            scores,
+            options.mode,
+            on_failure,
+            failures=failures,
+            kinds=options.kinds,
+            format_ok=format_ok if options.mode == "stepwise" else None,
+            format_weight=options.format_weight,
+            gate_fraction=options.gate_fraction,
+        )
+        if not options.penalises or outcome.policy_applied in wire.ZEROING:  # no penalty moves a failure off its 0
+            made = Rewarded(outcome.reward, None, outcome)
+        else:
+            _insist_on_finite(outcome.reward, outcome)
+            made = Rewarded(penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome)
+    except ArithmeticError as error:
+        raise _not_finite(str(error)) from error
+    _insist_on_finite(made.reward, outcome)
+    return made
+
+
+def _insist_on_finite(reward: float | None, outcome: RewardOutcome) -> None:
+    """What is scored has a finite reward: a trainer would read anything else as a failure, or train on it."""
+    if reward is None and outcome.status == "unscored":
+        return
+    if reward is None or not math.isfinite(reward):
+        raise _not_finite("nothing" if reward is None else f"{reward:g}")
+
+
+def _not_finite(why: str) -> InvalidRequest:
+    message = (
+        f"the reward of a response that was scored is no finite number ({why}); give weights, penalties and lengths "
+        "whose sums and quotients are, neither huge nor next to 0"
     )
-    if not options.penalises or outcome.policy_applied in wire.ZEROING:  # no penalty moves a failure off its 0
-        return Rewarded(outcome.reward, None, outcome)
-    return Rewarded(penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome)
+    return InvalidRequest(f"reward: {message}", errors=(wire.FieldError(field="reward", message=message),))
 
 
 def step_rewards(
@@ -78,4 +107,7 @@ def step_rewards(
         pitfall=budgets.pitfall,
         bonus=budgets.bonus,
     )
+    for delta in deltas.values():
+        if delta is not None and not math.isfinite(delta):
+            raise _not_finite(f"a step is worth {delta:g}")
     return tuple([wire.StepReward(number=n, start=start, end=end, delta=deltas.get(n)) for n, start, end in spans])

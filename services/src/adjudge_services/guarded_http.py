@@ -5,9 +5,13 @@ uvicorn bounds neither with its fast parser. Knows connections; a body's size an
 """
 
 import asyncio
+import fcntl
 import logging
 import math
 import secrets
+import struct
+import termios
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from httptools import HttpParserError
@@ -28,6 +32,10 @@ MOST_TARGET_BYTES = 8 * 1024
 KEEP_ALIVE_S = 75
 """Seconds that a connection may be idle between requests: longer than proxies (60) and our client (5) keep theirs, so
 that they close it, who know that nothing is on its way."""
+
+
+SLOWEST_READER = 1024
+"""Bytes a second that a caller must read of an answer that it makes wait, over each time of patience."""
 
 
 class Refusal(NamedTuple):
@@ -61,7 +69,8 @@ _SLOW = Refusal(
 
 
 class GuardedHTTP(HttpToolsProtocol):
-    """uvicorn's protocol. `patience_s` is granted for a head, for what a caller goes on sending, and to a reader.
+    """uvicorn's protocol. `patience_s` is granted for a head, for what a caller goes on sending, and to a reader again
+    and again while it reads.
 
     A connection that is idle between two requests is closed by uvicorn. When the server stops, what was asked is
     answered for `drain_s` more; then callers are hung up on, who ask another process, and what was done for them ends.
@@ -78,6 +87,7 @@ class GuardedHTTP(HttpToolsProtocol):
     _whole = True
     _head_bytes = 0
     _headers_bytes = 0
+    _headers_seen = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a request."""
@@ -113,7 +123,7 @@ class GuardedHTTP(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._in_head, self._whole = True, False
-        self._head_bytes = self._headers_bytes = 0
+        self._head_bytes = self._headers_bytes = self._headers_seen = 0
         self._expect()
 
     def on_url(self, url: bytes) -> None:
@@ -124,10 +134,16 @@ class GuardedHTTP(HttpToolsProtocol):
             raise HttpParserError(_LONG.title)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; one too many ends the reading."""
-        super().on_header(name, value)
+        """Take a header; one too many ends the reading.
+
+        What follows a chunked body in the form of headers (a trailer) is read past, and counts for the limits only:
+        the request has been let in, or refused, by its head.
+        """
+        self._headers_seen += 1
         self._headers_bytes += len(name) + len(value)
-        if len(self.headers) > MOST_HEADERS or self._headers_bytes > MOST_HEAD_BYTES:
+        if self._in_head:
+            super().on_header(name, value)
+        if self._headers_seen > MOST_HEADERS or self._headers_bytes > MOST_HEAD_BYTES:
             self._refusal = _LARGE
             raise HttpParserError(_LARGE.title)
 
@@ -152,8 +168,7 @@ class GuardedHTTP(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The caller reads more slowly than we write: it may catch up."""
         super().pause_writing()
-        if self._outgoing is None:
-            self._outgoing = self.loop.call_later(self.patience_s, self.transport.abort)
+        self._wait_for_reader()
 
     def resume_writing(self) -> None:
         """The caller has caught up."""
@@ -178,6 +193,26 @@ class GuardedHTTP(HttpToolsProtocol):
         if self._incoming is not None:
             self._incoming.cancel()
             self._incoming = None
+
+    def _wait_for_reader(self) -> None:
+        """Grant the caller patience anew for as long as it reads: what a long answer takes depends on its length."""
+        if self._outgoing is None:
+            self._outgoing = self.loop.call_later(self.patience_s, self._insist_on_reading, self._unread())
+
+    def _insist_on_reading(self, left: int) -> None:
+        self._outgoing = None
+        if left - self._unread() < SLOWEST_READER * self.patience_s:
+            self.transport.abort()
+        else:
+            self._wait_for_reader()
+
+    def _unread(self) -> int:
+        """Bytes that the caller's system has not taken: here, and in this system, which takes them in large pieces."""
+        waiting = self.transport.get_write_buffer_size()
+        with suppress(OSError):
+            of = self.transport.get_extra_info("socket")
+            waiting += struct.unpack("i", fcntl.ioctl(of.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+        return waiting
 
     def _caught_up(self) -> None:
         if self._outgoing is not None:
@@ -204,11 +239,11 @@ class GuardedHTTP(HttpToolsProtocol):
             self.send_400_response(refusal.title)
 
     def _hang_up(self) -> None:
-        """Close once all is written, or when nobody has read it for long enough."""
+        """Close once all is written, or when the caller has not read on for long enough."""
         self._stop_expecting()
         if not self.transport.is_closing():
             self.transport.close()
-            self._outgoing = self._outgoing or self.loop.call_later(self.patience_s, self.transport.abort)
+            self._wait_for_reader()
 
 
 def guarded(patience_s: float, drain_s: float) -> dict[str, Any]:

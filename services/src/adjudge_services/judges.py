@@ -103,6 +103,7 @@ def judge_at(desk: Desk, settings: Settings, fence: Fencing) -> Judge:
         fence,
         templates=TemplateLibrary(settings.templates_dir),
         calibrations=shipped_calibrations(),
+        min_choice_mass=settings.min_choice_mass,
     )
 
 

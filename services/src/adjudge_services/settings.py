@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from judge_server.judging.admission import QueueRules
+from judge_server.judging.replies import MIN_CHOICE_MASS
 
 Weight = Annotated[float, Field(gt=0)]
 
@@ -70,6 +71,12 @@ class Settings(BaseSettings):
     engine_batches: int | Literal["auto"] | None = Field(
         default=None,
         description="Responses at the engine at a time; a number, or auto to follow its throughput up to its own.",
+    )
+    min_choice_mass: float = Field(
+        default=MIN_CHOICE_MASS,
+        ge=0,
+        lt=1,
+        description="Probability that the judge must put on its choices together; a verdict from less fails.",
     )
     ledger: Literal["all", "verdicts", "off"] = Field(
         default="all", description="What is recorded of judged requests: all, verdicts without texts, or nothing."

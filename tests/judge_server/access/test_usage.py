@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from judge_server.access import Identity
-from judge_server.access.usage import FRESH_S
+from judge_server.access.usage import FRESH_S, MOST_TOKENS
 from judge_server.errors import BudgetExhausted, NotReady
 from tests.judge_server.access.keyed import Ring
 from trainer_client.wire.tenants import Limits
@@ -35,6 +35,16 @@ async def test_what_is_counted_comes_into_the_store_by_day_in_one_batch() -> Non
     usage.count("b", 7)
     await usage.flush()
     assert ring.used["b", date(2026, 2, 4)] == (1, 7)
+
+
+async def test_a_count_that_cannot_be_is_clipped_and_stops_no_other_projects_counts() -> None:
+    ring = Ring()
+    usage = ring.gate().usage
+    for project, tokens in (("a", -(10**9)), ("b", 10**30), ("default", 5)):
+        usage.count(project, tokens)
+    await usage.flush()
+    assert ring.used == {("a", TODAY): (1, 0), ("b", TODAY): (1, MOST_TOKENS), ("default", TODAY): (1, 5)}
+    assert MOST_TOKENS * 1_000_000 < 2**63
 
 
 async def test_counts_wait_while_the_store_is_away_and_none_is_lost() -> None:

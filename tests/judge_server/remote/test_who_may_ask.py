@@ -1,10 +1,16 @@
 """A judge without a token, which listens on loopback, answers only who asked for this machine."""
 
+import json
+from typing import Any
+
 import httpx2
 import pytest
+from pydantic import TypeAdapter
 
+from judge_server.judging.protocols import ask_alone
 from judge_server.remote import JudgeProcess, create_judge_app
-from judge_server.remote.link import ROOT
+from judge_server.remote.link import ROOT, identity_digest
+from judge_server.remote.messages import SentQuestion
 from tests.judge_server import support
 from tests.judge_server.remote.judges import TOKEN, Served
 
@@ -41,3 +47,57 @@ async def test_metrics_may_be_open_to_who_reaches_a_judge_with_a_token() -> None
     async with httpx2.AsyncClient(base_url="http://judge", transport=transport) as http:
         assert (await http.get("/metrics")).status_code == 200
         assert (await http.get(f"{ROOT}/judge")).status_code == 401
+
+
+BATCH: dict[str, Any] = {"system": "s", "shared": "t", "calls": []}
+ASKING: dict[str, Any] = {
+    "identity": "i",
+    "caller": ["", "online", 1.0],
+    "deadline_s": 5.0,
+    "questions": [],
+    "plans": [],
+}
+PLAN: dict[str, Any] = {"system": "s", "system_alone": "", "shared": "t", "calls": []}
+
+
+@pytest.mark.parametrize("path", ["tokens", "outcomes"])
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
+async def test_what_any_page_could_send_is_refused_by_its_type(path: str, content_type: str | None) -> None:
+    judge = await support.judge()
+    transport = httpx2.ASGITransport(create_judge_app(Served(judge, None).process))
+    async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
+        headers = {} if content_type is None else {"Content-Type": content_type}
+        answer = await http.post(f"{ROOT}/{path}", content=json.dumps(BATCH), headers=headers)
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["title"]
+    await judge.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("tokens", BATCH),
+        ("outcomes", {"plans": [PLAN]}),
+        ("outcomes", {"plans": [PLAN | {"calls": [[0, []]]}]}),
+        ("outcomes", {"plans": [PLAN | {"calls": [[0, ["00", "01"]]]}]}),
+        ("outcomes", {"plans": [PLAN | {"calls": [[0, ["no hex"]]]}]}),
+        ("outcomes", {"plans": [PLAN | {"calls": [[7, ["00"]]]}]}),
+        ("outcomes", {"deadline_s": 1e308}),
+        ("outcomes", {"deadline_s": -1}),
+        ("outcomes", {"questions": [{"reading": "rating"}]}),
+        ("outcomes", {"questions": [{"verdicts": 0}]}),
+    ],
+)
+async def test_calls_that_are_none_are_refused(path: str, body: dict[str, Any]) -> None:
+    judge = await support.judge()
+    transport = httpx2.ASGITransport(create_judge_app(Served(judge, None).process), raise_app_exceptions=False)
+    (question,) = TypeAdapter(tuple[SentQuestion, ...]).dump_python(
+        (SentQuestion.of(ask_alone(support.setup(), support.criteria("Is it?")[0], (), None)),), mode="json"
+    )
+    if path == "outcomes":
+        body = ASKING | {"identity": identity_digest(judge.identity)} | body
+        body["questions"] = [question | changed for changed in body["questions"] or [{}]]
+    async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
+        answer = await http.post(f"{ROOT}/{path}", json=body)
+    assert answer.status_code == 422, answer.text
+    await judge.close()

@@ -23,6 +23,10 @@ log = logging.getLogger("adjudge")
 FRESH_S = 5.0
 """How long what the store said of a project's use is believed; other processes use it up meanwhile."""
 
+MOST_TOKENS = 2**40
+"""The most prompt tokens that one request is counted with: no sum of a day comes near what a database's integer holds,
+whatever a judge says that it computed."""
+
 _PATIENCE_S = 5.0
 _LAST_USE_S = 60.0
 
@@ -44,7 +48,11 @@ class Usage:
         self._last_kept: dict[str, datetime] = {}
 
     def count(self, project_id: str, tokens: int) -> None:
-        """A request of a project was judged, and the engine computed so many prompt tokens for it."""
+        """A request of a project was judged, and the engine computed so many prompt tokens for it.
+
+        A number below 0 counts as 0, and one above `MOST_TOKENS` as that.
+        """
+        tokens = min(max(0, tokens), MOST_TOKENS)
         self._metrics.used(project_id, tokens)
         self._requests[project_id, self._today()] += 1
         self._tokens[project_id, self._today()] += tokens

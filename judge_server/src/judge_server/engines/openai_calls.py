@@ -4,11 +4,12 @@ No constraint is sent with a menu, so that its masses are those before any.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from judge_server.engines.openai_wire import Completion
+from judge_server.engines.openai_wire import Completion, TokenCounts
 from judge_server.ports import Batch, Call, CallFailed, Capabilities, Choice, Menu, Prose, Reply, Written
 
 LimitField = Literal["max_tokens", "max_completion_tokens"]
@@ -16,6 +17,9 @@ Message = Mapping[str, str]
 
 SAID_TOKENS = 12
 """Room for an answer that is read as text: a verdict and the number of a step."""
+
+TEMPLATE_TOKENS = 4096
+"""The most tokens that a chat template is believed to put around the messages, a preamble of its own included."""
 
 AROUND_LABEL = 24
 """Tokens of the JSON around a label."""
@@ -31,6 +35,7 @@ class Dialect:
         top_logprobs: how many log-probabilities it gives for a token; 0 for none.
         menu_tokens: how many tokens it must write until one is more than white space.
         choices: an answer can be held to labels without a schema, as vLLM does it.
+        breaks: where control tokens of the model are broken in what it is sent; None where the endpoint names none.
     """
 
     model: str
@@ -38,9 +43,15 @@ class Dialect:
     top_logprobs: int = 0
     menu_tokens: int = 1
     choices: bool = False
+    breaks: re.Pattern[str] | None = None
 
     def body(self, messages: Sequence[Message], limit: int, **options: Any) -> dict[str, Any]:
-        """The body of a request for one completion of at most `limit` tokens, greedy unless told otherwise."""
+        """The body of a request for one completion of at most `limit` tokens, greedy unless told otherwise.
+
+        The endpoint makes tokens of the messages itself, control tokens too: those it has told of are broken here.
+        """
+        if self.breaks is not None:
+            messages = [{**message, "content": self.breaks.sub(r"\g<0> ", message["content"])} for message in messages]
         return {"model": self.model, "messages": messages, self.limit_field: limit, "temperature": 0} | options
 
     def logprobs(self) -> dict[str, Any]:
@@ -109,6 +120,11 @@ def answer_tokens(call: Call, dialect: Dialect) -> int:
             return limit
 
 
+def most_prompt_tokens(messages: Sequence[Message]) -> int:
+    """A number of tokens that no tokenizer exceeds for these messages: one for each byte, and the chat template's."""
+    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) + TEMPLATE_TOKENS
+
+
 def room(call: Call, dialect: Dialect) -> int:
     """How many tokens of the context all that the model writes may take."""
     reasons = call.reasoning.max_tokens + call.think_tokens if call.reasoning is not None else 0
@@ -117,15 +133,16 @@ def room(call: Call, dialect: Dialect) -> int:
     return reasons + call.think_tokens + answer_tokens(call, dialect) + asked
 
 
-def read_answer(call: Call, completion: Completion, capabilities: Capabilities) -> Reply:
-    """The reply that a completion of `answer_body` gives."""
+def read_answer(call: Call, completion: Completion, tokens: TokenCounts) -> Reply | CallFailed:
+    """The reply that a completion of `answer_body` gives; a failure where its log-probabilities cannot be."""
     thinking = bool(call.think_tokens)
     said = completion.said(thinking=thinking)
-    computed, reused, written = completion.tokens
     masses = chosen = None
     text: str | None = said
     if isinstance(call.answer, Menu):
         thought = thinking or completion.thoughts or said != completion.content.strip()
+        if not thought and (wrong := completion.impossible):
+            return CallFailed("engine", f"the endpoint gave {wrong}, which cannot be; check what serves the model")
         masses = None if thought else completion.masses(call.answer)
         if masses is not None and any(masses) and call.answer.then is None:
             text = None
@@ -137,9 +154,10 @@ def read_answer(call: Call, completion: Completion, capabilities: Capabilities) 
         chosen,
         text,
         cut=completion.cut and text is not None,
-        tokens_computed=computed,
-        tokens_reused=reused,
-        tokens_written=written,
+        tokens_computed=tokens.computed,
+        tokens_reused=tokens.reused,
+        tokens_written=tokens.written,
+        miscounted=tokens.clipped,
     )
 
 

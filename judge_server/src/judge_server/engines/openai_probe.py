@@ -5,9 +5,11 @@ passing failure must not pass for a missing capability, since capabilities are p
 """
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,12 +20,18 @@ from judge_server.engines.openai_tokens import Counter, find_counter
 from judge_server.engines.openai_wire import Completion, ModelCard, ModelList, wrong_shape
 from judge_server.errors import EngineAway, EngineStartError
 from judge_server.ports import Capabilities
+from judge_server.prompts.fencing import breaking
 
 DEFAULT_CONTEXT_TOKENS = 8192
 TOP_LOGPROBS = (20, 10, 5)
 """How many log-probabilities are asked for: the most that servers give unless told otherwise, then fewer."""
 
 _LISTED = 10
+_MOST_CONTEXT_TOKENS = 2**30
+_MOST_CONTROL_TOKENS = 4096
+_IN_TEMPLATE = re.compile(r"<[^\s<>'\"]{1,62}>|\[/?[A-Z_]{2,60}\]")
+"""What a chat template writes as a control token; it may also be a tag that the template explains to the model."""
+
 _COLOUR = "Name any colour, in one word."
 _CAPITAL = "What is the capital of France? Answer in one word."
 _UNSAID = ("quartz-17", "basalt-42")
@@ -80,7 +88,9 @@ async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None
     card = _choose(http, cards, model)
     dialect, first = await _first_answer(http, Dialect(model or card.id))
     dialect = replace(dialect, choices=await _holds_to_labels(http, dialect))
-    properties = await _properties(http)
+    properties = await _told(http, "props")
+    tokenizer = await _told(http, "tokenizer_info")
+    dialect = replace(dialect, breaks=breaking(islice(_control_tokens(properties, tokenizer), _MOST_CONTROL_TOKENS)))
     capabilities = Capabilities(
         logprobs=dialect.top_logprobs > 0,
         token_menus=False,
@@ -89,7 +99,7 @@ async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None
         prefix_in_flight=card.owned_by == "vllm",
         seeds=await _repeats(http, dialect),
     )
-    template = properties.get("chat_template")
+    template = properties.get("chat_template") or tokenizer.get("chat_template")
     return Endpoint(
         dialect,
         first.model,
@@ -200,11 +210,28 @@ async def _reads_prompts(http: OpenAIHttp, dialect: Dialect) -> bool:
         raise
 
 
-async def _properties(http: OpenAIHttp) -> Mapping[str, Any]:
-    """What llama.cpp tells of itself; nothing from others."""
-    answer = await http.get(f"{http.root_url}/props")
+async def _told(http: OpenAIHttp, path: str) -> Mapping[str, Any]:
+    """What llama.cpp tells of itself (`props`), or vLLM of its tokenizer (`tokenizer_info`); nothing from others."""
+    answer = await http.get(f"{http.root_url}/{path}")
     found = answer.json() if answer.status == HTTPStatus.OK else None
     return found if isinstance(found, dict) else {}
+
+
+def _control_tokens(properties: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[str]:
+    """The control tokens that an endpoint tells of: by name, in its list of added tokens, and in its chat template."""
+    added = tokenizer.get("added_tokens_decoder")
+    tokens = list(added.values()) if isinstance(added, dict) else []
+    more = tokenizer.get("additional_special_tokens")
+    tokens += more if isinstance(more, list) else []
+    for told in (properties, tokenizer):
+        tokens += [told.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")]
+    for token in tokens:
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str):
+            yield content
+    for told in (properties, tokenizer):
+        if isinstance(template := told.get("chat_template"), str):
+            yield from (match[0] for match in _IN_TEMPLATE.finditer(template))
 
 
 def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
@@ -214,7 +241,7 @@ def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
         (card.meta or {}).get("n_ctx"),
         settings.get("n_ctx") if isinstance(settings, dict) else None,
     )
-    return next((n for n in told if isinstance(n, int) and n > 0), DEFAULT_CONTEXT_TOKENS)
+    return next((n for n in told if isinstance(n, int) and 0 < n <= _MOST_CONTEXT_TOKENS), DEFAULT_CONTEXT_TOKENS)
 
 
 async def _try(http: OpenAIHttp, body: dict[str, Any]) -> Completion | None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
-from judge_server.engines.openai_calls import Message
+from judge_server.engines.openai_calls import Message, most_prompt_tokens
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
 from judge_server.errors import EngineGone
 from judge_server.ports import CallFailed
@@ -63,14 +63,15 @@ class TokenCounter:
         self._at_once = asyncio.Semaphore(at_once)
 
     async def count(self, messages: Sequence[Message]) -> int:
-        """Tokens of the prompt made of these messages. Raises `EngineGone`."""
+        """Tokens of the prompt made of these messages, within what their length allows. Raises `EngineGone`."""
         if self._counter == "estimate":
             return sum(estimate(m["content"]) + AROUND_MESSAGE for m in messages) + AROUND_MESSAGE
         try:
             async with self._at_once:
-                return await _count(self._http, self._model, self._counter, messages)
+                told = await _count(self._http, self._model, self._counter, messages)
         except EndpointError as error:
             raise EngineGone(error.failure.detail) from error
+        return min(max(told, at_least(messages)), most_prompt_tokens(messages))
 
 
 async def _count(http: OpenAIHttp, model: str, counter: Counter, messages: Sequence[Message]) -> int:

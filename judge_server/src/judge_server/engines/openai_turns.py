@@ -8,6 +8,7 @@ from judge_server.engines.openai_calls import (
     answer_body,
     chosen_label,
     follow_up,
+    most_prompt_tokens,
     opening,
     read_answer,
     room,
@@ -19,7 +20,7 @@ from judge_server.engines.openai_calls import (
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
 from judge_server.engines.openai_probe import Endpoint
 from judge_server.engines.openai_tokens import at_least
-from judge_server.engines.openai_wire import Completion
+from judge_server.engines.openai_wire import Completion, TokenCounts
 from judge_server.ports import Batch, Call, CallFailed, Menu, Reply
 
 
@@ -40,32 +41,30 @@ class Conversation:
         if call.reasoning is None:
             return await self._answered(call, messages)
         limit = call.reasoning.max_tokens + call.think_tokens
-        first = await self._chat(dialect.body(messages, limit, **sampling(call, capabilities)))
+        first, tokens = await self._chat(dialect.body(messages, limit, **sampling(call, capabilities)))
         reasons = first.said(thinking=bool(call.think_tokens))
         messages = with_reasons(messages, call, reasons)
         reply = await self._answered(call, messages)
-        return replace(_and(reply, first), reasoning=reasons)
+        return reply if isinstance(reply, CallFailed) else replace(_and(reply, tokens), reasoning=reasons)
 
-    async def _answered(self, call: Call, messages: list[Message]) -> Reply:
+    async def _answered(self, call: Call, messages: list[Message]) -> Reply | CallFailed:
         """The answer; a choice that follows a menu has a turn of its own where it can be held to its labels."""
         dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
         choice = follow_up(call, dialect, capabilities)
         if choice is None or not isinstance(call.answer, Menu):
-            completion = await self._constrained(answer_body(call, messages, dialect, capabilities))
-            return read_answer(call, completion, capabilities)
+            return read_answer(call, *await self._constrained(answer_body(call, messages, dialect, capabilities)))
         menu = replace(call, answer=replace(call.answer, then=None))
-        first = await self._constrained(answer_body(menu, messages, dialect, capabilities))
-        reply = read_answer(menu, first, capabilities)
-        if reply.masses is None or not any(reply.masses):
+        reply = read_answer(menu, *await self._constrained(answer_body(menu, messages, dialect, capabilities)))
+        if isinstance(reply, CallFailed) or reply.masses is None or not any(reply.masses):
             return reply
         label = call.answer.options[reply.masses.index(max(reply.masses))].label
         asked = replace(call, answer=choice)
         turns = with_choice(messages, label, choice)
-        second = await self._constrained(answer_body(asked, turns, dialect, capabilities))
+        second, tokens = await self._constrained(answer_body(asked, turns, dialect, capabilities))
         chosen = chosen_label(second.said(thinking=False), choice)
-        return replace(_and(reply, second), chosen=chosen, text=None if chosen else second.content)
+        return replace(_and(reply, tokens), chosen=chosen, text=None if chosen else second.content)
 
-    async def _constrained(self, body: dict[str, Any]) -> Completion:
+    async def _constrained(self, body: dict[str, Any]) -> tuple[Completion, TokenCounts]:
         try:
             return await self._chat(body)
         except EndpointError as error:
@@ -78,7 +77,7 @@ class Conversation:
                 raise
             return await self._chat(body)
 
-    async def _chat(self, body: dict[str, Any]) -> Completion:
+    async def _chat(self, body: dict[str, Any]) -> tuple[Completion, TokenCounts]:
         completion = await self._http.chat(body)
         if completion.model != self._endpoint.answered_as:
             raise EndpointError(
@@ -89,15 +88,16 @@ class Conversation:
                 ),
                 200,
             )
-        return completion
+        limit = body[self._endpoint.dialect.limit_field]
+        return completion, completion.tokens(most_prompt=most_prompt_tokens(body["messages"]), most_written=limit)
 
 
-def _and(reply: Reply, before: Completion) -> Reply:
+def _and(reply: Reply, other: TokenCounts) -> Reply:
     """The reply with the tokens of another of its turns."""
-    computed, reused, written = before.tokens
     return replace(
         reply,
-        tokens_computed=computed + reply.tokens_computed,
-        tokens_reused=reused + reply.tokens_reused,
-        tokens_written=written + reply.tokens_written,
+        tokens_computed=other.computed + reply.tokens_computed,
+        tokens_reused=other.reused + reply.tokens_reused,
+        tokens_written=other.written + reply.tokens_written,
+        miscounted=other.clipped or reply.miscounted,
     )

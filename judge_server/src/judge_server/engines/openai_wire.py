@@ -1,18 +1,22 @@
-"""What servers of the OpenAI chat API answer: a shape that is not theirs is refused, never guessed at."""
+"""What servers of the OpenAI chat API answer: a shape that is not theirs is refused, never guessed at.
+
+An answer of the right shape may still be false. Log-probabilities and counts of tokens are checked against what can be.
+"""
 
 import json
 import math
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from judge_server.ports import Menu
+from judge_server.ports import MASS_ROUNDING, Menu
 
 _OPENING, _CLOSING = "<think>", "</think>"
 _SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
 """How some servers write a token's leading space: SentencePiece's mark, and the byte-level one."""
 
-_ROUNDING = 1e-3
+_NO_COUNT = -1
+"""Stands for what was given as a number of tokens and is none: it is clipped as every impossible count is."""
 
 
 class _Shape(BaseModel):
@@ -49,14 +53,39 @@ class _Answered(_Shape):
     logprobs: _Logprobs | None = None
 
 
+def _as_count(given: Any) -> int:
+    if given is None:
+        return 0
+    return given if isinstance(given, int) and not isinstance(given, bool) else _NO_COUNT
+
+
+def _as_counts(given: Any) -> Any:
+    """An object of counts; impossible ones where it is none, since counts decide no verdict."""
+    if given is None:
+        return {}
+    return given if isinstance(given, dict | BaseModel) else {"prompt_tokens": _NO_COUNT, "cached_tokens": _NO_COUNT}
+
+
+_Count = Annotated[int, BeforeValidator(_as_count)]
+
+
 class _PromptTokens(_Shape):
-    cached_tokens: int | None = None
+    cached_tokens: _Count = 0
 
 
 class _Usage(_Shape):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _PromptTokens | None = None
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
+    prompt_tokens_details: Annotated[_PromptTokens, BeforeValidator(_as_counts)] = _PromptTokens()
+
+
+class TokenCounts(NamedTuple):
+    """Prompt tokens computed, prompt tokens reused, tokens written; `clipped` is whether others were told."""
+
+    computed: int
+    reused: int
+    written: int
+    clipped: bool
 
 
 class Completion(_Shape):
@@ -65,7 +94,7 @@ class Completion(_Shape):
     model: str | None = None
     system_fingerprint: str | None = None
     choices: Annotated[tuple[_Answered, ...], Field(min_length=1)]
-    usage: _Usage | None = None
+    usage: Annotated[_Usage, BeforeValidator(_as_counts)] = _Usage()
 
     @property
     def thoughts(self) -> str:
@@ -100,29 +129,49 @@ class Completion(_Shape):
         return next((i for i, p in enumerate(self._positions) if p.token.translate(_SPACE_MARKS).strip()), None)
 
     def masses(self, menu: Menu) -> tuple[float, ...] | None:
-        """Probability of each option at the first token that is no white space; None without log-probabilities."""
+        """Probability of each option at the first token that is no white space; None without log-probabilities.
+
+        Read them only where they are not `impossible`.
+        """
         if not self._positions:
             return None
         at = self.first_position
         return tuple(0.0 for _ in menu.options) if at is None else _masses(self._positions[at], menu)
 
     @property
-    def spread(self) -> bool:
-        """Whether the first token's log-probabilities are such: negative, of a sum below one, more than one likely."""
+    def impossible(self) -> str:
+        """Why the log-probabilities that `masses` reads are none, in words; empty where they can be, or are not there.
+
+        A probability is at most 1, and so is the sum over different tokens.
+        """
         at = self.first_position
-        if at is None:
-            return False
-        logprobs = sorted((t.logprob for t in self._positions[at].top_logprobs), reverse=True)
-        if len(logprobs) < 2 or logprobs[0] > _ROUNDING:
-            return False
-        return logprobs[1] > math.log(1e-6) and sum(map(math.exp, logprobs)) <= 1 + _ROUNDING
+        logprobs = [] if at is None else [t.logprob for t in self._positions[at].top_logprobs]
+        highest = max(logprobs, default=0.0)
+        if highest > MASS_ROUNDING:
+            return f"a log-probability of {highest:g}"
+        total = math.fsum(map(math.exp, logprobs))
+        return f"probabilities that add up to {total:.6g}" if total > 1.0 + MASS_ROUNDING else ""
 
     @property
-    def tokens(self) -> tuple[int, int, int]:
-        """Prompt tokens computed, prompt tokens reused, tokens written."""
-        usage = self.usage or _Usage()
-        cached = (usage.prompt_tokens_details or _PromptTokens()).cached_tokens or 0
-        return max(0, usage.prompt_tokens - cached), cached, usage.completion_tokens
+    def spread(self) -> bool:
+        """Whether the first token's log-probabilities can be such, and more than one token is likely."""
+        at = self.first_position
+        if at is None or self.impossible:
+            return False
+        logprobs = sorted((t.logprob for t in self._positions[at].top_logprobs), reverse=True)
+        return len(logprobs) > 1 and logprobs[1] > math.log(1e-6)
+
+    def tokens(self, *, most_prompt: int, most_written: int) -> TokenCounts:
+        """What the server says that it counted, clipped to what can be: 0 to these for the prompt and for the answer.
+
+        A server counts what it likes: below zero, above any integer of a database, or nothing that is a number.
+        """
+        usage = self.usage
+        told = (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens, usage.completion_tokens)
+        prompt = min(max(0, told[0]), most_prompt)
+        reused = min(max(0, told[1]), prompt)
+        written = min(max(0, told[2]), most_written)
+        return TokenCounts(prompt - reused, reused, written, clipped=told != (prompt, reused, written))
 
     @property
     def _positions(self) -> tuple[Position, ...]:
@@ -172,5 +221,5 @@ def error_words(body: bytes) -> tuple[str, str]:
 
 
 def _masses(position: Position, menu: Menu) -> tuple[float, ...]:
-    tops = [(top.token.translate(_SPACE_MARKS), math.exp(min(0.0, top.logprob))) for top in position.top_logprobs]
-    return tuple(min(1.0, sum(p for token, p in tops if token in option.spellings)) for option in menu.options)
+    tops = [(top.token.translate(_SPACE_MARKS), math.exp(top.logprob)) for top in position.top_logprobs]
+    return tuple(math.fsum(p for token, p in tops if token in option.spellings) for option in menu.options)

@@ -232,6 +232,8 @@ class Asking:
             account.tokens_computed += outcome.tokens_computed
             account.tokens_reused += outcome.tokens_reused
             account.tokens_written += outcome.tokens_written
+            if outcome.miscounted:
+                self._asker.metrics.miscounted()
         elif outcome.kind == "overloaded":
             self._asker.admission.concurrency.pushed_back()
 

@@ -6,17 +6,23 @@ from dataclasses import asdict
 from functools import lru_cache
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
+from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.ways import Way
 from judge_server.ports import AnswerForm, Call, Choice, EngineIdentity, Menu, Prose
 from trainer_client.wire import RATIONALE_TOKENS
 
 
 def judge_fingerprint(
-    identity: EngineIdentity, template_digests: tuple[str, ...], way: Way, calibration: Calibration = NEUTRAL
+    identity: EngineIdentity,
+    template_digests: tuple[str, ...],
+    way: Way,
+    calibration: Calibration = NEUTRAL,
+    min_choice_mass: float = MIN_CHOICE_MASS,
 ) -> str:
     """Hash of model, weights, engine build, chat template, decoding, prompt templates, way of asking and calibration.
 
-    Of a calibration its numbers count, and a neutral one adds nothing.
+    Of a calibration its numbers count, and a neutral one adds nothing. The least mass on the choices counts where
+    probabilities are read.
     """
     parts = asdict(identity)
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity, which no verdict depends on
@@ -24,6 +30,8 @@ def judge_fingerprint(
     del asked["template"]  # its digest is here, and a name may come to mean something else
     if way.protocol in ("graded", "likert"):
         asked["grade"] = "expected"  # before, it was the most likely one: verdicts in a cache must not be mixed
+    if identity.capabilities.logprobs and way.protocol != "checklist":
+        asked["min_choice_mass"] = min_choice_mass
     whole = [parts, template_digests, asked, RATIONALE_TOKENS if way.rationale else 0]
     if calibration.numbers:
         whole.append(calibration.numbers)

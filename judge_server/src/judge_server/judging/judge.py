@@ -17,6 +17,7 @@ from judge_server.judging.calibration import NEUTRAL, CalibrationSet
 from judge_server.judging.desk import Desk
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.ways import JudgeSetup, Way
 from judge_server.judging.work import NOBODY, Caller, Outcomes, Waiting, failures_by_kind, unknown
 from judge_server.metrics import JudgeMetrics
@@ -50,6 +51,7 @@ class Judge:
         checker: Checker | None = None,
         templates: TemplateLibrary | None = None,
         calibrations: CalibrationSet | None = None,
+        min_choice_mass: float = MIN_CHOICE_MASS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.desk = desk
@@ -58,6 +60,7 @@ class Judge:
         self._fence = fence
         self.templates = templates or TemplateLibrary(None)
         self._calibrations = calibrations or CalibrationSet()
+        self._min_choice_mass = min_choice_mass
         self.clock = clock
         self.metrics = JudgeMetrics(clock)
         self._setups: dict[tuple[EngineIdentity, Way], JudgeSetup] = {}
@@ -91,9 +94,11 @@ class Judge:
             calibration = NEUTRAL
             if way.plain and not found.declared.digested:
                 calibration = self._calibrations.find(self.identity.weights_digest, way.protocol, alone.digest)
-            fingerprint = judge_fingerprint(self.identity, digests, way, calibration)
+            fingerprint = judge_fingerprint(self.identity, digests, way, calibration, self._min_choice_mass)
             names_steps = self._calibrations.names_steps(self.identity.weights_digest)
-            made = JudgeSetup(way, alone, together, fingerprint, calibration, names_steps, found.declared)
+            made = JudgeSetup(
+                way, alone, together, fingerprint, calibration, names_steps, found.declared, self._min_choice_mass
+            )
             if len(self._setups) >= _SETUPS_KEPT:
                 self._setups.clear()
             self._setups[self.identity, way] = made

@@ -78,7 +78,7 @@ def ask(
     way = setup.way
     reasoning = Reasoning(RATIONALE_TOKENS, setup.alone.ask) if way.rationale else None
     call = Call(question, answer, reasoning, way.think_tokens, sample)
-    return Question(call, (about,), reading, scaling=scaling)
+    return Question(call, (about,), reading, scaling=scaling, min_choice_mass=setup.min_choice_mass)
 
 
 def _ask_together(
@@ -98,6 +98,7 @@ def _ask_together(
         tuple([criterion.id for criterion in criteria]),
         forms,
         lambda place: ask_alone(setup, criteria[place], step_numbers, sample),
+        min_choice_mass=setup.min_choice_mass,
     )
 
 

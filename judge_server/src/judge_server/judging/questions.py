@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.items import ItemForm
-from judge_server.judging.replies import read_grade, read_rating, read_written, read_yes_no
+from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_rating, read_written, read_yes_no
 from judge_server.ports import Call, CallFailed, Choice, Finding, Menu, Reply
 
 Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
@@ -21,7 +21,7 @@ class Question:
     """A call, the ids of the criteria its reply has a verdict on, and how to read them, in that order.
 
     `alone` asks for one of them by itself, by its place, where the reply left it out. `scaling` calibrates the
-    probability of a verdict of yes or no.
+    probability of a verdict of yes or no. A verdict from less mass on its choices than `min_choice_mass` fails.
     """
 
     call: Call
@@ -29,16 +29,17 @@ class Question:
     reading: Reading
     alone: Callable[[int], "Question"] | None = None
     scaling: PlattScaling = UNSCALED
+    min_choice_mass: float = MIN_CHOICE_MASS
 
     def read(self, reply: Reply) -> list[Finding | CallFailed]:
         """The verdict on each of the criteria."""
         answer, reading = self.call.answer, self.reading
         if reading == "yes_no" and isinstance(answer, Menu):
-            return [read_yes_no(answer, reply, self.scaling)]
+            return [read_yes_no(answer, reply, self.scaling, self.min_choice_mass)]
         if reading == "grade" and isinstance(answer, Menu | Choice):
-            return [read_grade(answer, reply)]
+            return [read_grade(answer, reply, self.min_choice_mass)]
         if reading == "rating" and isinstance(answer, Menu):
-            return [read_rating(answer, reply)]
+            return [read_rating(answer, reply, self.min_choice_mass)]
         if isinstance(reading, tuple):
             return read_written(reading, reply)
         raise TypeError(f"{type(answer).__name__} is no form of answer to be read as {reading}")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from judge_server.judging.calibration import NEUTRAL, Calibration
+from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.prompts import PromptTemplates
 from judge_server.prompts.declaration import NOTHING_DECLARED, Declaration
 from trainer_client.wire import JudgingOptions, Protocol
@@ -45,7 +46,8 @@ class JudgeSetup:
 
     `names_steps` is whether the judge is asked, under `stepwise`, which step decides a criterion. Where it is not, its
     verdicts are about the whole response.
-    `declared` is what the set of templates declares, such as what it withholds from the judge.
+    `declared` is what the set of templates declares, such as what it withholds from the judge. `min_choice_mass` is
+    the least mass on its choices that a verdict is read from.
     """
 
     way: Way
@@ -55,6 +57,7 @@ class JudgeSetup:
     calibration: Calibration = NEUTRAL
     names_steps: bool = True
     declared: Declaration = NOTHING_DECLARED
+    min_choice_mass: float = MIN_CHOICE_MASS
 
     def per_call(self, criteria: int) -> int:
         """How many of `criteria` criteria share a call."""

@@ -75,6 +75,11 @@ class JudgeMetrics(Collector):
             "adjudge_prompt_tokens", "Prompt tokens of judge calls: computed, or reused", ["source"], registry=registry
         )
         self._written = Counter("adjudge_tokens_written", "Tokens that the judge wrote", registry=registry)
+        self._miscounted = Counter(
+            "adjudge_engine_counts_clipped",
+            "Replies whose counts of tokens could not be, and were clipped to what the request makes possible",
+            registry=registry,
+        )
         self._shed = Counter("adjudge_requests_shed", "Requests refused because the queue was full", registry=registry)
         self._shed_calls = Counter("adjudge_calls_shed", "The judge calls of refused requests", registry=registry)
         ProcessCollector(registry=registry)
@@ -102,6 +107,10 @@ class JudgeMetrics(Collector):
         """A request with so many calls was refused."""
         self._shed.inc()
         self._shed_calls.inc(calls)
+
+    def miscounted(self) -> None:
+        """A reply's counts of tokens could not be, and were clipped."""
+        self._miscounted.inc()
 
     def request(self, caller: Caller, outcomes: Outcomes, looked_up: int) -> None:
         """A request is answered, or given up: what became of its verdicts, and what they cost."""

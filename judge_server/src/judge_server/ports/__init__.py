@@ -5,6 +5,7 @@ package of its own that this one must not import. `services` plugs them together
 """
 
 from judge_server.ports.engine import (
+    MASS_ROUNDING,
     AnswerForm,
     Batch,
     Call,
@@ -41,6 +42,7 @@ from judge_server.ports.validations import RubricValidations
 from judge_server.ports.verdicts import Finding, VerdictCache
 
 __all__ = [
+    "MASS_ROUNDING",
     "AnswerForm",
     "AuditTrail",
     "Batch",

@@ -101,6 +101,10 @@ class Batch:
     calls: tuple[Call, ...]
 
 
+MASS_ROUNDING = 1e-3
+"""How far probabilities of one token may exceed a sum of 1, as servers round their logarithms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What the model answered to one call.
@@ -117,6 +121,7 @@ class Reply:
         tokens_computed: prompt tokens that were computed.
         tokens_reused: prompt tokens whose computation was reused.
         tokens_written: tokens the model wrote.
+        miscounted: the engine's own counts of tokens could not be, and these are clipped to what can.
     """
 
     masses: tuple[float, ...] | None = None
@@ -127,6 +132,7 @@ class Reply:
     tokens_computed: int = 0
     tokens_reused: int = 0
     tokens_written: int = 0
+    miscounted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

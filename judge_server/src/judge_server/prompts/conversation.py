@@ -1,22 +1,31 @@
 """Shows a conversation to the judge: who says what, what is called and what comes back.
 
-Only roles and names stand outside a fence, and of a name only what can be part of one: a policy writes names too.
-Which messages are shown is not decided here.
+Only roles and names of tools stand outside a fence, and only such as cannot say anything: a policy writes both. A role
+is one of a few, and a name that is not plain stands inside the fence. Which messages are shown is not decided here.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from judge_server.prompts.fencing import neutralise
 from trainer_client.wire.messages import Message, ToolCall
 
 RESULT_ROLES = frozenset({"tool", "function"})
 """Roles whose messages are what a tool answered."""
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.:/-]")
-_LONGEST_NAME = 64
+ROLES = frozenset({"system", "developer", "user", "assistant"})
+"""Roles that are shown as they are; another one is shown inside the fence."""
+
+LONGEST_NAME = 32
+MOST_WORDS = 4
+"""What a tool's name of letters, digits, `_` and `-` may have to be shown as it is."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_A_TOOL = "a tool"
+_SPEAKER = "another speaker"
 
 
 def render_conversation(messages: str | Sequence[Message], fence: Callable[[str], str]) -> str:
@@ -24,43 +33,55 @@ def render_conversation(messages: str | Sequence[Message], fence: Callable[[str]
 
     A message's thinking, content and tool calls each have a heading line, such as `assistant calls search:`. Where one
     message calls a tool several times, calls and results are numbered. Without messages an empty text is fenced.
+
+    A role that is none of `ROLES` and `RESULT_ROLES` is headed `another speaker`. A tool whose name is longer than
+    `LONGEST_NAME`, of more than `MOST_WORDS` words or of other characters is `a tool`. What they are called is the
+    first line inside the fence.
     """
     if isinstance(messages, str):
         return fence(messages)
     called: dict[str, str] = {}
     pieces = [piece for message in messages for piece in _pieces(message, called)]
-    return "\n\n".join([f"{neutralise(heading)}:\n{fence(text)}" for heading, text in pieces]) or fence("")
+    return "\n\n".join([f"{heading}:\n{fence(text)}" for heading, text in pieces]) or fence("")
 
 
 def _pieces(message: Message, called: dict[str, str]) -> Iterator[tuple[str, str]]:
     """A message's headings and texts. `called` knows the calls so far by their ids, and learns those of the message."""
+    known = message.role in ROLES or message.role in RESULT_ROLES
+    speaker, of_speaker = (message.role, "") if known else (_SPEAKER, f"role: {message.role}\n")
     if message.reasoning_content:
-        yield f"{message.role} thinks", message.reasoning_content
+        yield f"{speaker} thinks", of_speaker + message.reasoning_content
     if message.content or not (message.reasoning_content or message.tool_calls):
-        yield _speaker(message, called), message.content or ""
-    for call, name in zip(message.tool_calls, _numbered(message.tool_calls), strict=True):
+        if message.role in RESULT_ROLES:
+            answered = called.get(message.tool_call_id or "")
+            shown, of_tool = (answered, "") if answered else _named(message.name)
+            yield f"result of {shown}", of_tool + (message.content or "")
+        else:
+            yield speaker, of_speaker + (message.content or "")
+    for call, number in zip(message.tool_calls, _numbers(message.tool_calls), strict=True):
+        shown, of_tool = _named(call.function.name)
         if call.id:
-            called[call.id] = name
-        yield f"{message.role} calls {name}", _arguments(call.function.arguments)
+            called[call.id] = shown + number
+        yield f"{speaker} calls {shown}{number}", of_speaker + of_tool + _arguments(call.function.arguments)
 
 
-def _speaker(message: Message, called: dict[str, str]) -> str:
-    if message.role not in RESULT_ROLES:
-        return message.role
-    return f"result of {called.get(message.tool_call_id or '') or _named(message.name)}"
+def _named(name: str | None) -> tuple[str, str]:
+    """How a tool is called in a heading, and the line inside the fence that says it where the heading does not."""
+    if not name:
+        return _A_TOOL, ""
+    plain = len(name) <= LONGEST_NAME and _PLAIN_NAME.fullmatch(name) and len(_WORD.findall(name)) <= MOST_WORDS
+    return (name, "") if plain else (_A_TOOL, f"name: {name}\n")
 
 
-def _named(name: str | None) -> str:
-    """A name with a question mark for each character that none has."""
-    return _NO_NAME.sub("?", name)[:_LONGEST_NAME] if name else "a tool"
-
-
-def _numbered(calls: Sequence[ToolCall]) -> list[str]:
-    names = [_named(call.function.name) for call in calls]
-    return [
-        f"{name} ({names[: i + 1].count(name)} of {names.count(name)})" if names.count(name) > 1 else name
-        for i, name in enumerate(names)
-    ]
+def _numbers(calls: Sequence[ToolCall]) -> list[str]:
+    names = [_named(call.function.name)[0] for call in calls]
+    total = Counter(names)
+    seen: Counter[str] = Counter()
+    numbers = []
+    for name in names:
+        seen[name] += 1
+        numbers.append(f" ({seen[name]} of {total[name]})" if total[name] > 1 else "")
+    return numbers
 
 
 def _arguments(arguments: str | dict[str, Any]) -> str:

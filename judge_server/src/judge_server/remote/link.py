@@ -27,6 +27,7 @@ HEARTBEATS_MISSED = 3
 
 ROOT = "/internal/v1"
 BATCH = TypeAdapter(Batch)
+_JSON = {"Content-Type": "application/json"}
 
 _BROKEN = (httpx2.HTTPError, OSError, RuntimeError, AttributeError)
 """What comes of a connection that breaks: of one reset as it is made, httpx2 asks uvloop for a socket that is gone."""
@@ -108,7 +109,7 @@ class JudgeLink:
             Overloaded: its queue has no room.
         """
         rest = b""
-        headers = {"Content-Type": "application/json", **carried()}
+        headers = _JSON | carried()
         try:
             async with self._client.stream(
                 "POST",
@@ -137,7 +138,9 @@ class JudgeLink:
     async def count_tokens(self, batch: Batch) -> int:
         """How many tokens the batch's longest prompt takes. Raises `JudgeGone`."""
         try:
-            answer = await self._client.post(f"{ROOT}/tokens", content=BATCH.dump_json(batch), headers=carried())
+            answer = await self._client.post(
+                f"{ROOT}/tokens", content=BATCH.dump_json(batch), headers=_JSON | carried()
+            )
             if answer.status_code != HTTPStatus.OK:
                 self._refuse(answer)
             return Tokens.model_validate_json(answer.content).tokens

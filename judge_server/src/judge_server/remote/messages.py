@@ -8,17 +8,22 @@ Digests travel as hex. A question that many responses share travels once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.plan import Asked, ResponsePlan, Slot
 from judge_server.judging.questions import Question, Reading
+from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.work import Caller, Outcome, Outcomes
-from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding
+from judge_server.ports import Batch, Call, CallFailed, Choice, EngineIdentity, Finding, Menu, Written
 
 PROTOCOL = 2
 """Grows when one end would misunderstand the other."""
+
+LONGEST_DEADLINE_S = 86_400.0
+"""Far beyond what a request may ask for."""
 
 Parcel = list[tuple[ResponsePlan, list[Asked]]]
 """Plans, and those of their calls that are to be asked."""
@@ -52,19 +57,40 @@ class SentQuestion:
     reading: Reading
     alone: tuple["SentQuestion", ...] = ()
     scaling: PlattScaling = UNSCALED
+    min_choice_mass: float = MIN_CHOICE_MASS
 
     @classmethod
     def of(cls, question: Question) -> "SentQuestion":
         """As it is sent."""
         places = range(len(question.criteria)) if question.alone is not None and len(question.criteria) > 1 else ()
         alone = tuple([SentQuestion.of(question.alone(place)) for place in places if question.alone])
-        return cls(question.call, len(question.criteria), question.reading, alone, question.scaling)
+        return cls(
+            question.call, len(question.criteria), question.reading, alone, question.scaling, question.min_choice_mass
+        )
+
+    def check(self) -> None:
+        """Raise `ValueError` where an answer of this form cannot be read as the question says."""
+        answer, reading = self.call.answer, self.reading
+        if isinstance(reading, tuple):
+            fits = isinstance(answer, Written) and len(reading) == self.verdicts > 0
+        else:
+            labels: tuple[str, ...] = ()
+            if isinstance(answer, Menu):
+                labels = tuple([option.label for option in answer.options])
+            elif isinstance(answer, Choice) and reading == "grade":
+                labels = answer.labels
+            counted = reading == "yes_no" or all(label.isdecimal() for label in labels)
+            fits = self.verdicts == 1 and counted and (len(labels) == 2 if reading == "yes_no" else len(labels) > 1)
+        if not fits or len(self.alone) not in (0, self.verdicts):
+            raise ValueError(f"a {type(answer).__name__} cannot be read as {self.verdicts} verdicts of {reading}")
+        for sent in self.alone:
+            sent.check()
 
     def question(self) -> Question:
         """As it is asked; criteria have no names here."""
         apart = [sent.question() for sent in self.alone]
         alone = apart.__getitem__ if apart else None
-        return Question(self.call, ("",) * self.verdicts, self.reading, alone, self.scaling)
+        return Question(self.call, ("",) * self.verdicts, self.reading, alone, self.scaling, self.min_choice_mass)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +109,7 @@ class Asking(Message):
     protocol: int = PROTOCOL
     identity: str
     caller: Caller
-    deadline_s: float
+    deadline_s: Annotated[float, Field(ge=0, le=LONGEST_DEADLINE_S, allow_inf_nan=False)]
     questions: tuple[SentQuestion, ...]
     plans: tuple[SentPlan, ...]
 
@@ -110,12 +136,22 @@ class Asking(Message):
         )
 
     def response_plans(self) -> list[ResponsePlan]:
-        """The plans as a judge takes them. Raises `ValueError` for one that asks a question that is not there."""
+        """The plans as a judge takes them.
+
+        Raises `ValueError` for one that asks nothing, a question that is not there, or for another number of verdicts
+        than it holds, and for a question whose answer cannot be read as it says.
+        """
+        for sent_question in self.questions:
+            sent_question.check()
         questions = [sent.question() for sent in self.questions]
         plans = []
         for sent in self.plans:
             if any(not 0 <= place < len(questions) for place, _ in sent.calls):
                 raise ValueError(f"a plan asks a question that is not among the {len(questions)} sent")
+            if not sent.calls:
+                raise ValueError("a plan asks nothing; send plans that have calls")
+            if any(len(digests) != self.questions[place].verdicts for place, digests in sent.calls):
+                raise ValueError("a call has another number of digests than its question has verdicts")
             asked = tuple(
                 [Asked(questions[place], tuple([bytes.fromhex(d) for d in digests])) for place, digests in sent.calls]
             )

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
@@ -205,16 +206,28 @@ async def _encoded(first: Line, lines: AsyncGenerator[Line, None]) -> AsyncItera
 
 
 _BATCH = TypeAdapter(Batch)
+_JSON = re.compile(r"\s*application/json\s*(;|$)", re.IGNORECASE)
+
+
+def _insist_on_json(request: Request) -> None:
+    """Refuse what a page of another origin could send without asking: a form, or plain text."""
+    if not _JSON.match(request.headers.get("content-type", "")):
+        raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "this takes JSON; send Content-Type: application/json")
 
 
 async def _batch(request: Request) -> Batch:
+    _insist_on_json(request)
     try:
-        return _BATCH.validate_json(await request.body())
+        batch = _BATCH.validate_json(await request.body())
     except ValidationError as error:
         raise _unreadable(error) from error
+    if not batch.calls:
+        raise InvalidRequest("calls: a batch has at least one call")
+    return batch
 
 
 async def _asking(request: Request) -> Asking:
+    _insist_on_json(request)
     try:
         return Asking.model_validate_json(await request.body())
     except ValidationError as error:

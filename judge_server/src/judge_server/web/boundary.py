@@ -2,15 +2,17 @@
 
 import re
 import secrets
+from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from judge_server.errors import TooLarge, TooSlow
+from judge_server.errors import InvalidRequest, TooLarge, TooSlow
 from judge_server.telemetry.about import tell
 from judge_server.web.bodies import BoundedBody
 from judge_server.web.headers import PAGES, add_headers
-from judge_server.web.problems import problem_response
+from judge_server.web.problems import invalid_request, problem_response
+from trainer_client.wire import FieldError
 
 _ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -36,14 +38,23 @@ class Boundary:
         body = BoundedBody(receive, most_bytes=self._max_body_bytes, patience_s=self._patience_s)
         answer = _Answer(send, scope["path"], request_id)
         try:
+            _refuse_nul(scope)
             announced = headers.get("content-length", "")
             if announced.isascii() and announced.isdigit():
                 body.refuse_above_limit(int(announced))
             await self._app(scope, body, answer.send)
-        except (TooLarge, TooSlow) as error:
+        except (InvalidRequest, TooLarge, TooSlow) as error:
             if answer.begun:
                 raise
             await problem_response(error, request_id)(scope, receive, answer.send)
+
+
+def _refuse_nul(scope: Scope) -> None:
+    """Refuse the character NUL in a path or query: no name has it, and no database keeps it."""
+    for field, value in (("path", scope["path"].encode()), ("query", unquote_to_bytes(scope.get("query_string", b"")))):
+        if b"\0" in value:
+            message = "the character NUL (%00) is in no name; leave it out"
+            raise invalid_request((FieldError(field=field, message=message),))
 
 
 class _Answer:

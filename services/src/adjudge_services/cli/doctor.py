@@ -87,7 +87,11 @@ async def _judge(settings: Settings) -> str:
         call = Call("Is the word 'apple' in this list? Answer yes or no.", menu)
         batch = Batch("Answer with one word: yes or no.", "apple, pear, plum\n", (call,))
         outcome = await anext(outcome async for _, outcome in engine.answer(batch))
-        finding = read_yes_no(menu, outcome) if isinstance(outcome, Reply) else outcome
+        finding = (
+            read_yes_no(menu, outcome, min_choice_mass=settings.min_choice_mass)
+            if isinstance(outcome, Reply)
+            else outcome
+        )
         if not isinstance(finding, Finding):
             raise RuntimeError(f"it gave no verdict: {finding.detail}")
         if finding.probability is None or finding.menu_mass is None:

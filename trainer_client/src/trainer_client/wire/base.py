@@ -8,10 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+MOST_WHOLE = 2**63 - 1
+"""The largest whole number of a request: no database keeps more, and far larger ones are no floating-point number."""
+
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool | str):  # else they would be read as 1 and 0, and as what the text says
         raise ValueError("expected a valid number, not text or true or false")
+    if isinstance(value, int) and abs(value) > MOST_WHOLE:
+        raise ValueError(f"expected a number between -{MOST_WHOLE} and {MOST_WHOLE}")
     return value
 
 
@@ -22,7 +27,7 @@ def _flag(value: Any) -> Any:
 
 
 NUMERIC = BeforeValidator(_number)
-"""On a number of a request, behind its bounds: neither true, false nor text is one."""
+"""On a number of a request, behind its bounds: neither true, false, text nor what 64 bits cannot hold is one."""
 
 Number = Annotated[float, NUMERIC]
 """A number of a request."""

@@ -1,0 +1,341 @@
+"""A server of the OpenAI API that lies: it costs verdicts, and no 500, made-up reward, lost row or later request.
+
+It behaves while the engine starts. Then each example has it answer every call in one way that the protocol allows or
+does not: fields changed, missing or doubled, numbers that cannot be, other statuses, bodies cut short, streams.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from judge_server.engines.openai import OpenAIEngine
+from judge_server.judging import asking
+from judge_server.judging.replies import MIN_CHOICE_MASS
+from judge_server.ports import MASS_ROUNDING
+from judge_server.recording import Recorder
+from judge_server.web import Service, create_app
+from rubric_store import RubricStore, SQLLedger
+from tests.examples_tried import examples
+from tests.fixtures.migrated import NewSQLite
+from tests.judge_server import misbehaving, support
+from tests.judge_server.misbehaviours import MASSES, MODEL, Asked
+
+CRITERIA = [{"id": "a", "description": "Is it?"}, {"id": "b", "description": "Is it not?", "weight": 3}]
+HONEST = 0.625 / 0.875
+"""The probability of yes in what the server says where it is honest."""
+
+SPELLINGS = ("Yes", " yes", "no", "No", "true", " False", "maybe", "\u2581yes", "0", "4", " 3", "", "\n", "\ufffd")
+
+Raw = tuple[int, bytes, dict[str, str]]
+"""Status, body and headers."""
+
+junk = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([0, -1, 1, -(10**9), 10**30, 2**63, 0.0, -0.0, 700.0, 1e308, -1e308, 1e-320])
+    | st.sampled_from([math.nan, math.inf, -math.inf, "", "yes", "no", MODEL, "stop", "\ud800", "\x00", "x" * 5000])
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+logprob = st.sampled_from([0.0, -0.0, -40.0, 700.0, 1e308, -1e308, -0.7, 1e-4, math.nan]) | st.floats(-60, 0.01) | junk
+top = st.lists(
+    st.fixed_dictionaries({"token": st.sampled_from(SPELLINGS), "logprob": logprob}) | junk.map(lambda x: {"token": x}),
+    max_size=6,
+)
+count = st.sampled_from([-(10**9), 10**30, 1e300, 10**400, None, "7", True]) | st.integers() | junk
+
+
+def answer() -> dict[str, Any]:
+    """What an honest server says."""
+    tops = [{"token": token, "logprob": math.log(mass)} for token, mass in MASSES.items()]
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "Yes"},
+        "finish_reason": "length",
+        "logprobs": {"content": [{"token": "Yes", "logprob": -0.7, "top_logprobs": tops}]},
+    }
+    usage = {"prompt_tokens": 100, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 64}}
+    return {"model": MODEL, "system_fingerprint": "fp_1", "choices": [choice], "usage": usage}
+
+
+PLACES: tuple[tuple[str | int, ...], ...] = (
+    (),
+    ("model",),
+    ("system_fingerprint",),
+    ("choices",),
+    ("choices", 0),
+    ("choices", 0, "message"),
+    ("choices", 0, "message", "content"),
+    ("choices", 0, "finish_reason"),
+    ("choices", 0, "logprobs"),
+    ("choices", 0, "logprobs", "content"),
+    ("choices", 0, "logprobs", "content", 0),
+    ("choices", 0, "logprobs", "content", 0, "token"),
+    ("choices", 0, "logprobs", "content", 0, "top_logprobs"),
+    ("choices", 0, "logprobs", "content", 0, "top_logprobs", 0),
+    ("choices", 0, "logprobs", "content", 0, "top_logprobs", 0, "token"),
+    ("choices", 0, "logprobs", "content", 0, "top_logprobs", 0, "logprob"),
+    ("usage",),
+    ("usage", "prompt_tokens"),
+    ("usage", "prompt_tokens_details"),
+)
+
+
+def set_at(whole: Any, place: tuple[str | int, ...], value: Any) -> Any:
+    """The answer with another value at a place."""
+    if not place:
+        return value
+    inner: Any = whole
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    return whole
+
+
+def encoded(whole: Any) -> bytes:
+    """As JSON that also says NaN, and integers of any size."""
+    return json.dumps(whole).encode()
+
+
+def sent(body: bytes, status: int = 200) -> Raw:
+    return status, body, {"Content-Type": "application/json"}
+
+
+other_value = st.builds(lambda place, value: set_at(answer(), place, value), st.sampled_from(PLACES), junk).map(encoded)
+left_out = st.sampled_from([place for place in PLACES if place and isinstance(place[-1], str)]).map(
+    lambda place: encoded(set_at(answer(), place, "LEFT-OUT")).replace(
+        b'"%b": "LEFT-OUT"' % str(place[-1]).encode(), b'"": 0'
+    )
+)
+other_masses = top.map(lambda tops: encoded(set_at(answer(), PLACES[12], tops)))
+other_counts = st.builds(
+    lambda prompt, written, cached: encoded(
+        answer()
+        | {
+            "usage": {
+                "prompt_tokens": prompt,
+                "completion_tokens": written,
+                "prompt_tokens_details": {"cached_tokens": cached},
+            }
+        }
+    ),
+    *[count] * 3,
+)
+whole_bodies = st.one_of(other_masses, other_masses, other_counts, other_value, left_out)
+cut_short = st.builds(lambda body, at: body[: at % (len(body) + 1)], whole_bodies, st.integers(0, 4000))
+doubled = whole_bodies.map(
+    lambda body: body.replace(b'"model":', b'"model": "x", "model":', 1) + b"{}" * (len(body) % 2)
+)
+stream = whole_bodies.map(lambda body: b"data: " + body + b"\n\ndata: [DONE]\n\n")
+strange = st.sampled_from([b"", b"null", b"[]", b"[" * 20_000, b"\xff\xfe", b'{"a":' * 5000, b"<html>"]) | st.binary(
+    max_size=50
+)
+lies = st.one_of(
+    whole_bodies.map(sent),
+    whole_bodies.map(sent),
+    st.one_of(cut_short, doubled, stream, strange).map(sent),
+    st.builds(
+        lambda body, status, wait: (status, body, {"Retry-After": wait}),
+        whole_bodies | strange,
+        st.sampled_from([201, 204, 301, 400, 401, 404, 413, 422, 429, 500, 503, 599]),
+        st.sampled_from(["0", "-1", "0.5", "soon", "Sun, 06 Nov 1994 08:49:37 GMT"]),
+    ),
+)
+judging = st.sampled_from(
+    [{}, {}, {"rationale": True}, {"criteria_per_call": "all"}, {"protocol": "graded"}, {"protocol": "stepwise"}]
+)
+
+
+class Liar:
+    """Answers chats with its lie, and honestly where it has none."""
+
+    def __init__(self) -> None:
+        self.lie: Raw | None = None
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> str:
+        """Listen; returns where the API begins."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**20)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/liar/good/v1"
+
+    async def close(self) -> None:
+        """Listen no more."""
+        assert self._server is not None
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                first, *lines = head.split("\r\n")
+                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines) if name}
+                content = await reader.readexactly(int(headers.get("content-length", 0)))
+                method, target, _ = first.split(" ")
+                path = target.removeprefix("/liar/good/")
+                asked = Asked(
+                    method, "liar", "good", path, headers, json.loads(content) if content else None, reader, writer
+                )
+                if self.lie is None or path != "v1/chat/completions":
+                    await misbehaving.route(asked)
+                else:
+                    status, body, more = self.lie
+                    told = "".join(f"{name}: {value}\r\n" for name, value in more.items())
+                    length = "" if status == 204 else f"Content-Length: {len(body)}\r\n"
+                    writer.write(f"HTTP/1.1 {status} It\r\n{length}{told}\r\n".encode())
+                    writer.write(b"" if status == 204 else body)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@dataclass
+class LiedTo:
+    """A service in front of a liar, and how many verdicts it was asked for."""
+
+    http: httpx2.AsyncClient
+    liar: Liar
+    asked: list[str] = field(default_factory=list, repr=False)
+    verdicts: int = 0
+
+    async def score(self, lie: Raw | None, judging: dict[str, Any]) -> httpx2.Response:
+        """The answer about a response that was never asked about before."""
+        self.liar.lie = lie
+        self.asked.append(text := f"Response {len(self.asked)}.")
+        body = {
+            "run": "lies",
+            "rubric": {"criteria": CRITERIA},
+            "groups": [{"id": "g", "prompt": "Is 7 prime?", "responses": [text]}],
+            "reward": {"mode": "graded_mean" if judging.get("protocol") == "graded" else "weighted_mean"},
+            "judging": judging,
+            "deadline_s": 20,
+        }
+        return await self.http.post("/v1/rewards", json=body, timeout=30)
+
+
+async def serving(folder: Path, url: str) -> AsyncGenerator[LiedTo]:
+    """A service with a database and a spool of its own."""
+    async with AsyncExitStack() as stack:
+        liar = Liar()
+        engine = OpenAIEngine(await liar.start(), timeout_s=5.0)
+        stack.push_async_callback(liar.close)
+        judge = await support.judge(engine)  # type: ignore[arg-type]
+        stack.push_async_callback(judge.close)
+        store, ledger = RubricStore(url), SQLLedger(url)
+        recorder = Recorder(ledger, folder / "spool")
+        service = Service(rubrics=store, judges={"default": judge}, recorder=recorder, ledger=ledger)
+        transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
+        http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, base_url="http://adjudge.test"))
+        stack.push_async_callback(store.close)
+        stack.push_async_callback(ledger.close)
+        stack.push_async_callback(asyncio.to_thread, recorder.close)
+        yield LiedTo(http, liar)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    """The event loop of all examples."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def service(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, new_sqlite: NewSQLite) -> Iterator[LiedTo]:
+    """A service that asks a liar."""
+    folder = tmp_path_factory.mktemp("lies")
+    made = serving(folder, new_sqlite(folder / "adjudge.db"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asking, "ENGINE_RETRY_PAUSE_S", 0.0)
+        yield loop.run(made.asend(None))
+        loop.run(made.aclose())
+
+
+def check(response: dict[str, Any]) -> None:
+    """A reward is finite, and made of verdicts that are there; a probability is made of real masses."""
+    failed = [verdict for verdict in response["verdicts"] if verdict["status"] == "failed"]
+    for verdict in failed:
+        assert verdict["score"] is None
+        assert verdict["failure"]["detail"]
+    assert (response["reward"] is None) == bool(failed), response
+    assert response["status"] == ("unscored" if failed else "scored")
+    if not failed:
+        scores = [verdict["score"] for verdict in response["verdicts"]]
+        assert response["reward"] == pytest.approx((scores[0] + 3 * scores[1]) / 4)
+    for verdict in response["verdicts"]:
+        if verdict["menu_mass"] is not None:
+            assert MIN_CHOICE_MASS <= verdict["menu_mass"] <= 1
+        if verdict["probability"] is not None:
+            assert 0 <= verdict["probability"] <= 1
+
+
+def possible(body: bytes) -> bool:
+    """Whether the first token of an answer has log-probabilities that can be; worked out apart from the engine."""
+    tops = json.loads(body)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+    return math.fsum(math.exp(min(t["logprob"], 1.0)) for t in tops) <= 1 + MASS_ROUNDING
+
+
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, *HealthCheck]
+)
+@given(lies, judging)
+def test_no_lie_makes_a_reward_of_a_failed_verdict_or_costs_another_request(
+    loop: asyncio.Runner, service: LiedTo, lie: Raw, judging: dict[str, Any]
+) -> None:
+    answered = loop.run(service.score(lie, judging))
+    assert answered.status_code == 200, answered.text
+    (response,) = answered.json()["groups"][0]["responses"]
+    check(response)
+    service.verdicts += len(response["verdicts"])
+    for name, told in answered.json()["usage"].items():
+        assert 0 <= told < 10**6, (name, told)
+    honest = loop.run(service.score(None, {}))
+    assert honest.status_code == 200, honest.text
+    (response,) = honest.json()["groups"][0]["responses"]
+    service.verdicts += len(response["verdicts"])
+    assert [verdict["probability"] for verdict in response["verdicts"]] == [pytest.approx(HONEST)] * 2
+    assert response["reward"] == 1.0
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.sampled_from(SPELLINGS[:8]), st.floats(-60, 5)), min_size=1, max_size=8))
+def test_masses_that_cannot_be_are_never_a_verdict(
+    loop: asyncio.Runner, service: LiedTo, tops: list[tuple[str, float]]
+) -> None:
+    body = encoded(set_at(answer(), PLACES[12], [{"token": token, "logprob": value} for token, value in tops]))
+    (response,) = loop.run(service.score(sent(body), {})).json()["groups"][0]["responses"]
+    check(response)
+    service.verdicts += len(response["verdicts"])
+    if not possible(body):
+        assert response["reward"] is None
+
+
+async def rows(service: LiedTo) -> int:
+    """How many verdicts the ledger holds, once nothing waits to be written."""
+    async with asyncio.timeout(60):
+        while (await service.http.get("/v1/ledger")).json()["waiting"]:  # noqa: ASYNC110 - another thread writes
+            await asyncio.sleep(0.05)
+    found, params = 0, {"run": "lies", "limit": "500"}
+    while True:
+        page = (await service.http.get("/v1/verdicts", params=params)).json()
+        found += len(page["verdicts"])
+        if page["next_cursor"] is None:
+            return found
+        params["after"] = page["next_cursor"]
+
+
+def test_the_ledger_keeps_every_row(loop: asyncio.Runner, service: LiedTo) -> None:
+    loop.run(service.score(None, {}))
+    assert loop.run(rows(service)) == service.verdicts + len(CRITERIA)

@@ -1,0 +1,150 @@
+"""The service behind nginx, which keeps connections to it: what goes wrong in one request costs no other.
+
+Skipped where nginx is not installed; `.ci/run` installs it.
+"""
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.fixtures.ports import unused_port
+from tests.services.processes import listening
+
+NGINX = shutil.which("nginx")
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(NGINX is None, reason="needs nginx: apt-get install nginx-light"),
+]
+
+MOST_BYTES = 65536
+REQUEST: dict[str, Any] = {
+    "rubric": {"criteria": [{"id": "a", "description": "Is it?"}, {"id": "b", "description": "Is it not?"}]},
+    "groups": [{"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes.", "No.", "Perhaps."]}],
+}
+CONFIGURATION = """
+daemon off;
+master_process off;
+pid {folder}/pid;
+error_log {folder}/errors;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  upstream adjudge {{ server {upstream}; keepalive 1; }}
+  server {{
+    listen 127.0.0.1:{port};
+    client_max_body_size 0;
+    proxy_request_buffering {buffering};
+    location / {{
+      proxy_pass http://adjudge;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_set_header Host $http_host;
+    }}
+  }}
+}}
+"""
+
+
+@pytest.fixture(scope="module", params=["on", "off"])
+def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of nginx in front of a service; it sends on bodies when they are whole, or as they come."""
+    folder: Path = tmp_path_factory.mktemp("nginx")
+    options = {"ADJUDGE_DATA_DIR": str(folder / "data"), "ADJUDGE_MAX_BODY_BYTES": str(MOST_BYTES)}
+    with listening("serve", "--port", "0", "--engine", "scripted://hash", **options) as service:
+        port = unused_port()
+        file = folder / "nginx.conf"
+        file.write_text(
+            CONFIGURATION.format(
+                folder=folder, upstream=service.url.removeprefix("http://"), port=port, buffering=request.param
+            )
+        )
+        assert NGINX is not None
+        process = subprocess.Popen([NGINX, "-p", str(folder), "-e", str(folder / "errors"), "-c", str(file)])
+        try:
+            url = f"http://127.0.0.1:{port}"
+            transport = httpx2.HTTPTransport(retries=20)
+            with httpx2.Client(transport=transport, timeout=30) as client:
+                assert client.get(f"{url}/healthz").status_code == 200
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def rewards(url: str) -> list[float]:
+    """The rewards of an honest request."""
+    answer = httpx2.post(f"{url}/v1/rewards", json=REQUEST, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return [response["reward"] for response in answer.json()["groups"][0]["responses"]]
+
+
+def raw(url: str, sent: bytes) -> bytes:
+    """What comes back until the connection is closed."""
+    host, port = url.removeprefix("http://").split(":")
+    read = b""
+    address, reset = (host, int(port)), contextlib.suppress(BrokenPipeError, ConnectionResetError)
+    with socket.create_connection(address, timeout=30) as connection, reset:
+        connection.sendall(sent)
+        while piece := connection.recv(65536):
+            read += piece
+    return read
+
+
+def test_rewards_come_through_whole_and_in_lines(proxied: str) -> None:
+    expected = rewards(proxied)
+    lined = {"Accept": "application/x-ndjson"}
+    with httpx2.stream("POST", f"{proxied}/v1/rewards", json=REQUEST, headers=lined, timeout=30) as answer:
+        assert answer.status_code == 200
+        lines = [json.loads(line) for line in answer.iter_lines()]
+    (group,) = [line["group"] for line in lines if line.get("group")]
+    assert [response["reward"] for response in group["responses"]] == expected
+
+
+HEAD = b"POST /v1/rewards HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (HEAD + b"Content-Length: %d\r\n\r\n" % (4 * MOST_BYTES) + b" " * 4 * MOST_BYTES, {413}),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"4000\r\n%s\r\n" % (b" " * 0x4000) * 16 + b"0\r\n\r\n", {413}),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Request-Id: trailer\r\n\r\n", {422}),
+        (
+            HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n",
+            {400},
+        ),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", {400}),
+        (HEAD.replace(b"/v1/rewards", b"/v1/rubrics/a%00b") + b"Content-Length: 0\r\n\r\n", {400, 422}),
+        (HEAD + b"Content-Length: 9\r\n\r\n{}", {400, 408, 422}),
+    ],
+    ids=["too large", "too many chunks", "trailer", "two lengths", "no chunk", "nul", "cut short"],
+)
+def test_a_request_that_is_refused_costs_no_other_on_the_connection_that_nginx_keeps(
+    proxied: str, sent: bytes, statuses: set[int]
+) -> None:
+    expected = rewards(proxied)
+    host, port = proxied.removeprefix("http://").split(":")
+    if sent.endswith(b"9\r\n\r\n{}"):  # hang up in the middle
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(sent)
+    else:
+        said = raw(proxied, sent)
+        assert not said or int(said.split(b" ", 2)[1]) in statuses, said[:200]
+        assert b"smuggled" not in said
+        assert b"trailer" not in said
+    for _ in range(3):
+        assert rewards(proxied) == expected
