@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.errors import ServiceError
 from judge_server.telemetry.about import tell
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.disconnect import answered, while_connected
 from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
@@ -22,7 +22,7 @@ log = logging.getLogger("adjudge")
 
 NDJSON = "application/x-ndjson"
 
-router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
 
 EXAMPLE: dict[str, Any] = {
     "run": "llama-srar-3",

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 
 from judge_server.telemetry.about import tell
 from judge_server.verdicts import judge_responses
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.disconnect import answered
 from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
 from judge_server.web.problems import documented
@@ -14,7 +14,7 @@ from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import VerdictAnswer, VerdictRequest
 
-router = APIRouter(prefix="/v1", tags=["verdicts"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["verdicts"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
 
 EXAMPLE: dict[str, Any] = {
     "rubric": {

@@ -4,9 +4,25 @@ A request with a field we do not know is refused, so that a misspelt option neve
 field a client does not know is read all the same, so that two versions can live side by side.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+MOST_ERRORS = 20
+"""How many errors are made of one list, and told of one message: the first ones."""
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 def _number(value: Any) -> Any:
@@ -19,6 +35,56 @@ def _flag(value: Any) -> Any:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         raise ValueError("expected true or false")
     return value
+
+
+def _few_errors(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a list that fails at its first wrong element; go on behind that one until there are enough errors."""
+    try:
+        return validate(value)
+    except ValidationError as error:
+        if not isinstance(value, list | tuple):
+            raise
+        first = error
+    found: list[InitErrorDetails] = []
+    place, error = 0, first
+    while True:
+        inside = [one for one in error.errors(include_url=False) if one["loc"]]
+        if place == 0 and not inside:
+            raise first
+        for one in inside[: MOST_ERRORS - len(found)]:
+            kind = PydanticCustomError(one["type"], "{said}", {**one.get("ctx", {}), "said": one["msg"]})
+            at = (place + int(one["loc"][0]), *one["loc"][1:])
+            found.append(InitErrorDetails(type=kind, loc=at, input=one["input"]))
+        if not inside or len(found) >= MOST_ERRORS:
+            break
+        place += int(inside[0]["loc"][0]) + 1
+        try:
+            validate(value[place:])
+            break
+        except ValidationError as another:
+            error = another
+    raise ValidationError.from_exception_data(first.title, found)
+
+
+FEW_ERRORS = WrapValidator(_few_errors)
+"""On a list with `fail_fast`, behind its bounds; `Many` is the same for a list whose bounds are its field's."""
+
+Many = Annotated[tuple[T, ...], Field(fail_fast=True), FEW_ERRORS]
+"""A list in a request, of which the first `MOST_ERRORS` errors are made and no more, however many values are wrong."""
+
+
+def _few_at_once(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate an object some names at a time, so that the first that are wrong end it."""
+    if not isinstance(value, dict) or len(value) <= MOST_ERRORS:
+        return validate(value)
+    items, made = list(value.items()), {}
+    for start in range(0, len(items), MOST_ERRORS):
+        made.update(validate(dict(items[start : start + MOST_ERRORS])))
+    return made
+
+
+Named = Annotated[dict[K, T], WrapValidator(_few_at_once)]
+"""An object of the caller's own names in a request, of which few errors are made, however many values are wrong."""
 
 
 NUMERIC = BeforeValidator(_number)
@@ -38,6 +104,13 @@ class Request(BaseModel):
     """A message to the service: unknown fields and non-finite numbers are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_unknown_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > len(cls.model_fields) + MOST_ERRORS:
+            raise ValueError(f"this object has {len(value)} fields, and at most {len(cls.model_fields)} are known here")
+        return value
 
 
 class Answer(BaseModel):

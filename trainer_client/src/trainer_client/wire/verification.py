@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_client.wire.base import NUMERIC, Flag, Number, Request
+from trainer_client.wire.base import NUMERIC, Flag, Many, Number, Request
 
 Part = Literal["final_answer", "response"]
 VerificationMethod = Literal["judge", "math", "exact", "contains", "regex", "json_schema", "numeric"]
@@ -77,8 +77,8 @@ class Contains(_Search):
     """
 
     method: Literal["contains"]
-    all_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
-    any_of: tuple[_Expected, ...] = Field(default=(), max_length=64)
+    all_of: Many[_Expected] = Field(default=(), max_length=64)
+    any_of: Many[_Expected] = Field(default=(), max_length=64)
     case_sensitive: Flag = False
 
     @model_validator(mode="after")
