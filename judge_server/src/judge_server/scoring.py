@@ -114,7 +114,7 @@ class Scorer:
             allow_retired=request.allow_retired,
         )
         setup = self.judge.setup_for(request.judging, request.protocol) if request.protocol is not None else None
-        groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging)
+        groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging, deadline)
         return Job(request, request_id, deadline, setup, groups, record)
 
     def _record(self, job: Job, groups: Sequence[wire.GroupRewards], project_id: str) -> None:

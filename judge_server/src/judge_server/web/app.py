@@ -1,12 +1,16 @@
 """The FastAPI application: routes, problems, the boundary, and an OpenAPI document worth reading."""
 
+import asyncio
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from threading import Lock
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
+from starlette.routing import Route
 
 from judge_server.telemetry.requests import FRAMEWORKS_OWN, Requests
 from judge_server.web import (
@@ -64,15 +68,40 @@ def create_app(
     app.add_middleware(Requests)
     document = app.openapi
 
+    making = Lock()
+
     def openapi() -> dict[str, Any]:
-        schema = document()
-        schema["components"]["schemas"].update(_undeclared_schemas())
-        if service.gate is not None and not service.gate.required:
-            _make_keys_optional(schema)
-        return schema
+        with making:
+            made = app.openapi_schema is not None
+            schema = document()
+            if not made:
+                schema["components"]["schemas"].update(_undeclared_schemas())
+                if service.gate is not None and not service.gate.required:
+                    _make_keys_optional(schema)
+            return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    _serve_document(app)
     return app
+
+
+def _serve_document(app: FastAPI) -> None:
+    """Answer `/openapi.json` with bytes that are made once, by the first request for them, off the event loop."""
+    (route,) = [one for one in app.router.routes if isinstance(one, Route) and one.path == app.openapi_url]
+    app.router.routes.remove(route)
+    making = asyncio.Lock()
+    made: list[bytes] = []
+
+    def make() -> bytes:
+        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+
+    async def document(request: Request) -> Response:
+        async with making:
+            if not made:
+                made.append(await asyncio.to_thread(make))
+        return Response(made[0], media_type="application/json")
+
+    app.add_route(route.path, document, include_in_schema=False)
 
 
 def _operation_id(route: APIRoute) -> str:

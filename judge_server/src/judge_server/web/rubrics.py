@@ -11,6 +11,7 @@ from judge_server.rubrics import find_rubric
 from judge_server.web import rubric_changes
 from judge_server.web.access import project_of
 from judge_server.web.idempotency import IdempotencyKey, once
+from judge_server.web.patterns import refuse_unusable_criteria
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.rubric_changes import CHANGING_RUBRICS
 from judge_server.web.service import service_of
@@ -71,6 +72,7 @@ async def publish(
     A request that is sent again under its `Idempotency-Key` is answered as it was, and changes nothing.
     """
     _check_name(name)
+    await refuse_unusable_criteria(service_of(request).checker, project_of(request), body)
 
     async def work() -> Response:
         try:

@@ -16,7 +16,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 MOST_ERRORS = 20
 """How many errors are made of one list, and told of one message: the first ones."""
@@ -41,29 +41,33 @@ def _few_errors(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     """Validate a list that fails at its first wrong element; go on behind that one until there are enough errors."""
     try:
         return validate(value)
-    except ValidationError as error:
-        if not isinstance(value, list | tuple):
+    except ValidationError as refusal:
+        if not isinstance(value, list | tuple) or all(not error["loc"] for error in _errors(refusal)):
             raise
-        first = error
+        first = refusal
     found: list[InitErrorDetails] = []
-    place, error = 0, first
-    while True:
-        inside = [one for one in error.errors(include_url=False) if one["loc"]]
-        if place == 0 and not inside:
-            raise first
-        for one in inside[: MOST_ERRORS - len(found)]:
-            kind = PydanticCustomError(one["type"], "{said}", {**one.get("ctx", {}), "said": one["msg"]})
-            at = (place + int(one["loc"][0]), *one["loc"][1:])
-            found.append(InitErrorDetails(type=kind, loc=at, input=one["input"]))
-        if not inside or len(found) >= MOST_ERRORS:
-            break
+    place, inside = 0, _inside(first)
+    while inside and len(found) < MOST_ERRORS:
+        for error in inside[: MOST_ERRORS - len(found)]:
+            kind = PydanticCustomError(error["type"], "{said}", {**error.get("ctx", {}), "said": error["msg"]})
+            at = (place + int(error["loc"][0]), *error["loc"][1:])
+            found.append(InitErrorDetails(type=kind, loc=at, input=error["input"]))
         place += int(inside[0]["loc"][0]) + 1
         try:
             validate(value[place:])
             break
         except ValidationError as another:
-            error = another
+            inside = _inside(another)
     raise ValidationError.from_exception_data(first.title, found)
+
+
+def _errors(refusal: ValidationError) -> list[ErrorDetails]:
+    return refusal.errors(include_url=False)
+
+
+def _inside(refusal: ValidationError) -> list[ErrorDetails]:
+    """The errors of a list's elements: of what is left of a list, its length says nothing."""
+    return [error for error in _errors(refusal) if error["loc"]]
 
 
 FEW_ERRORS = WrapValidator(_few_errors)
@@ -77,7 +81,8 @@ def _few_at_once(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     """Validate an object some names at a time, so that the first that are wrong end it."""
     if not isinstance(value, dict) or len(value) <= MOST_ERRORS:
         return validate(value)
-    items, made = list(value.items()), {}
+    items = list(value.items())
+    made: dict[Any, Any] = {}
     for start in range(0, len(items), MOST_ERRORS):
         made.update(validate(dict(items[start : start + MOST_ERRORS])))
     return made

@@ -8,8 +8,8 @@ import json
 import re
 from collections import Counter
 from functools import partial
-from json.decoder import scanstring
-from json.scanner import py_make_scanner
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from math import isfinite
 from typing import Any
 
@@ -67,7 +67,7 @@ class _InPieces(json.JSONDecoder):
     def __init__(self, **hooks: Any) -> None:
         super().__init__(**hooks)
         self.parse_string = _text
-        self.scan_once = py_make_scanner(self)  # type: ignore[no-untyped-call]
+        self.scan_once = py_make_scanner(self)
 
 
 def _text(written: str, start: int, strict: bool = True) -> tuple[str, int]:
