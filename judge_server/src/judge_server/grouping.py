@@ -34,7 +34,7 @@ LARGE_CHARACTERS = 2**16
 """A response with its context that is longer is planned in a thread."""
 
 _TURN_S = 0.005
-"""Seconds of planning until others have their turn."""
+"""Seconds of work on the event loop until others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ async def plan_groups(
         NotReady: the deadline passed before all was planned.
     """
     refuse_too_much(setup, groups, rubrics, options, judge.desk.most_calls)
-    slices = _Slices(deadline)
+    slices = Slices(deadline)
     planned = []
     for index, (group, rubric) in enumerate(zip(groups, rubrics, strict=True)):
         grounding, omitted = None, 0
@@ -176,10 +176,10 @@ async def plan_groups(
     return planned
 
 
-class _Slices:
-    """Has others take their turns while a request is planned."""
+class Slices:
+    """Has others take their turns while a request is planned, or answered; `deadline` is in the loop's time."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float = math.inf) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline = deadline
         self._began = -math.inf
