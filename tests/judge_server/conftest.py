@@ -84,6 +84,7 @@ async def serve(store: RubricStore, with_one_document: Callable[[FastAPI], None]
         service = Service(rubrics=store)
         if loaded:
             service.judges["default"] = await support.judge(engine, queue_calls=queue_calls, **options)
+            service.checker = service.judges["default"].checker
         app = create_app(service, max_body_bytes=max_body_bytes)
         with_one_document(app)
         transport = httpx2.ASGITransport(app, raise_app_exceptions=False)

@@ -21,7 +21,7 @@ def fit(text: str, context: int, prompt: str = "Is 7 prime?", engine: ScriptedEn
     """Fit one response, and say how long its prompt came out."""
     of = criteria("Is right.", "Is a longer question than the other one is.")
 
-    def with_kept(keep: int | None) -> ResponsePlan:
+    async def with_kept(keep: int | None) -> ResponsePlan:
         return plan(SETUP, group(text, prompt=prompt), text, of, keep=keep)
 
     return asyncio.run(fit_response(engine, context, len(text), with_kept))
@@ -77,10 +77,10 @@ def test_room_is_left_for_what_the_judge_writes(way: dict[str, Any]) -> None:
     text = "word " * 300
     of = criteria(*(f"Is {n}." for n in range(12)))
 
-    def with_kept(keep: int | None) -> ResponsePlan:
+    async def with_kept(keep: int | None) -> ResponsePlan:
         return plan(setup(**way), group(text), text, of, keep=keep)
 
-    whole = tokens(with_kept(None))
+    whole = tokens(asyncio.run(with_kept(None)))
     for context in (whole, whole - 1, whole - 100):
         fitted = asyncio.run(fit_response(ENGINE, context, len(text), with_kept))
         assert tokens(fitted) <= context

@@ -1,14 +1,17 @@
 """Health, capabilities, request ids, and errors that come from no route of ours."""
 
+import asyncio
 import logging
 import re
-from typing import get_args
+import threading
+from typing import Any, get_args
 
 import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.prompts.library import shipped_sets
+from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
@@ -133,3 +136,25 @@ async def test_an_unforeseen_error_is_a_problem_that_gives_nothing_away(
 async def test_a_content_length_that_is_no_number_is_no_reason_to_fail(http: httpx2.AsyncClient, length: str) -> None:
     answer = await http.get("/healthz", headers={"Content-Length": length})
     assert answer.status_code < 500
+
+
+async def test_the_openapi_document_is_made_once_and_off_the_event_loop(
+    store: RubricStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[threading.Thread] = []
+    app = create_app(Service(rubrics=store))
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        made.append(threading.current_thread())
+        return make()
+
+    monkeypatch.setattr(app, "openapi", openapi)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://adjudge.test") as client:
+        one, other = await asyncio.gather(client.get("/openapi.json"), client.get("/openapi.json"))
+        wrong = await client.get("/v1/rewards")
+    assert one.content == other.content
+    assert one.headers["Content-Type"] == "application/json"
+    assert wrong.headers["Allow"] == "POST"
+    assert len(made) == 2
+    assert threading.current_thread() not in made

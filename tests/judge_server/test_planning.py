@@ -1,5 +1,7 @@
 """Plans: equal questions have equal digests, different ones never; what is left out is said."""
 
+import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -7,14 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judge_server.errors import NotReady, TooLarge
+from judge_server.grouping import LARGE_CHARACTERS, plan_groups, refuse_too_much
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
 from judge_server.judging.ways import Way
 from judge_server.ports import Capabilities, Choice, EngineIdentity, Menu, Written
-from tests.judge_server.support import STEPPED, criteria, group, plan, setup
+from judge_server.rubrics import ResolvedRubric
+from tests.judge_server.conftest import Serve
+from tests.judge_server.support import STEPPED, criteria, group, judge, pass_time, plan, request, setup, soon
 from tests.judge_server.test_fencing import texts
-from trainer_client.thinking import judged
-from trainer_client.wire import Criterion, as_response
+from trainer_client.thinking import Material, judged
+from trainer_client.wire import Criterion, Group, JudgingOptions, as_response
 
 IDENTITY = EngineIdentity("m", "w", "e", "t", "d", 100, 1, Capabilities(True, True, True, False, False))
 PLAIN = Way("binary")
@@ -284,3 +290,94 @@ def test_messages_are_shown_with_their_tool_calls_and_judged_by_what_the_policy_
     assert cut.characters_omitted == 25
     assert "short" in cut.batch.shared
     assert whole not in cut.batch.shared
+
+
+MOST = group(*["r"] * 4096)
+MANY = [Criterion(id=f"c{n}", description=f"States {n}.") for n in range(512)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "criteria", "options", "says"),
+    [
+        (
+            [group(*["r"] * 4096)],
+            MANY,
+            JudgingOptions(votes=32),
+            "67,108,864 judge calls, more than the queue's 50,000",
+        ),
+        (
+            [group(*["r"] * 4096)],
+            MANY[:13],
+            JudgingOptions(),
+            "4,096 responses, up to 13 criteria and 1 votes",
+        ),
+        (
+            [group(*["r"] * 4096)],
+            MANY[:50],
+            JudgingOptions(criteria_per_call=50),
+            "204,800 verdicts, more than 200,000",
+        ),
+        ([group(*["r"] * 4096, prompt="p" * 65_537)], MANY[:1], JudgingOptions(), "268,443,648 characters"),
+    ],
+    ids=range(4),
+)
+def test_what_a_request_asks_for_is_multiplied_before_any_of_it_is_planned(
+    groups: list[Group], criteria: list[Criterion], options: JudgingOptions, says: str
+) -> None:
+    rubrics = [ResolvedRubric(tuple(criteria))] * len(groups)
+    way = setup("binary", per_call=options.criteria_per_call or 1)
+    with pytest.raises(TooLarge) as refused:
+        refuse_too_much(way, groups, rubrics, options, 50_000)
+    assert says in refused.value.detail
+
+
+async def test_what_is_too_much_is_refused_before_it_is_planned(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("judge_server.grouping.GroupPlanner", None)
+    http = await serve(queue_calls=100)
+    answer = await http.post("/v1/rewards", json=request(*["r"] * 15))
+    assert (answer.status_code, answer.json()["retryable"]) == (413, False)
+    assert "15 responses, up to 7 criteria and 1 votes make 105 judge calls" in answer.json()["detail"]
+
+
+async def test_planning_sees_the_deadline_and_the_callers_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("judge_server.grouping._TURN_S", 0.0)
+    planned: list[str] = []
+    plan_one = GroupPlanner.plan
+
+    def plan(self: GroupPlanner, judged: Material, **options: Any) -> ResponsePlan:
+        planned.append(judged.text)
+        if len(planned) == 3:
+            pass_time()
+        return plan_one(self, judged, **options)
+
+    monkeypatch.setattr(GroupPlanner, "plan", plan)
+    made, many = await judge(), group(*map(str, range(100)))
+    rubrics = [ResolvedRubric(tuple(MANY[:1]))]
+    arguments = (made, made.setup(PLAIN), [many], rubrics, JudgingOptions())
+    with pytest.raises(NotReady, match="deadline passed before all of it was planned"):
+        await plan_groups(*arguments, await soon())
+    assert planned == ["0", "1", "2"]
+    planning = asyncio.create_task(plan_groups(*arguments, await soon(1e6)))
+    while len(planned) < 6:  # noqa: ASYNC110 - what is waited for is the planning's own turns
+        await asyncio.sleep(0)
+    planning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await planning
+    assert len(planned) < 10
+
+
+async def test_a_long_response_is_planned_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: dict[int, threading.Thread] = {}
+    plan_one = GroupPlanner.plan
+
+    def plan(self: GroupPlanner, judged: Material, **options: Any) -> ResponsePlan:
+        where[len(judged.text)] = threading.current_thread()
+        return plan_one(self, judged, **options)
+
+    monkeypatch.setattr(GroupPlanner, "plan", plan)
+    made, long = await judge(), LARGE_CHARACTERS + 1
+    rubrics = [ResolvedRubric(tuple(MANY[:1]))]
+    both = group("r", "r" * long)
+    await plan_groups(made, made.setup(PLAIN), [both], rubrics, JudgingOptions(), await soon())
+    assert where[1] is threading.current_thread()
+    assert where[long] is not threading.current_thread()

@@ -92,9 +92,6 @@ def test_texts_to_look_for_may_all_be_needed_or_any_of_them(texts: str) -> None:
     ("verification", "message"),
     [
         ({"method": "contains"}, "contains looks for nothing; name texts in all_of or any_of"),
-        ({"method": "regex", "pattern": "("}, "this is no regular expression: missing \\)"),
-        ({"method": "regex", "pattern": "a{99999999999}"}, "this is no regular expression"),
-        ({"method": "regex", "pattern": "(" * 2000}, "this is no regular expression"),
         ({"method": "regex", "pattern": ""}, "at least 1 character"),
         ({"method": "exact", "expected": ""}, "at least 1 character"),
         ({"method": "contains", "any_of": [""]}, "at least 1 character"),
@@ -109,6 +106,7 @@ def test_texts_to_look_for_may_all_be_needed_or_any_of_them(texts: str) -> None:
         ({"method": "judge", "expected": "x"}, "Extra inputs are not permitted"),
         ({"method": "json_schema"}, "Field required"),
         ({"method": "json_schema", "schema": True}, "valid dictionary"),
+        ({"method": "json_schema", "schema": {"enum": ["x" * 65_536]}}, "at most 65536"),
         ({"method": "vibes"}, "name a method: judge, math"),
         ({"expected": "x"}, "name a method: judge, math"),
     ],

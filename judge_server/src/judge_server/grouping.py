@@ -1,23 +1,40 @@
 """From a request's groups and their rubrics to plans: what each response is judged on, and by what."""
 
 import asyncio
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from judge_server.checks import needs
-from judge_server.errors import InvalidRequest
+from judge_server.errors import InvalidRequest, NotReady, TooLarge
 from judge_server.judging.fitting import fit_response
 from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan, check_required, plan_outcome
-from judge_server.judging.shortening import characters
+from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan, check_required, plan_outcome, verification_of
+from judge_server.judging.shortening import characters, characters_of
 from judge_server.judging.ways import JudgeSetup
 from judge_server.rubrics import ResolvedRubric
 from judge_server.telemetry.spans import traced
 from trainer_client.thinking import Material, judged
 from trainer_client.wire import FieldError, Group, JudgingOptions, Response, as_response
+from trainer_client.wire.messages import ResponseLike
 
-_RESPONSES_PER_TURN = 16
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MOST_VERDICTS = 200_000
+"""How many verdicts a request may ask for, of the judge and of programs, votes included."""
+
+MOST_CHARACTERS = 2**28
+"""How much text all prompts of a request may have together: what its responses share counts for each of them."""
+
+LARGE_CHARACTERS = 2**16
+"""A response with its context that is longer is planned in a thread."""
+
+_TURN_S = 0.005
+"""Seconds of work on the event loop until others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,65 @@ class PlannedGroup:
     responses: list[PlannedResponse]
 
 
+def refuse_too_much(
+    setup: JudgeSetup | None,
+    groups: Sequence[Group],
+    rubrics: Sequence[ResolvedRubric],
+    options: JudgingOptions,
+    most_calls: int,
+) -> None:
+    """Multiply what a request asks for before any of it is planned.
+
+    Raises:
+        TooLarge: it is more than `most_calls` calls, `MOST_VERDICTS` or `MOST_CHARACTERS`; says the product and its
+            largest factors.
+    """
+    calls = verdicts = characters = 0
+    counted: dict[tuple[int, bool], tuple[int, int]] = {}
+    largest = 0, 0
+    for group, rubric in zip(groups, rubrics, strict=True):
+        key = id(rubric.criteria), bool(group.ground_truth)
+        if key not in counted:
+            counted[key] = _per_response(setup, group, rubric)
+        asked, by_program = counted[key]
+        responses = len(group.responses)
+        largest = max(largest, (responses, asked + by_program))
+        calls += responses * options.votes * (math.ceil(asked / setup.per_call(asked)) if setup and asked else 0)
+        verdicts += responses * (options.votes * asked + by_program)
+        shared = sum(len(text) for text in (group.grounding, group.reference_answer, group.ground_truth) if text)
+        characters += responses * (shared + characters_of(group.prompt)) + sum(map(_characters, group.responses))
+    about = (
+        f"{sum(len(group.responses) for group in groups):,} responses, up to {largest[1]:,} criteria and "
+        f"{options.votes} votes make"
+    )
+    remedy = "send fewer responses at once"
+    if calls > most_calls:
+        remedy += ", more criteria per call, or raise ADJUDGE_QUEUE_CALLS on the server"
+        raise TooLarge(f"groups: {about} {calls:,} judge calls, more than the queue's {most_calls:,}; {remedy}")
+    if verdicts > MOST_VERDICTS:
+        raise TooLarge(f"groups: {about} {verdicts:,} verdicts, more than {MOST_VERDICTS:,}; {remedy}")
+    if characters > MOST_CHARACTERS:
+        raise TooLarge(
+            f"groups: the prompts of all responses have {characters:,} characters, more than {MOST_CHARACTERS:,}, with "
+            f"what the responses of a group share counted for each; {remedy}, or a shorter prompt and grounding"
+        )
+
+
+def _per_response(setup: JudgeSetup | None, group: Group, rubric: ResolvedRubric) -> tuple[int, int]:
+    """How many verdicts on one response the judge gives, and how many programs do."""
+    if setup is None:
+        return 0, 1
+    if setup.way.protocol == "likert":
+        return 1, 0
+    context = Context("", ground_truth=group.ground_truth)
+    by_program = sum(verification_of(setup, criterion, context) is not None for criterion in rubric.criteria)
+    return len(rubric.criteria) - by_program, by_program
+
+
+def _characters(given: ResponseLike) -> int:
+    return characters_of(as_response(given).text)
+
+
 @traced("plan")
 async def plan_groups(
     judge: Judge,
@@ -53,46 +129,85 @@ async def plan_groups(
     groups: Sequence[Group],
     rubrics: Sequence[ResolvedRubric],
     options: JudgingOptions,
+    deadline: float,
 ) -> list[PlannedGroup]:
     """Plan every response of every group; without a setup, no judge is asked and final answers are compared.
+
+    It is done in slices of some milliseconds, between which the deadline (loop time) and a caller who leaves are seen.
 
     Raises:
         InvalidRequest: a criterion's verification lacks what it compares with, or a group what the set of templates
             requires; says which group's.
+        TooLarge: see `refuse_too_much`.
+        NotReady: the deadline passed before all was planned.
     """
+    refuse_too_much(setup, groups, rubrics, options, judge.desk.most_calls)
+    slices = Slices(deadline)
     planned = []
     for index, (group, rubric) in enumerate(zip(groups, rubrics, strict=True)):
         grounding, omitted = None, 0
         if group.grounding:
-            grounding, omitted = fit_grounding(group.grounding, options.grounding_characters)
+            budget, large = options.grounding_characters, len(group.grounding) > LARGE_CHARACTERS
+            grounding, omitted = await _here_or_in_thread(large, fit_grounding, group.grounding, budget)
         context = Context(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planner = None
         if setup is not None:
             check_required(f"groups.{index}", setup, context)
-            planner = GroupPlanner(setup, context, rubric.criteria, votes=options.votes)
+            large = characters_of(group.prompt) > LARGE_CHARACTERS
+            planner = await _here_or_in_thread(
+                large, GroupPlanner, setup, context, rubric.criteria, votes=options.votes, group=index
+            )
             _check_verifications(f"groups.{index}", planner, context)
         responses = []
-        for place, given in enumerate(group.responses):
-            if place % _RESPONSES_PER_TURN == 0:
-                await asyncio.sleep(0)  # let other requests and health checks have their turn
+        shared = sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
+        shared += characters_of(group.prompt)
+        for given in group.responses:
+            await slices.turn()
             response = as_response(given)
-            material = judged(response, options.reasoning)
+            large = shared + characters_of(response.text) > LARGE_CHARACTERS
+            material = await _here_or_in_thread(large, judged, response, options.reasoning)
             if planner is None:
                 assert group.ground_truth is not None  # RewardRequest refuses `outcome` without one
-                plan = plan_outcome(material, group.ground_truth)
+                plan = await _here_or_in_thread(large, plan_outcome, material, group.ground_truth, index)
             else:
-                plan = await _plan(judge, planner, material, options.truncate)
+                plan = await _plan(judge, planner, material, options.truncate, large)
             responses.append(PlannedResponse(response, material, plan))
         planned.append(PlannedGroup(group, rubric, omitted, responses))
     return planned
 
 
-async def _plan(judge: Judge, planner: GroupPlanner, material: Material, truncate: bool) -> ResponsePlan:
-    if not truncate:
-        return planner.plan(material)
+class Slices:
+    """Has others take their turns while a request is planned, or answered; `deadline` is in the loop's time."""
 
-    def keeping(keep: int | None) -> ResponsePlan:
-        return planner.plan(material, keep=keep)
+    def __init__(self, deadline: float = math.inf) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deadline = deadline
+        self._began = -math.inf
+
+    async def turn(self) -> None:
+        """Let others have their turn, if this has lasted; raises `NotReady` where the deadline is over."""
+        if time.perf_counter() - self._began < _TURN_S:
+            return
+        await asyncio.sleep(0)
+        if self._loop.time() >= self._deadline:
+            raise NotReady(
+                "The request's deadline passed before all of it was planned, so nothing was judged; send fewer "
+                "responses at once, or give it longer.",
+                retry_after_s=1,
+            )
+        self._began = time.perf_counter()
+
+
+async def _here_or_in_thread(large: bool, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await asyncio.to_thread(make, *args, **kwargs) if large else make(*args, **kwargs)
+
+
+async def _plan(judge: Judge, planner: GroupPlanner, material: Material, truncate: bool, large: bool) -> ResponsePlan:
+    if not truncate:
+        return await _here_or_in_thread(large, planner.plan, material)
+
+    async def keeping(keep: int | None) -> ResponsePlan:
+        return await _here_or_in_thread(large, planner.plan, material, keep=keep)
 
     return await fit_response(judge.desk, judge.identity.context_tokens, characters(material), keeping)
 

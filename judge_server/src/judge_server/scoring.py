@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from judge_server.errors import JudgingFailed
-from judge_server.grouping import PlannedGroup, PlannedResponse, plan_groups
+from judge_server.grouping import PlannedGroup, PlannedResponse, Slices, plan_groups
 from judge_server.judging.judge import Judge
 from judge_server.judging.ways import JudgeSetup
 from judge_server.judging.work import Caller, Outcomes, failures_by_kind
@@ -67,7 +67,8 @@ class Scorer:
         await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
         groups: tuple[wire.GroupRewards, ...] = ()
         try:
-            groups = tuple([_reward_group(job, group) for group in job.groups])
+            slices = Slices()
+            groups = tuple([await _reward_group(job, group, slices) for group in job.groups])
         finally:
             self._record(job, groups, project_id)
         return wire.RewardAnswer(**_about(self.judge, job), groups=groups)
@@ -79,7 +80,7 @@ class Scorer:
         job = await self._begin(request, request_id, project_id, record)
         plans = [response.plan for group in job.groups for response in group.responses]
         group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
-        waiting = [len(group.responses) for group in job.groups]
+        waiting, slices = [len(group.responses) for group in job.groups], Slices()
         rewarded: dict[int, wire.GroupRewards] = {}
         done: asyncio.Queue[int | None] = asyncio.Queue()
         judging = asyncio.create_task(
@@ -91,7 +92,7 @@ class Scorer:
                 index = group_of[place]
                 waiting[index] -= 1
                 if not waiting[index]:
-                    rewarded[index] = _reward_group(job, job.groups[index])
+                    rewarded[index] = await _reward_group(job, job.groups[index], slices)
                     yield rewarded[index]
             await judging
             self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)
@@ -114,7 +115,7 @@ class Scorer:
             allow_retired=request.allow_retired,
         )
         setup = self.judge.setup_for(request.judging, request.protocol) if request.protocol is not None else None
-        groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging)
+        groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging, deadline)
         return Job(request, request_id, deadline, setup, groups, record)
 
     def _record(self, job: Job, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
@@ -152,16 +153,19 @@ def _about(judge: Judge, job: Job) -> dict[str, Any]:
     }
 
 
-def _reward_group(job: Job, group: PlannedGroup) -> wire.GroupRewards:
+async def _reward_group(job: Job, group: PlannedGroup, slices: Slices) -> wire.GroupRewards:
+    responses = []
     try:
-        responses = tuple([_reward_response(job, group, response) for response in group.responses])
+        for response in group.responses:
+            await slices.turn()
+            responses.append(_reward_response(job, group, response))
     except UnscoredCriteria:
         raise _judging_failed(job.outcomes) from None
     return wire.GroupRewards(
         id=group.group.id,
         rubric=group.rubric.digest,
         grounding_characters_omitted=group.grounding_omitted,
-        responses=responses,
+        responses=tuple(responses),
     )
 
 

@@ -40,7 +40,7 @@ async def judge_responses(
         rubrics, own, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
     )
     setup = judge.setup_for(request.judging, request.protocol)
-    groups = await plan_groups(judge, setup, request.groups, resolved, request.judging)
+    groups = await plan_groups(judge, setup, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
     if recorder is not None:

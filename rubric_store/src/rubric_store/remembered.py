@@ -4,27 +4,24 @@ Only what references that never change their meaning stood for is remembered: a 
 version was retired since is not known while the database is away.
 """
 
-from collections import OrderedDict
-
+from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Reference, RubricVersion
 
-_KEPT = 1000
+_KEPT_BYTES = 32 * 2**20
 
 
 class Remembered:
-    """The 1,000 versions asked for last."""
+    """The versions asked for last, up to 32 MiB of them."""
 
     def __init__(self) -> None:
-        self._versions: OrderedDict[tuple[str, Reference], RubricVersion] = OrderedDict()
+        self._versions: ByteCache[tuple[str, Reference], RubricVersion] = ByteCache(_KEPT_BYTES)
 
     def keep(self, project_id: str, reference: Reference, version: RubricVersion) -> None:
         """Remember what a reference stands for, unless that may change."""
         if reference.version is None and reference.digest is None:
             return
-        self._versions[project_id, reference] = version
-        self._versions.move_to_end((project_id, reference))
-        if len(self._versions) > _KEPT:
-            self._versions.popitem(last=False)
+        if self._versions.get((project_id, reference)) is not version:
+            self._versions.put((project_id, reference), version)
 
     def recall(self, project_id: str, reference: Reference) -> RubricVersion | None:
         """What it stood for when it was last found; None where that is not remembered."""

@@ -45,7 +45,11 @@ def own_judges(settings: Settings, fence: Fencing) -> dict[str, Judge]:
 
 def remote_judges(settings: Settings, fence: Fencing) -> dict[str, Judge]:
     """Judges in other processes. Raises `ValueError` where the settings do not say where."""
-    return {name: judge_at(RemoteDesk(links), settings, fence) for name, links in links_to_judges(settings).items()}
+    calls = settings.queue_rules.calls
+    return {
+        name: judge_at(RemoteDesk(links, most_calls=calls * len(links)), settings, fence)
+        for name, links in links_to_judges(settings).items()
+    }
 
 
 def links_to_judges(settings: Settings) -> dict[str, list[JudgeLink]]:

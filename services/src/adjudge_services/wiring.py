@@ -53,6 +53,7 @@ def build_app(
     service = Service(rubrics=store, ledger=ledger, gate=gate, audit=tenants, keys=keys)
     judges = judges_of(settings, fence_of(settings))
     service.names = tuple(judges)
+    service.checker = next(iter(judges.values())).checker
     service.desks = tuple([judge.desk for judge in judges.values()])
     for judge in judges.values():
         judge.metrics.meter = gate.usage.count

@@ -90,6 +90,19 @@ def scope_for(method: str, path: str) -> str:
     return "rubrics:write" if path.startswith("/v1/rubrics") else "score"
 
 
+async def test_the_body_of_a_key_without_the_scope_is_not_read(keyed: KeyedService) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
+        yield b""
+
+    headers = {"Content-Type": "application/json"}
+    async with keyed.client(await keyed.key("metrics")) as client:
+        for method, path in KEYED:
+            if "requestBody" in written_api()["paths"][path][method.lower()]:
+                answer = await client.request(method, concrete(path), content=body(), headers=headers)
+                assert answer.status_code == 403, (method, path)
+
+
 async def test_every_route_takes_a_scope_and_names_the_one_that_is_missing(keyed: KeyedService) -> None:
     async with keyed.client(await keyed.key("metrics")) as stranger, keyed.client(await keyed.key("read")) as reader:
         for method, path in KEYED:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from judge_server.access import KEYLESS, Identity, acting_for
 from judge_server.access.fencing import FenceByProject
-from judge_server.judging.fair_queue import Entry, FairQueue
-from judge_server.judging.work import Caller, label_of_run
+from judge_server.judging.fair_queue import Entry, FairQueue, label_of_run
+from judge_server.judging.work import Caller
 from judge_server.metrics.runs import RunTable
 from judge_server.prompts.fencing import Fence
 from tests.examples_tried import examples

@@ -219,7 +219,7 @@ async def test_a_cancelled_check_ends_its_process(patient: Checker) -> None:
 async def test_closing_fails_what_runs_and_leaves_no_process(patient: Checker) -> None:
     others = set(workers())  # of checkers that other tests still have
     await patient.run(RIGHT, soon())
-    tasks = [asyncio.create_task(patient.run(each, soon())) for each in (HANGS, EXPLODES, RIGHT)]
+    tasks = [asyncio.create_task(patient.run(each, soon())) for each in (HANGS, EXPLODES, HANGS)]
     await until_busy()
     await patient.close()
     found = [await task for task in tasks] + [await patient.run(RIGHT, soon())]

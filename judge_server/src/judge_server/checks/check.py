@@ -87,16 +87,22 @@ class Check:
 
         The versions of the libraries that decide are part of it.
         """
+        return self.digest_with(self.program_digest(), {})
+
+    def program_digest(self) -> bytes:
+        """The part of the digest that is the same for every response of a group."""
         program = self.program
-        content = [
-            _RULES,
-            _versions(program.method),
-            program.model_dump(mode="json"),
-            self.subject,
-            self.expected,
-            self.names_step,
-        ]
+        content = [_RULES, _versions(program.method), program.model_dump(mode="json"), self.expected, self.names_step]
         return sha256(json.dumps(content, sort_keys=True).encode()).digest()
+
+    def digest_with(self, program_digest: bytes, subjects: dict[str, bytes]) -> bytes:
+        """The digest, with the part that is known; `subjects` has the digests of texts that were hashed already."""
+        subject = self.subject
+        if subject is None:
+            return sha256(program_digest).digest()
+        if subject not in subjects:
+            subjects[subject] = sha256(subject.encode("utf-8", "surrogatepass")).digest()
+        return sha256(program_digest + subjects[subject]).digest()
 
 
 def step_to_search(verification: Verification) -> int | None:

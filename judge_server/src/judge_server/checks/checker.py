@@ -1,27 +1,48 @@
 """Runs checks: at once where that takes no time, else in a worker process that is killed when it takes too long.
 
-What is compared and how is not known here.
+What is compared and how is not known here, and whose turn it is stands in `turns`.
 """
 
 import asyncio
 import multiprocessing
 import signal
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from typing import assert_never
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, NamedTuple, assert_never
 
 from pebble import ProcessExpired, ProcessPool
 
 from judge_server.checks.check import Check
 from judge_server.checks.deciding import decide
-from judge_server.checks.worker import LOADED_FIRST, decide_within, prepare, warm
+from judge_server.checks.turns import Owner, Turns
+from judge_server.checks.worker import LOADED_FIRST, compile_within, decide_within, prepare, warm
+from judge_server.judging.room import Room
 from judge_server.ports import CallFailed, Finding
+from trainer_client.byte_cache import ByteCache
 from trainer_client.wire.verification import ByMath, Contains, Exact, JsonSchema, Numeric, Regex
 
-INLINE_CHARACTERS = 2**20
-"""How much text a plain comparison may go through on the event loop."""
+INLINE_CHARACTERS = 2**14
+"""How much text a plain comparison may go through on the event loop: less than a millisecond's work."""
 
+INLINE_NUMBER_CHARACTERS = 1000
+"""How long a text may be that is read as a number there."""
+
+FIRST_S = 0.5
+"""Seconds of the processor that a check has in its first try. One that needs more waits among the long ones."""
+
+MOST_WAITING = 50_000
+"""How many checks may wait or run before requests are refused; see `Room` for what a run has of them."""
+
+COMPILE_S = 0.5
+"""Seconds of the processor that a request's regular expressions may take to compile, together."""
+
+MOST_PATTERN_CHARACTERS = 1_000_000
+"""What a request's different regular expressions may have together."""
 
 STUCK_S = 15.0
 """How much longer than its seconds a check may go unanswered before its whole pool is given up; starting takes less."""
@@ -29,35 +50,124 @@ STUCK_S = 15.0
 JOIN_S = 5.0
 """How long a pool that is given up may take to end."""
 
+_REMEMBERED_BYTES = 4 * 2**20
+
+
+class _Work(NamedTuple):
+    """What a worker is to do: a function, what it is given, the seconds until it is killed, and what it is called."""
+
+    function: Callable[..., Any]
+    given: tuple[Any, ...]
+    seconds: float
+    name: str
+
+
+class _Ended(Exception):
+    """The worker ended in the middle of its work."""
+
+    def __init__(self, failure: CallFailed, *, too_long: bool) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+        self.too_long = too_long
+
 
 class Checker:
-    """Decides checks. Processes start with the first check that needs one."""
+    """Decides checks. Processes start with the first check that needs one.
+
+    Attributes:
+        room: how many checks are waiting or running; who has many decided enters them there first.
+    """
 
     def __init__(self, *, workers: int = 2, seconds: float = 5.0, memory_mb: int = 1024) -> None:
         """Let `workers` processes decide, each check for `seconds` at most, each process in `memory_mb` at most."""
-        self._workers = workers
         self._seconds = seconds
         self._memory_mb = memory_mb
-        self._free = asyncio.Semaphore(workers)
+        self._workers = workers
+        self._turns = Turns(workers)
         self._starting = asyncio.Lock()
         self._pool: ProcessPool | None = None
-        self._running: set[Future[Finding | CallFailed]] = set()
+        self._running: set[Future[Any]] = set()
         self._closed = False
+        self._long_ones: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
+        self._compiled: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
+        self.room = Room(MOST_WAITING, None, time.monotonic)
 
-    async def run(self, check: Check, deadline: float) -> Finding | CallFailed:
+    async def run(self, check: Check, deadline: float, owner: Owner = Owner()) -> Finding | CallFailed:  # noqa: B008
         """Decide a check before `deadline`, in the running loop's time. It raises nothing.
 
-        Failures: `parse`, what it compares with cannot be read; `timeout`, its seconds or the deadline are over;
-        `engine`, its worker died. Cancelling the task ends the work.
+        Its seconds count from when a worker begins, not while it waits for one. Failures: `parse`, what it compares
+        with cannot be read; `timeout`, its seconds or the deadline are over; `engine`, its worker died. Cancelling the
+        task ends the work.
         """
-        if check.subject is None or _at_once(check):
+        if decided_at_once(check):
             return decide(check)
-        method = check.program.method
+        method, known = check.program.method, check.digest
         try:
-            async with asyncio.timeout_at(deadline), self._free:
-                return await self._decide(check) or await self._decide(check) or self._gone(method)
+            async with asyncio.timeout_at(deadline):
+                if not self._long_ones.get(known):
+                    found = await self._try(check, owner, FIRST_S)
+                    if found is not None:
+                        return found
+                    self._long_ones.put(known, True)
+                found = await self._try(check, owner, None)
+                return found or self._gone(method)
         except TimeoutError:
             return CallFailed("timeout", f"the {method} check was not done by the deadline; give the request longer")
+
+    async def first_unusable(
+        self,
+        patterns: Sequence[str],
+        deadline: float,
+        owner: Owner = Owner(),  # noqa: B008
+    ) -> tuple[int, str] | None:
+        """Compile regular expressions in a worker.
+
+        Returns:
+            The place of the first that cannot be used, and why; None where all can.
+
+        Raises:
+            TimeoutError: no worker was free before `deadline`, in the running loop's time.
+        """
+        places: dict[str, int] = {}
+        for place, pattern in enumerate(patterns):
+            if not self._compiled.get(sha256(pattern.encode("utf-8", "surrogatepass")).digest()):
+                places.setdefault(pattern, place)
+        if not places:
+            return None
+        if sum(map(len, places)) > MOST_PATTERN_CHARACTERS:
+            return 0, f"the regular expressions have more than {MOST_PATTERN_CHARACTERS:,} characters together"
+        work = _Work(compile_within, (tuple(places), self._seconds, COMPILE_S), self._seconds, "regex")
+        try:
+            async with asyncio.timeout_at(deadline), self._turns.turn(owner, long=False):
+                found = await self._done(work) or await self._done(work)
+        except _Ended:
+            return 0, "the regular expressions take too long to compile; write simpler ones"
+        if found is None:
+            return 0, self._gone("regex").detail
+        (unusable,) = found
+        if unusable is None:
+            for pattern in places:
+                self._compiled.put(sha256(pattern.encode("utf-8", "surrogatepass")).digest(), True)
+            return None
+        place, why = unusable
+        return places[list(places)[place]], why
+
+    async def _try(self, check: Check, owner: Owner, first_s: float | None) -> Finding | CallFailed | None:
+        """Have a worker decide; None where that takes longer than a first try, or where pools broke down twice."""
+        seconds = self._seconds if first_s is None else min(self._seconds, 2 * first_s)
+        if check.program.of == "final_answer":
+            check = replace(check, text="", steps=())  # which it does not read, and which may be long
+        given = (check, self._seconds, self._memory_mb, first_s)
+        work = _Work(decide_within, given, seconds, check.program.method)
+        async with self._turns.turn(owner, long=first_s is None):
+            try:
+                found = await self._done(work) or await self._done(work)
+            except _Ended as ended:
+                return None if ended.too_long and first_s is not None else ended.failure
+        if found is None:
+            return self._gone(work.name)
+        (decided,) = found
+        return decided  # type: ignore[no-any-return]
 
     async def close(self) -> None:
         """End every worker; checks under way fail."""
@@ -66,32 +176,36 @@ class Checker:
             future.cancel()
         await self._discard(self._pool)
 
-    async def _decide(self, check: Check) -> Finding | CallFailed | None:
-        """Have a worker decide; None where the whole pool broke down, which is no fault of this check."""
+    async def _done(self, work: _Work) -> tuple[Any] | None:
+        """Have a worker do it; None where the whole pool broke down, which is no fault of this work.
+
+        Raises:
+            _Ended: the worker ended, of too much time or of too much memory.
+        """
         if self._closed:
-            return self._gone(check.program.method)
+            return None
         pool = await self._started()
         try:
-            future = pool.schedule(decide_within, args=(check, self._seconds, self._memory_mb), timeout=self._seconds)
+            future = pool.schedule(work.function, args=work.given, timeout=work.seconds)
         except RuntimeError:
             await self._discard(pool)
             return None
         self._running.add(future)
         answer = asyncio.wrap_future(future)
         try:
-            done, _ = await asyncio.wait({answer}, timeout=self._seconds + STUCK_S)
+            done, _ = await asyncio.wait({answer}, timeout=work.seconds + STUCK_S)
             if not done:  # no process took it, though one is free: the pool itself is stuck
                 await self._discard(pool)
                 return None
-            return await answer
+            return (await answer,)
         except BrokenProcessPool:
             await self._discard(pool)
             return None
         except (TimeoutError, ProcessExpired) as error:
-            return self._ended(check.program.method, error)
+            raise self._ended(work.name, error) from None
         except asyncio.CancelledError:
             if self._closed and not _cancelled():
-                return self._gone(check.program.method)
+                return None
             raise
         finally:
             answer.cancel()
@@ -122,12 +236,12 @@ class Checker:
         with suppress(TimeoutError):
             await asyncio.to_thread(pool.join, JOIN_S)
 
-    def _ended(self, method: str, error: Exception) -> CallFailed:
+    def _ended(self, method: str, error: Exception) -> _Ended:
         if isinstance(error, TimeoutError) or getattr(error, "exitcode", None) == -signal.SIGALRM:
-            return CallFailed("timeout", f"the {method} check took longer than its {self._seconds:g} s")
-        return CallFailed(
-            "engine", f"the process of the {method} check died, perhaps of its limit of {self._memory_mb} MB of memory"
-        )
+            detail = f"the {method} check took longer than its {self._seconds:g} s"
+            return _Ended(CallFailed("timeout", detail), too_long=True)
+        detail = f"the process of the {method} check died, perhaps of its limit of {self._memory_mb} MB of memory"
+        return _Ended(CallFailed("engine", detail), too_long=False)
 
     def _gone(self, method: str) -> CallFailed:
         if self._closed:
@@ -139,16 +253,19 @@ class Checker:
         )
 
 
-def _at_once(check: Check) -> bool:
-    """Whether a check takes no longer than reading a bounded text a few times."""
-    length = len(check.subject or "")
+def decided_at_once(check: Check) -> bool:
+    """Whether a check takes no longer than reading a short text a few times."""
+    if check.subject is None:
+        return True
+    length = len(check.subject)
     match check.program:
         case Exact():
-            return length <= INLINE_CHARACTERS
+            return length + len(str(check.expected)) <= INLINE_CHARACTERS
         case Contains(all_of=all_of, any_of=any_of):
-            return length * (len(all_of) + len(any_of)) <= INLINE_CHARACTERS
+            needles = (*all_of, *any_of)
+            return length * len(needles) + sum(map(len, needles)) <= INLINE_CHARACTERS
         case Numeric():
-            return True
+            return length + len(str(check.expected)) <= INLINE_NUMBER_CHARACTERS
         case ByMath() | Regex() | JsonSchema():
             return False
         case unknown:

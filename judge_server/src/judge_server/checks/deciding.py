@@ -23,7 +23,10 @@ def decide(check: Check) -> Finding | CallFailed:
     subject, expected = check.subject, check.expected
     match check.program:
         case Contains() | Regex() as wanted:
-            return _found(check, None if subject is None else _place(subject, wanted))
+            try:
+                return _found(check, None if subject is None else _place(subject, wanted))
+            except (re.error, OverflowError, RecursionError) as error:
+                return CallFailed("parse", f"the pattern is no regular expression: {error}"[:300])
         case _ if subject is None:
             return NOT_SATISFIED
         case JsonSchema() as wanted:

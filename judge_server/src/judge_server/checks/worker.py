@@ -1,12 +1,17 @@
 """A worker process's side of checking: what it sets up once, and what it does for each check.
 
 Two ends are set here rather than by the parent, since they must hold without it: the kernel refuses memory above the
-limit, and an alarm ends a check that outlives both its seconds and its parent, also inside native code.
+limit, and an alarm ends a check that outlives both its seconds and its parent, also inside native code. A first try is
+interrupted here too, after its seconds of the processor, so that the process is still there for the next check.
 """
 
 import logging
+import re
 import resource
 import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from judge_server.checks.check import Check
 from judge_server.checks.deciding import decide
@@ -29,6 +34,7 @@ def prepare(memory_mb: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a Python handler would wait for native code to return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGVTALRM, _interrupt)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
 
@@ -37,14 +43,56 @@ def warm() -> None:
     """Do nothing: what a pool is given first, so that its processes start."""
 
 
-def decide_within(check: Check, seconds: float, memory_mb: int) -> Finding | CallFailed:
-    """Decide a check; the process ends if that takes much longer than its seconds."""
+class Unfinished(BaseException):
+    """The seconds of a first try are over. No library may take it for an error of its own."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Unfinished
+
+
+@contextmanager
+def _for(seconds: float, first_s: float | None) -> Iterator[None]:
+    """End the process where the block takes much longer than `seconds`, and raise `Unfinished` after `first_s`."""
     signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_S)
+    signal.setitimer(signal.ITIMER_VIRTUAL, first_s or 0)
     try:
-        return decide(check)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def decide_within(check: Check, seconds: float, memory_mb: int, first_s: float | None) -> Finding | CallFailed | None:
+    """Decide a check; None where `first_s` seconds of the processor were not enough."""
+    try:
+        with _for(seconds, first_s):
+            return decide(check)
+    except Unfinished:
+        return None
     except MemoryError:
         return CallFailed("engine", f"the {check.program.method} check ran out of its {memory_mb} MB of memory")
     except Exception as error:  # noqa: BLE001 - whatever a library did not foresee is no verdict
         return CallFailed("engine", f"the {check.program.method} check broke: {type(error).__name__}: {error!s:.200}")
+
+
+def compile_within(patterns: Sequence[str], seconds: float, compile_s: float) -> tuple[int, str] | None:
+    """Compile regular expressions for `compile_s` of the processor; the place of the first unusable one, and why.
+
+    The process ends if that takes much longer than `seconds`.
+    """
+    place = -1
+    try:
+        with _for(seconds, compile_s):
+            for pattern in patterns:
+                place += 1
+                re.compile(pattern)
+    except Unfinished:
+        return place, f"this regular expression takes longer than {compile_s:g} s to compile; write a simpler one"
+    except MemoryError:
+        return place, "this regular expression takes too much memory to compile; write a simpler one"
+    except (re.error, OverflowError, RecursionError) as error:
+        return place, f"this is no regular expression: {error}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        re.purge()
+    return None

@@ -4,7 +4,6 @@ Only the template's own pieces are tokenised with control tokens allowed. Prefix
 that the prefix's ids are the same whatever question follows.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 import httpx2
@@ -12,10 +11,11 @@ import httpx2
 from judge_server.engines.template_pieces import between
 from judge_server.errors import EngineGone, EngineStartError
 from judge_server.ports import Batch, Option
+from trainer_client.byte_cache import ByteCache
 
 _SYSTEM, _USER = "\x02system\x03", "\x02user\x03"
 _REASONS, _ASK = "\x02reasons\x03", "\x02ask\x03"
-_REMEMBERED = 4096
+_REMEMBERED_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ChatTokens:
 
     def __init__(self, http: httpx2.AsyncClient, template: str, pieces: TemplateTokens) -> None:
         self._http = http
-        self._seen: OrderedDict[str, list[int]] = OrderedDict()
+        self._seen: ByteCache[str, list[int]] = ByteCache(_REMEMBERED_BYTES)
         self._prefix: tuple[tuple[str, str], list[int]] | None = None
         self.template = template
         self.pieces = pieces
@@ -112,11 +112,8 @@ class ChatTokens:
         """Ids of a text in which nothing is a control token."""
         ids = self._seen.get(text)
         if ids is None:
-            ids = self._seen[text] = await self.written(text)
-            if len(self._seen) > _REMEMBERED:
-                self._seen.popitem(last=False)
-        else:
-            self._seen.move_to_end(text)
+            ids = await self.written(text)
+            self._seen.put(text, ids)
         return ids
 
     async def written(self, text: str) -> list[int]:

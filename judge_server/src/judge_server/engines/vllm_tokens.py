@@ -7,7 +7,6 @@ that the prefix's ids are the same whatever question follows.
 
 import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,10 @@ from judge_server.engines.template_pieces import between
 from judge_server.engines.vllm_folder import MISSING
 from judge_server.errors import EngineStartError
 from judge_server.ports import Option
+from trainer_client.byte_cache import ByteCache
 
 _SYSTEM, _USER, _ANSWER, _AGAIN = "\x02system\x03", "\x02user\x03", "\x02answer\x03", "\x02again\x03"
-_REMEMBERED = 256
+_REMEMBERED_BYTES = 256 * 2**20
 
 THINK, THOUGHT = "<think>", "</think>"
 """How a model that thinks first marks its thoughts."""
@@ -36,7 +36,7 @@ class ChatTokens:
     def __init__(self, tokenizer: Any) -> None:
         self._plain = _without_control_tokens(tokenizer)
         self.template_digest = hashlib.sha256(json.dumps(tokenizer.chat_template).encode()).hexdigest()
-        self.prefix = lru_cache(_REMEMBERED)(self._prefix)
+        self._prefixes: ByteCache[tuple[str, str], list[int]] = ByteCache(_REMEMBERED_BYTES)
 
         def control(text: str) -> list[int]:
             ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
@@ -73,8 +73,11 @@ class ChatTokens:
             raise EngineStartError(f"{folder}: its tokenizer cannot be read: {error}. Fetch the model again") from error
         return cls(tokenizer)
 
+    def prefix(self, system: str, shared: str) -> list[int]:
+        """Everything before the question, as it was made lately or anew."""
+        return self._prefixes.made((system, shared), lambda: self._prefix(system, shared))
+
     def _prefix(self, system: str, shared: str) -> list[int]:
-        """Everything before the question."""
         return self._head + self.plain(system) + self._middle + self.plain(shared)
 
     def plain(self, text: str) -> list[int]:

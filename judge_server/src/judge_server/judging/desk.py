@@ -35,10 +35,12 @@ class Desk(Protocol):
     Attributes:
         identity: the model that answers, once started.
         findings: what was found and is not stored yet.
+        most_calls: how many calls its queue holds, and so the most that a request may ask for.
     """
 
     identity: EngineIdentity
     findings: FreshFindings
+    most_calls: int
 
     @property
     def problem(self) -> str:

@@ -47,6 +47,7 @@ class EngineDesk:
         self.engine = engine
         self.findings = FreshFindings()
         self.flights = Flights()
+        self.most_calls = rules.calls
         self._rules = rules
         self._clock = clock
         self._asker: Asker | None = None

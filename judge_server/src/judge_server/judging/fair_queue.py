@@ -17,13 +17,26 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from judge_server.judging.work import label_of_run, project_of_run
 from trainer_client.wire import Priority
+from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 T = TypeVar("T")
 K = TypeVar("K", bound=str)
 
 _IDLE_TAGS_KEPT = 64
+
+NUL = "\0"
+
+
+def project_of_run(run: str) -> str:
+    """The project in the run's name of a caller."""
+    project_id, nul, _ = run.partition(NUL)
+    return project_id if nul else DEFAULT_PROJECT
+
+
+def label_of_run(run: str) -> str:
+    """The run's name of a caller as people read it: `run`, or `project/run`."""
+    return run.replace(NUL, "/")
 
 
 @dataclass(slots=True, eq=False)

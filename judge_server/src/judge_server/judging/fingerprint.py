@@ -3,12 +3,12 @@
 import hashlib
 import json
 from dataclasses import asdict
-from functools import lru_cache
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.ways import Way
 from judge_server.ports import AnswerForm, Call, Choice, EngineIdentity, Menu, Prose
+from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import RATIONALE_TOKENS
 
 
@@ -50,21 +50,37 @@ class CallDigests:
 
         Criteria of two kinds may be asked in the same words, so a map of probabilities counts too.
         """
+        return self.with_ending(call, ending_of(call, scaling), verdicts)
+
+    def with_ending(self, call: Call, ending: bytes, verdicts: int = 1) -> tuple[bytes, ...]:
+        """The same, of a call that is asked about many texts; `ending` is what `ending_of` gives for it."""
         digest = self._start.copy()
         digest.update(call.question.encode())
-        digest.update(_form(call.answer))
-        if call.reasoning is not None or call.think_tokens or call.sample is not None:
-            digest.update(repr((call.reasoning, call.think_tokens, call.sample)).encode())
-        if scaling != UNSCALED:
-            digest.update(f"\0scaled\0{scaling.slope!r}\0{scaling.intercept!r}".encode())
+        digest.update(ending)
         whole = digest.digest()
         if verdicts == 1:
             return (whole,)
         return tuple([hashlib.sha256(whole + n.to_bytes(4, "big")).digest() for n in range(verdicts)])
 
 
-@lru_cache(maxsize=4096)
+def ending_of(call: Call, scaling: PlattScaling = UNSCALED) -> bytes:
+    """What enters a call's digest behind its question: in which form it is answered, how, and how that is scaled."""
+    ending = _form(call.answer)
+    if call.reasoning is not None or call.think_tokens or call.sample is not None:
+        ending += repr((call.reasoning, call.think_tokens, call.sample)).encode()
+    if scaling != UNSCALED:
+        ending += f"\0scaled\0{scaling.slope!r}\0{scaling.intercept!r}".encode()
+    return ending
+
+
+_FORMS: ByteCache[AnswerForm, bytes] = ByteCache(8 * 2**20)
+
+
 def _form(answer: AnswerForm) -> bytes:
+    return _FORMS.made(answer, lambda: _make_form(answer))
+
+
+def _make_form(answer: AnswerForm) -> bytes:
     if isinstance(answer, Menu):
         then = () if answer.then is None else ("then", answer.then.lead, answer.then.ask, *answer.then.labels)
         parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)

@@ -1,6 +1,6 @@
 """Making a response fit the judge's context, where the request allows its middle to be left out."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from judge_server.errors import EngineGone
@@ -25,14 +25,14 @@ class CountsTokens(Protocol):
 
 
 async def fit_response(
-    counting: CountsTokens, context_tokens: int, length: int, plan: Callable[[int | None], ResponsePlan]
+    counting: CountsTokens, context_tokens: int, length: int, plan: Callable[[int | None], Awaitable[ResponsePlan]]
 ) -> ResponsePlan:
     """Plan a response of `length` characters so that its longest prompt fits `context_tokens`.
 
     `plan(keep)` plans it with `keep` characters shown. Where even a few characters do not fit (the prompt or the
     grounding alone is too long), the plan is returned as it is, and the engine fails its calls as `truncated_input`.
     """
-    whole = plan(None)
+    whole = await plan(None)
     if not whole.batch.calls:
         return whole
     longest = max(len(call.question.encode()) + _room(call) for call in whole.batch.calls)
@@ -52,7 +52,7 @@ async def fit_response(
         keep = estimate if estimate > 0 else keep // _LAST_RESORT
         if keep < 1:
             return whole
-        candidate = plan(keep)
+        candidate = await plan(keep)
     return whole
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from opentelemetry.trace import Span
 
-from judge_server.checks import Check, Checker
+from judge_server.checks import Check, Checker, Owner, decided_at_once
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, CalibrationSet
 from judge_server.judging.desk import Desk
@@ -19,7 +19,7 @@ from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.judging.ways import JudgeSetup, Way
-from judge_server.judging.work import NOBODY, Caller, Outcomes, Waiting, failures_by_kind, unknown
+from judge_server.judging.work import NOBODY, Caller, Outcomes, Waiting, Work, failures_by_kind, unknown
 from judge_server.metrics import JudgeMetrics
 from judge_server.ports import EngineIdentity, Finding, VerdictCache
 from judge_server.prompts import Form, PromptTemplates
@@ -37,6 +37,9 @@ STORE_EVERY_S = 0.5
 _PROTOCOL = "judging.protocol"
 _VOTES = "judging.votes"
 _SETUPS_KEPT = 256
+
+_CHECKS_PER_TURN = 64
+"""Checks that are decided on the event loop until others have their turn."""
 
 
 class Judge:
@@ -160,12 +163,9 @@ class Judge:
                 work = unknown(plans, result.of)
             waiting = Waiting(plans, result.of, done)
             errand = self.desk.take(work, caller, result, waiting, deadline)
-            checking = [
-                asyncio.create_task(self._check(digest, check, deadline, result, waiting))
-                for _, _, checks in work
-                for digest, check in checks
-            ]
+            checking: list[asyncio.Task[None]] = []
             try:
+                checking = self._begin_checks(work, caller, deadline, result, waiting)
                 await errand.done()
                 await asyncio.gather(*checking)
             finally:
@@ -201,10 +201,37 @@ class Judge:
         result.of.update(fresh)
         result.cached, result.joined = frozenset(known), frozenset(fresh)
 
-    async def _check(self, digest: bytes, check: Check, deadline: float, result: Outcomes, waiting: Waiting) -> None:
-        result.of[digest] = await self.checker.run(check, deadline)
-        result.checks += 1
-        waiting.known([digest])
+    def _begin_checks(
+        self, work: Sequence[Work], caller: Caller, deadline: float, result: Outcomes, waiting: Waiting
+    ) -> list[asyncio.Task[None]]:
+        """Have programs decide what is theirs: what takes no time one after the other, all else at the workers."""
+
+        async def decide(digest: bytes, check: Check, owner: Owner) -> None:
+            result.of[digest] = await self.checker.run(check, deadline, owner)
+            result.checks += 1
+            waiting.known([digest])
+
+        async def decide_at_once(some: Sequence[tuple[bytes, Check, Owner]]) -> None:
+            for place, (digest, check, owner) in enumerate(some):
+                if place % _CHECKS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                await decide(digest, check, owner)
+
+        def leave_room(_: object) -> None:
+            self.checker.room.leave(caller.run, 1)
+
+        checks = [
+            (digest, check, Owner(caller.run, str(plan.group), caller.priority, caller.share))
+            for plan, _, of_plan in work
+            for digest, check in of_plan
+        ]
+        small = [one for one in checks if decided_at_once(one[1])]
+        large = [one for one in checks if not decided_at_once(one[1])]
+        self.checker.room.enter(caller.run, len(large))
+        begun = [asyncio.create_task(decide(*one)) for one in large]
+        for task in begun:
+            task.add_done_callback(leave_room)
+        return [*begun, asyncio.create_task(decide_at_once(small))] if small else begun
 
     def _store_soon(self) -> None:
         """Have what is new stored within a while, though no request ends: a killed process loses no more than that."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from judge_server.checks import Check, step_to_search
 from judge_server.errors import InvalidRequest
-from judge_server.judging.fingerprint import CallDigests
+from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.protocols import HOLISTIC, ask_criteria
 from judge_server.judging.questions import Question
 from judge_server.judging.shortening import shorten_messages, without_middle
@@ -66,7 +66,8 @@ class Asked:
 class ResponsePlan:
     """All that one response needs: a slot per verdict, the calls and checks that fill them, and the steps.
 
-    `system_alone` is the system message under which a criterion is asked by itself again.
+    `system_alone` is the system message under which a criterion is asked by itself again. `group` is the place of the
+    response's group in its request.
     """
 
     slots: tuple[Slot, ...]
@@ -76,6 +77,7 @@ class ResponsePlan:
     system_alone: str = ""
     steps: tuple[Step, ...] = ()
     characters_omitted: int = 0
+    group: int = 0
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -91,13 +93,17 @@ class GroupPlanner:
         context: the prompt, and what else is known; the judge sees of it what its templates do not withhold.
         criteria: what to judge by; shape (M,). Under `likert` they guide one rating of the whole.
         votes: how many verdicts to sample for each criterion.
+        group: the place of the group in its request.
 
     Attributes:
         verified: the criteria that programs verify, and how.
     """
 
-    def __init__(self, setup: JudgeSetup, context: Context, criteria: Sequence[Criterion], *, votes: int = 1) -> None:
+    def __init__(
+        self, setup: JudgeSetup, context: Context, criteria: Sequence[Criterion], *, votes: int = 1, group: int = 0
+    ) -> None:
         self._setup = setup
+        self._group = group
         self._context = context
         self._shown = context.without(setup.declared.withholds)
         self._criteria = criteria
@@ -111,7 +117,8 @@ class GroupPlanner:
         self._stepwise = setup.way.protocol == "stepwise"
         self._looks_in_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
-        self._questions: dict[tuple[int, ...], list[Question]] = {}
+        self._questions: dict[tuple[int, ...], list[tuple[Question, bytes]]] = {}
+        self._program_digests: dict[str, bytes] = {}
 
     def plan(self, judged: Material, *, keep: int | None = None) -> ResponsePlan:
         """Plan one response, or what of it is to be judged.
@@ -130,8 +137,8 @@ class GroupPlanner:
 
         asked: list[Asked] = []
         votes_of: dict[str, list[bytes]] = {}
-        for question in self._questions_about(tuple([step.number for step in steps])):
-            own = digests.of(question.call, len(question.criteria), question.scaling)
+        for question, ending in self._questions_about(tuple([step.number for step in steps])):
+            own = digests.with_ending(question.call, ending, len(question.criteria))
             asked.append(Asked(question, own))
             for criterion, digest in zip(question.criteria, own, strict=True):
                 votes_of.setdefault(criterion, []).append(digest)
@@ -141,30 +148,38 @@ class GroupPlanner:
             )
             for criterion, program in self.verified
         }
+        subjects: dict[str, bytes] = {}
+        check_digests = {id_: self._digest(id_, check, subjects) for id_, check in checks.items()}
         return ResponsePlan(
-            self._slots(votes_of, checks),
+            self._slots(votes_of, check_digests),
             Batch(self._templates.system, shared, tuple([a.question.call for a in asked])),
             tuple(asked),
-            tuple([(check.digest, check) for check in checks.values()]),
+            tuple([(check_digests[id_], check) for id_, check in checks.items()]),
             self._setup.together.system if self._setup.way.protocol == "checklist" else self._setup.alone.system,
             steps,
             omitted,
+            self._group,
         )
 
-    def _questions_about(self, step_numbers: tuple[int, ...]) -> list[Question]:
-        """The questions about a response with these steps, every vote's in turn."""
+    def _digest(self, criterion: str, check: Check, subjects: dict[str, bytes]) -> bytes:
+        if criterion not in self._program_digests:
+            self._program_digests[criterion] = check.program_digest()
+        return check.digest_with(self._program_digests[criterion], subjects)
+
+    def _questions_about(self, step_numbers: tuple[int, ...]) -> list[tuple[Question, bytes]]:
+        """The questions about a response with these steps, every vote's in turn, and the endings of their digests."""
         made = self._questions.get(step_numbers)
         if made is None:
             temperature = self._setup.way.temperature
             samples = [Sample(temperature, vote) if temperature else None for vote in range(self._votes)]
             made = self._questions[step_numbers] = [
-                question
+                (question, ending_of(question.call, question.scaling))
                 for sample in samples
                 for question in ask_criteria(self._setup, self._to_ask, step_numbers, sample)
             ]
         return made
 
-    def _slots(self, votes_of: dict[str, list[bytes]], checks: dict[str, Check]) -> tuple[Slot, ...]:
+    def _slots(self, votes_of: dict[str, list[bytes]], checks: dict[str, bytes]) -> tuple[Slot, ...]:
         if self._setup.way.protocol == "likert":
             return (Slot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
@@ -173,7 +188,7 @@ class GroupPlanner:
             [
                 Slot(c.id, "judge", tuple(votes_of[c.id]), judged)
                 if program is None
-                else Slot(c.id, program.method, (checks[c.id].digest,), step)
+                else Slot(c.id, program.method, (checks[c.id],), step)
                 for c, program in zip(self._criteria, self._programs, strict=True)
             ]
         )
@@ -218,10 +233,11 @@ def check_required(where: str, setup: JudgeSetup, given: Context) -> None:
         raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
-def plan_outcome(judged: Material, ground_truth: str) -> ResponsePlan:
+def plan_outcome(judged: Material, ground_truth: str, group: int = 0) -> ResponsePlan:
     """Plan the check of a response's final answer against the ground truth; no judge is asked."""
     check = Check(BY_MATH, judged.text, extract_final_answer(judged.text), ground_truth)
-    return ResponsePlan((Slot(OUTCOME, "math", (check.digest,)),), Batch("", "", ()), (), ((check.digest, check),))
+    digest = check.digest
+    return ResponsePlan((Slot(OUTCOME, "math", (digest,)),), Batch("", "", ()), (), ((digest, check),), group=group)
 
 
 def verification_of(setup: JudgeSetup, criterion: Criterion, context: Context) -> Verification | None:

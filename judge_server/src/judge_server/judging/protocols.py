@@ -13,6 +13,7 @@ from judge_server.judging.questions import Question
 from judge_server.judging.ways import JudgeSetup
 from judge_server.ports import AnswerForm, Call, Choice, Menu, Option, Reasoning, Sample, Written
 from judge_server.prompts import points
+from trainer_client.byte_cache import ByteCache
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 from trainer_client.wire import RATIONALE_TOKENS, Criterion
 
@@ -120,9 +121,11 @@ def _form(setup: JudgeSetup, criterion: Criterion, steps: tuple[int, ...] | None
     return ItemForm("satisfied", steps=steps, reason=reason)
 
 
-@lru_cache(maxsize=1024)
+_WRITTEN: ByteCache[tuple[ItemForm, ...], tuple[str, int]] = ByteCache(8 * 2**20)
+
+
 def _written(forms: tuple[ItemForm, ...]) -> tuple[str, int]:
-    return items_schema(forms), written_tokens(forms)
+    return _WRITTEN.made(forms, lambda: (items_schema(forms), written_tokens(forms)))
 
 
 _ASK_STEP = (
@@ -131,8 +134,14 @@ _ASK_STEP = (
 )
 
 
-@lru_cache(maxsize=1024)
+_MENUS: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None], Menu] = ByteCache(8 * 2**20)
+
+
 def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> Menu:
+    return _MENUS.made((step_numbers, verdicts), lambda: _make_yes_no(step_numbers, verdicts))
+
+
+def _make_yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> Menu:
     options = YES_NO if verdicts is None else (option(verdicts[0]), option(verdicts[1]))
     if step_numbers is None:
         return Menu(options)

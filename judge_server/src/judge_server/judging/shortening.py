@@ -4,12 +4,17 @@ import json
 from collections.abc import Sequence
 
 from trainer_client.thinking import Material
-from trainer_client.wire import Message, ToolCall
+from trainer_client.wire import Message, Prompt, ToolCall
 
 
 def characters(material: Material) -> int:
     """How many characters of a response are shown whole."""
     return len(material.text) if material.messages is None else sum(map(len, _texts(material.messages)))
+
+
+def characters_of(text: Prompt) -> int:
+    """How many characters a text has, or messages together."""
+    return len(text) if isinstance(text, str) else sum(map(len, _texts(text)))
 
 
 def without_middle(text: str, keep: int | None) -> tuple[str, int]:

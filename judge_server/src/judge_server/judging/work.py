@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from judge_server.access.identity import acting
 from judge_server.checks import Check
+from judge_server.judging.fair_queue import NUL, project_of_run
 from judge_server.judging.plan import Asked, ResponsePlan
 from judge_server.ports import CallFailed, Finding
 from trainer_client.wire import ComparisonRequest, Priority, RewardRequest, VerdictRequest
 from trainer_client.wire.tenants import DEFAULT_PROJECT
 
 Outcome = Finding | CallFailed
-
-_NUL = "\0"
 
 
 class Caller(NamedTuple):
@@ -33,26 +32,15 @@ class Caller(NamedTuple):
     @classmethod
     def of(cls, request: RewardRequest | VerdictRequest | ComparisonRequest) -> "Caller":
         """The caller of a request, for whom this task works."""
-        identity, run = acting(), (request.run or "").replace(_NUL, "\N{REPLACEMENT CHARACTER}")
+        identity, run = acting(), (request.run or "").replace(NUL, "\N{REPLACEMENT CHARACTER}")
         if identity.project_id != DEFAULT_PROJECT:
-            run = f"{identity.project_id}{_NUL}{run}"
+            run = f"{identity.project_id}{NUL}{run}"
         return cls(run, request.priority, identity.limits.weight)
 
     @property
     def project_id(self) -> str:
         """The project."""
         return project_of_run(self.run)
-
-
-def project_of_run(run: str) -> str:
-    """The project in the run's name of a caller."""
-    project_id, nul, _ = run.partition(_NUL)
-    return project_id if nul else DEFAULT_PROJECT
-
-
-def label_of_run(run: str) -> str:
-    """The run's name of a caller as people read it: `run`, or `project/run`."""
-    return run.replace(_NUL, "/")
 
 
 NOBODY = Caller()

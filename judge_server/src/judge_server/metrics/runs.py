@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from judge_server.judging.fair_queue import label_of_run
 from judge_server.judging.rates import FadingCount
-from judge_server.judging.work import label_of_run
 
 OTHER = "(other)"
 NONE = "(none)"

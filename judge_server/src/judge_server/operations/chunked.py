@@ -81,7 +81,7 @@ class ChunkedOperations:
         if runs is None:
             raise OperationRefused(f"{kind} cannot be run here; there are {', '.join(self._kinds)}")
         try:
-            read = _REQUEST.validate_python({**request, "kind": kind})
+            read = await asyncio.to_thread(_REQUEST.validate_python, {**request, "kind": kind})
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             raise ValueError(f"{first.field}: {first.message}") from None

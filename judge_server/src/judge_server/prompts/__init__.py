@@ -15,6 +15,7 @@ from jinja2 import Template
 
 from judge_server.prompts.fencing import neutralise
 from judge_server.prompts.sources import ENVIRONMENT, MAY_USE, TemplateRefused, own_templates
+from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import Criterion, Protocol
 from trainer_client.wire.criteria import GUIDANCE
 
@@ -60,9 +61,7 @@ class PromptTemplates:
         self.digest = hashlib.sha256("\0".join(self._sources[name] for name in sorted(names)).encode()).hexdigest()
         self.system = self._render(f"{form.protocol}.system.j2")
         self.ask = self._render("verdict.j2")
-        self.question = lru_cache(maxsize=8192)(self._question)
-        self.questions = lru_cache(maxsize=1024)(self._questions)
-        self.holistic = lru_cache(maxsize=1024)(self._holistic)
+        self._key = f"{form.rationale}{form.several}{self.digest}"
 
     def shared(
         self,
@@ -110,14 +109,22 @@ class PromptTemplates:
         """The question about two responses."""
         return self._render("comparison.j2", criteria=[_words(c) for c in criteria], asked=neutralise(asked))
 
-    def _question(self, criterion: Criterion) -> str:
-        return self._render("question.j2", criterion=_words(criterion))
+    def question(self, criterion: Criterion) -> str:
+        """The question about one criterion."""
+        return self._asked("question.j2", (criterion,), lambda: {"criterion": _words(criterion)})
 
-    def _questions(self, criteria: tuple[Criterion, ...]) -> str:
-        return self._render("questions.j2", criteria=[_words(c) for c in criteria])
+    def questions(self, criteria: tuple[Criterion, ...]) -> str:
+        """The question about several criteria."""
+        return self._asked("questions.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
 
-    def _holistic(self, criteria: tuple[Criterion, ...]) -> str:
-        return self._render("holistic.j2", criteria=[_words(c) for c in criteria])
+    def holistic(self, criteria: tuple[Criterion, ...]) -> str:
+        """The question about a response as a whole, with the criteria that guide it."""
+        return self._asked("holistic.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
+
+    def _asked(self, name: str, criteria: tuple[Criterion, ...], values: Callable[[], dict[str, Any]]) -> str:
+        """A question as it was rendered lately, or anew."""
+        key = self._key, name, criteria
+        return _QUESTIONS.made(key, lambda: self._render(name, **values()))
 
     def _render(self, name: str, **values: Any) -> str:
         known = {"protocol": self.form.protocol, "rationale": self.form.rationale, "several": self.form.several}
@@ -127,6 +134,9 @@ class PromptTemplates:
     def _fenced(self, text: str | None) -> str | None:
         return self.fence(text) if text else None
 
+
+_QUESTIONS: ByteCache[tuple[str, str, tuple[Criterion, ...]], str] = ByteCache(32 * 2**20)
+"""Questions rendered lately, of all judges and all ways of asking together."""
 
 _BODY: Mapping[str, tuple[str, ...]] = {
     "binary": ("shared.j2", "question.j2", "questions.j2"),

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from judge_server.errors import EngineGone, EngineStartError
+from judge_server.judging.admission import USUAL_RULES
 from judge_server.judging.findings import FreshFindings
 from judge_server.judging.work import Caller, Outcomes, Waiting, Work
 from judge_server.metrics import JudgeMetrics
@@ -27,8 +28,16 @@ class RemoteDesk:
     identity: EngineIdentity
     dead = ""
 
-    def __init__(self, links: Collection[JudgeLink], *, every_s: float = 2.0, patience_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        links: Collection[JudgeLink],
+        *,
+        every_s: float = 2.0,
+        patience_s: float = 2.0,
+        most_calls: int = USUAL_RULES.calls,
+    ) -> None:
         self.findings = FreshFindings()
+        self.most_calls = most_calls
         self._pool = Pool({link.url: link for link in links}, self._healthy, every_s=every_s, patience_s=patience_s)
         self._known = asyncio.Event()
         self._amiss: dict[str, EngineStartError | JudgeGone] = {}

@@ -16,9 +16,10 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import TypeAdapter, ValidationError
 
 from judge_server.errors import EngineGone, InvalidRequest, NotReady, ServiceError
+from judge_server.judging.fair_queue import label_of_run
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.work import Caller, Outcomes, label_of_run
+from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import Batch
 from judge_server.remote.link import ROOT, identity_digest
 from judge_server.remote.messages import PROTOCOL, Account, Asking, Introduction, Line, Tokens

@@ -1,10 +1,9 @@
 """Keys over HTTP: who asks is settled before a body is read, what they may do before a route does anything.
 
-`Access` is the middleware; `needs` makes the dependency that a router or a route names its scope with, which also
-writes it into the OpenAPI document.
+`Access` is the middleware; `Needs` is the dependency that a router or a route names its scope with, which also writes
+it into the OpenAPI document.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Request, Security
@@ -70,26 +69,33 @@ class Access:
         return identity
 
 
-def needs(
-    reading: KeyScope, changing: KeyScope | None = None, *, judges: bool = True
-) -> Callable[..., Awaitable[None]]:
-    """A dependency that insists on a scope: one for GET, and one for all else where it is another.
+class Needs:
+    """A dependency that insists on a scope: `reading` for GET, `changing` for all else where it is another.
 
-    What takes `score` to POST is refused too where the project's budget is spent, unless it is said that it `judges`
-    nothing.
+    What takes `score` to POST is refused too where the project's budget is spent, unless `judges` is false. A route
+    that takes a body calls `insist` before it reads the body, so that a key without the scope costs nothing.
     """
 
-    async def insist_on_scope(
-        request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+    def __init__(self, reading: KeyScope, changing: KeyScope | None = None, *, judges: bool = True) -> None:
+        self._reading, self._changing, self._judges = reading, changing or reading, judges
+
+    async def __call__(
+        self, request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
     ) -> None:
-        scope = reading if changing is None or request.method in _READING else changing
+        """Insist, as FastAPI has it done; a second time does nothing."""
+        await self.insist(request)
+
+    async def insist(self, request: Request) -> None:
+        """Raise `Forbidden` or `BudgetExhausted`, once per request."""
+        if getattr(request.state, "insisted", None) is self:
+            return
+        scope = self._reading if request.method in _READING else self._changing
         identity = identity_of(request)
         insist(identity, scope)
         gate = service_of(request).gate
-        if gate is not None and judges and (scope, request.method) == ("score", "POST"):
+        if gate is not None and self._judges and (scope, request.method) == ("score", "POST"):
             await gate.usage.check_budget(identity)
-
-    return insist_on_scope
+        request.state.insisted = self
 
 
 def identity_of(request: Request) -> Identity:

@@ -1,12 +1,16 @@
 """The FastAPI application: routes, problems, the boundary, and an OpenAPI document worth reading."""
 
+import asyncio
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from threading import Lock
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
+from starlette.routing import Route
 
 from judge_server.telemetry.requests import FRAMEWORKS_OWN, Requests
 from judge_server.web import (
@@ -24,27 +28,15 @@ from judge_server.web import (
     scores,
     verdicts,
 )
-from judge_server.web.access import Access, needs
+from judge_server.web.access import Access
 from judge_server.web.boundary import Boundary
 from judge_server.web.problems import documented
 from judge_server.web.service import Service
 from trainer_client import __version__
 from trainer_client.wire import Problem, RewardLine
 
-_KEYED = {
-    rewards: needs("score"),
-    recompute: needs("score", judges=False),
-    verdicts: needs("score"),
-    ledger: needs("read"),
-    runs: needs("read"),
-    comparisons: needs("score"),
-    scores: needs("score"),
-    rubrics: needs("read", changing="rubrics:write"),
-    metrics: needs("metrics"),
-    projects: needs("read"),
-    operations: needs("read", changing="score"),
-}
-"""The scopes that the routes of each module take; those of `health` are open, or name their own."""
+_KEYED = (rewards, recompute, verdicts, scores, ledger, runs, comparisons, rubrics, metrics, projects, operations)
+"""The modules whose routes need a key; their routers say which scopes. Those of `health` are open, or say their own."""
 
 _ANYWHERE = (401, 403, 414, 429, 431, 503)
 """What any request may be answered with, where a key may be needed."""
@@ -68,8 +60,8 @@ def create_app(
         telemetry=FRAMEWORKS_OWN,
     )
     app.state.service = service
-    for module, scopes in _KEYED.items():
-        app.include_router(module.router, dependencies=[Depends(scopes)], responses=documented(*_ANYWHERE))
+    for module in _KEYED:
+        app.include_router(module.router, responses=documented(*_ANYWHERE))
     app.include_router(health.router)
     problems.install(app)
     app.add_middleware(Access, gate=service.gate)
@@ -77,15 +69,40 @@ def create_app(
     app.add_middleware(Requests)
     document = app.openapi
 
+    making = Lock()
+
     def openapi() -> dict[str, Any]:
-        schema = document()
-        schema["components"]["schemas"].update(_undeclared_schemas())
-        if service.gate is not None and not service.gate.required:
-            _make_keys_optional(schema)
-        return schema
+        with making:
+            made = app.openapi_schema is not None
+            schema = document()
+            if not made:
+                schema["components"]["schemas"].update(_undeclared_schemas())
+                if service.gate is not None and not service.gate.required:
+                    _make_keys_optional(schema)
+            return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    _serve_document(app)
     return app
+
+
+def _serve_document(app: FastAPI) -> None:
+    """Answer `/openapi.json` with bytes that are made once, by the first request for them, off the event loop."""
+    (route,) = [one for one in app.router.routes if isinstance(one, Route) and one.path == app.openapi_url]
+    app.router.routes.remove(route)
+    making = asyncio.Lock()
+    made: list[bytes] = []
+
+    def make() -> bytes:
+        return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+
+    async def document(request: Request) -> Response:
+        async with making:
+            if not made:
+                made.append(await asyncio.to_thread(make))
+        return Response(made[0], media_type="application/json")
+
+    app.add_route(route.path, document, include_in_schema=False)
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -2,18 +2,18 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 
 from judge_server.comparing import compare
 from judge_server.telemetry.about import tell
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.disconnect import answered
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import ComparisonAnswer, ComparisonRequest
 
-router = APIRouter(prefix="/v1", tags=["comparisons"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["comparisons"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
 
 EXAMPLE: dict[str, Any] = {
     "question": "Which response explains it better to a child?",

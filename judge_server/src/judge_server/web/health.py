@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
 from judge_server.errors import NotReady
-from judge_server.web.access import needs
+from judge_server.web.access import Needs
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from trainer_client import __version__
@@ -85,7 +85,7 @@ async def readyz(request: Request, only: Only = ()) -> Readiness | Response:
 @router.get(
     "/v1",
     summary="Version and capabilities",
-    dependencies=[Depends(needs("read"))],
+    dependencies=[Depends(Needs("read"))],
     responses=documented(401, 403, 414, 429, 431, 503),
 )
 async def capabilities(request: Request) -> Capabilities:

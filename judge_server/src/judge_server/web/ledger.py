@@ -3,20 +3,20 @@
 from contextlib import suppress
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from judge_server.errors import NotReady
 from judge_server.recording.reading import from_cursor, recorded_page
 from judge_server.recording.rows import digest_of, keepable
 from judge_server.rubrics import find_rubric
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import Service, service_of
 from trainer_client.wire import FieldError, parse_reference
 from trainer_client.wire.ledger import LedgerState, RecordedPage
 from trainer_client.wire.ledger_rows import UseFilter
 
-router = APIRouter(prefix="/v1", tags=["ledger"])
+router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(Needs("read"))])
 
 
 @router.get(

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from judge_server.judging.judge import Judge
 from judge_server.metrics import LedgerMetrics, PoolMetrics, metrics_page
 from judge_server.metrics.page import Collected
+from judge_server.web.access import Needs
 from judge_server.web.service import service_of
 
-router = APIRouter(tags=["service"])
+router = APIRouter(tags=["service"], dependencies=[Depends(Needs("metrics"))])
 
 _EXAMPLE = 'adjudge_calls_waiting 96.0\nadjudge_run_share{run="llama-srar-3"} 0.62\n'
 

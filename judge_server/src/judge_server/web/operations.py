@@ -8,26 +8,40 @@ import json
 from collections.abc import AsyncIterator, Awaitable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.access.gate import insist
 from judge_server.errors import NotReady, ServiceError
 from judge_server.ports import Operations, UnknownOperation
 from judge_server.telemetry.about import tell
-from judge_server.web.access import identity_of, project_of
+from judge_server.web.access import Needs, identity_of, project_of
 from judge_server.web.events import EVENT, EVENTS, STOPPING, event_stream
 from judge_server.web.idempotency import IdempotencyKey, once
+from judge_server.web.patterns import refuse_unusable_patterns
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import FieldError
-from trainer_client.wire.operations import MOST_RESULTS, Operation, OperationList, OperationRequest, ResultPage
+from trainer_client.wire.operations import (
+    MOST_RESULTS,
+    EvaluateOperation,
+    Operation,
+    OperationList,
+    OperationRequest,
+    ResultPage,
+    ScoreOperation,
+)
 
 NDJSON = "application/x-ndjson"
 T = TypeVar("T")
 
-router = APIRouter(prefix="/v1/operations", tags=["operations"], route_class=StrictRoute)
+router = APIRouter(
+    prefix="/v1/operations",
+    tags=["operations"],
+    route_class=StrictRoute,
+    dependencies=[Depends(Needs("read", changing="score"))],
+)
 
 OperationId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", examples=["op-0123456789abcdef"])]
 
@@ -69,7 +83,10 @@ async def submit(
     """
     if body.kind in ("generate_rubrics", "validate_rubrics"):
         insist(identity_of(request), "rubrics:write")
-    given = body.model_dump(mode="json", exclude_unset=True, exclude={"kind"})
+    if isinstance(body, ScoreOperation | EvaluateOperation):
+        own = [group.rubric for group in body.groups]
+        await refuse_unusable_patterns(service_of(request).checker, project_of(request), body.rubric, own)
+    given = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})
     try:
         work = operations_of(request).submit(project_of(request), body.kind, given, submission=idempotency_key)
         operation = await _found(work)

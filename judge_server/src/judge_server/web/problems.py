@@ -1,5 +1,6 @@
 """Every error as `application/problem+json`: ours, the framework's, and those nobody foresaw."""
 
+import asyncio
 import logging
 import re
 from typing import Any
@@ -85,7 +86,8 @@ def install(app: FastAPI) -> None:
         )
         headers = dict(error.headers or {})
         if error.status_code == 405:
-            headers["Allow"] = ", ".join(_methods_of(request)) or headers.get("Allow", "")
+            methods = await asyncio.to_thread(_methods_of, request)  # the first one makes the document
+            headers["Allow"] = ", ".join(methods) or headers.get("Allow", "")
         return _response(problem, headers)
 
     @app.exception_handler(ConnectionError)

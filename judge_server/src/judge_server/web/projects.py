@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 
 from judge_server.errors import NotReady
-from judge_server.web.access import identity_of, needs, project_of
+from judge_server.web.access import Needs, identity_of, project_of
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from trainer_client.wire.tenants import AuditTail, ProjectState
 
-router = APIRouter(prefix="/v1", tags=["project"])
+router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(Needs("read"))])
 
 
 @router.get("/project", summary="What the project may use, and has used", response_model=ProjectState)
@@ -33,7 +33,7 @@ async def project(request: Request) -> ProjectState:
     "/audit",
     summary="Who changed what",
     response_model=AuditTail,
-    dependencies=[Depends(needs("admin"))],
+    dependencies=[Depends(Needs("admin"))],
     responses=documented(422),
 )
 async def audit(

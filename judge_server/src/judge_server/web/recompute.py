@@ -5,13 +5,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.errors import NotReady, ServiceError
 from judge_server.recomputing import recompute
 from judge_server.telemetry.about import tell
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
@@ -27,7 +27,9 @@ log = logging.getLogger("adjudge")
 
 NDJSON = "application/x-ndjson"
 
-router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute)
+router = APIRouter(
+    prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(Needs("score", judges=False))]
+)
 
 
 class _Lines(Response):

@@ -5,14 +5,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.errors import ServiceError
 from judge_server.telemetry.about import tell
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.disconnect import answered, while_connected
 from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
+from judge_server.web.patterns import refuse_unusable_patterns
 from judge_server.web.problems import UNFORESEEN, documented, problem_of
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
@@ -22,7 +23,7 @@ log = logging.getLogger("adjudge")
 
 NDJSON = "application/x-ndjson"
 
-router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
 
 EXAMPLE: dict[str, Any] = {
     "run": "llama-srar-3",
@@ -77,8 +78,11 @@ async def rewards(
     """
     request_id = request.state.request_id
     tell(run=body.run)
+    own = [group.rubric for group in body.groups]
+    checker, project_id = service_of(request).checker, project_of(request)
+    await refuse_unusable_patterns(checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
     scorer = service_of(request).scorer(body.judge, recorder_of(request))
-    project_id, record = project_of(request), await record_of(request, idempotency_key)
+    record = await record_of(request, idempotency_key)
     if NDJSON in request.headers.get("accept", ""):
         stream = scorer.stream(body, request_id=request_id, project_id=project_id, record=record)
         first = await while_connected(request, anext(stream))  # what is wrong with the request is no 200

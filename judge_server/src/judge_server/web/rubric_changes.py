@@ -3,13 +3,13 @@
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Request, Response
+from fastapi import APIRouter, Body, Depends, Header, Request, Response
 from fastapi import Path as PathParameter
 
 from judge_server import rubric_changes as changes
 from judge_server.errors import PreconditionRequired
 from judge_server.rubrics import find_rubric
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
@@ -24,7 +24,9 @@ from trainer_client.wire import (
     TagSet,
 )
 
-router = APIRouter(route_class=StrictRoute)
+CHANGING_RUBRICS = Needs("read", changing="rubrics:write")
+
+router = APIRouter(route_class=StrictRoute, dependencies=[Depends(CHANGING_RUBRICS)])
 
 Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
 Alias = Annotated[str, PathParameter(description="Begins with a lower-case letter.", examples=["production"])]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import TypeAdapter, ValidationError
 
@@ -11,7 +11,9 @@ from judge_server.rubrics import find_rubric
 from judge_server.web import rubric_changes
 from judge_server.web.access import project_of
 from judge_server.web.idempotency import IdempotencyKey, once
+from judge_server.web.patterns import refuse_unusable_criteria
 from judge_server.web.problems import documented, invalid_request
+from judge_server.web.rubric_changes import CHANGING_RUBRICS
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import (
@@ -24,7 +26,9 @@ from trainer_client.wire import (
     RubricVersion,
 )
 
-router = APIRouter(prefix="/v1/rubrics", tags=["rubrics"], route_class=StrictRoute)
+router = APIRouter(
+    prefix="/v1/rubrics", tags=["rubrics"], route_class=StrictRoute, dependencies=[Depends(CHANGING_RUBRICS)]
+)
 
 Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
 After = Annotated[str | None, Query(description="The `next_cursor` of the page before.")]
@@ -68,6 +72,7 @@ async def publish(
     A request that is sent again under its `Idempotency-Key` is answered as it was, and changes nothing.
     """
     _check_name(name)
+    await refuse_unusable_criteria(service_of(request).checker, project_of(request), body)
 
     async def work() -> Response:
         try:

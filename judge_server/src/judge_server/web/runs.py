@@ -3,14 +3,14 @@
 from collections.abc import Awaitable
 from typing import Annotated, Literal, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi import Path as PathParameter
 from pydantic import ValidationError
 
 from judge_server.errors import NotReady
 from judge_server.recomputing import UnknownRun
 from judge_server.recording.rows import digest_of, keepable
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.ledger import digest_of_reference
 from judge_server.web.problems import documented, invalid_request
 from judge_server.web.service import service_of
@@ -18,7 +18,7 @@ from trainer_client.wire import FieldError
 from trainer_client.wire.ledger_rows import RunView
 from trainer_client.wire.runs import RunPage, RunReport
 
-router = APIRouter(prefix="/v1/runs", tags=["ledger"])
+router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(Needs("read"))])
 
 After = Annotated[str | None, Query(description="The `next_cursor` of the page before.", max_length=2000)]
 Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]

@@ -3,11 +3,11 @@
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 
 from judge_server.errors import JudgingFailed, ServiceError
 from judge_server.telemetry.about import tell
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.disconnect import while_connected
 from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
 from judge_server.web.problems import documented
@@ -25,7 +25,7 @@ from trainer_client.wire.scores import (
     ScoreUsage,
 )
 
-router = APIRouter(prefix="/v1", tags=["scores"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["scores"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
 
 RESPONSES = documented(404, 413, 422, 429, 502, 503)
 

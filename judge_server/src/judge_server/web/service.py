@@ -7,6 +7,7 @@ from functools import partial
 from fastapi import Request
 
 from judge_server.access import Gate
+from judge_server.checks import Checker
 from judge_server.errors import InvalidRequest, NotReady
 from judge_server.judging.desk import Desk
 from judge_server.judging.judge import Judge
@@ -23,7 +24,7 @@ class Service:
 
     `judges` has those whose engine is loaded, by name, and `names` all there will be; `desks` are those of all of them,
     and may know why one is not there yet. Without a `recorder` nothing is kept, without a `gate` all is open, and
-    without `keys` a request that is sent again is done again.
+    without `keys` a request that is sent again is done again. The `checker` compiles the patterns of requests.
     """
 
     rubrics: RubricSource
@@ -37,6 +38,7 @@ class Service:
     audit: AuditTrail | None = None
     keys: IdempotencyKeys | None = None
     operations: Operations | None = None
+    checker: Checker = field(default_factory=Checker)
     operation_metrics: OperationMetrics = field(default_factory=OperationMetrics)
 
     @property

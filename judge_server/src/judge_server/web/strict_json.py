@@ -1,17 +1,37 @@
-"""Bodies of requests read as strict JSON in UTF-8, and refused as problems where they are none."""
+"""Bodies of requests: read as strict JSON in UTF-8 and validated, and refused as problems where they are neither.
 
+A large body is read and validated in a thread, and in pieces between which the event loop has its turn. Knows sizes
+and scopes; what a body means is the route's.
+"""
+
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
 
+from judge_server.errors import TooLarge
+from judge_server.web.access import Needs
 from judge_server.web.problems import invalid_request
 from trainer_client.wire import FieldError
+from trainer_client.wire.problems import field_errors
 from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 
 _JSON = re.compile(r"\s*application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
+
+SMALL_BYTES = 32 * 1024
+"""A body of up to so many bytes is read on the event loop: in a few milliseconds, whatever it holds."""
+
+PIECES_BYTES = 512 * 1024
+"""A larger body than this is read in Python rather than in C, whose reader lets no other thread run meanwhile."""
+
+MOST_VALUES = 1_000_000
+"""How many entries all lists and objects of a body may have together."""
+
+_PIECE_BYTES = 2**20
 
 
 class StrictRoute(APIRoute):
@@ -19,24 +39,48 @@ class StrictRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's handler, which is handed a request that reads strictly."""
-        handle, takes_body = super().get_route_handler(), self.body_field is not None
+        handle, body = super().get_route_handler(), self.body_field
+        scopes = [one.dependency for one in self.dependencies if isinstance(one.dependency, Needs)]
 
         async def handle_strictly(request: Request) -> Response:
             strict = _StrictRequest(request.scope, request.receive)
-            if takes_body and not _JSON.match(request.headers.get("content-type", "")) and await strict.body():
-                message = "this takes JSON; send Content-Type: application/json"
-                raise invalid_request((FieldError(field="Content-Type", message=message),))
+            if body is not None:
+                for scope in scopes:
+                    await scope.insist(request)
+                strict.body_field = body
+                if not _JSON.match(request.headers.get("content-type", "")) and await strict.body():
+                    message = "this takes JSON; send Content-Type: application/json"
+                    raise invalid_request((FieldError(field="Content-Type", message=message),))
             return await handle(strict)
 
         return handle_strictly
 
 
 class _StrictRequest(Request):
+    body_field: ModelField
+
     async def json(self) -> Any:
-        """The body's value; raises `InvalidRequest` where it is not JSON."""
+        """The body's value, and the message itself where the body is large.
+
+        Raises:
+            InvalidRequest: it is not JSON, or not the message that this route takes.
+            TooLarge: it holds too many values.
+        """
         if not hasattr(self, "_json"):
-            self._json = read_strictly(await self.body())
+            body = await self.body()
+            if len(body) <= SMALL_BYTES:
+                self._json = read_strictly(body)
+            else:
+                self._json = await asyncio.to_thread(_validated, body, self.body_field)
         return self._json
+
+
+def _validated(body: bytes, field: ModelField) -> Any:
+    """The message that a large body holds; FastAPI, which is given it, finds nothing left to validate."""
+    value, errors = field.validate(read_strictly(body), loc=("body",))
+    if errors:
+        raise invalid_request(field_errors(errors))
+    return value
 
 
 def read_strictly(body: bytes) -> Any:
@@ -44,11 +88,46 @@ def read_strictly(body: bytes) -> Any:
 
     Raises:
         InvalidRequest: it is not JSON in UTF-8; the error says where, and names the field of a number that is none.
+        TooLarge: it holds more than `MOST_VALUES`.
     """
+    if len(body) > MOST_VALUES:
+        _refuse_many_values(body)
     try:
-        return strict_json(body.decode("utf-8"))
+        return strict_json(body.decode("utf-8"), in_pieces=len(body) > PIECES_BYTES)
     except UnicodeDecodeError as error:
         message, field = f"not UTF-8 at byte {error.start}; encode the body as UTF-8", ""
     except NotStrictJsonError as error:
         message, field = str(error), error.field
     raise invalid_request((FieldError(field=field, message=message),))
+
+
+def _refuse_many_values(body: bytes) -> None:
+    """Count the commas of a body: first all of them, and where those are too many, those outside of texts."""
+    if _commas(body, 0, len(body)) <= MOST_VALUES:
+        return
+    commas = at = 0
+    while at < len(body):
+        opening = body.find(b'"', at)
+        commas += _commas(body, at, len(body) if opening < 0 else opening)
+        if commas > MOST_VALUES:
+            raise TooLarge(
+                f"the body holds more than {MOST_VALUES:,} values (texts, numbers, objects and so on); send fewer "
+                "groups at once"
+            )
+        at = len(body) if opening < 0 else _behind_text(body, opening)
+
+
+def _commas(body: bytes, start: int, end: int) -> int:
+    return sum(body.count(b",", at, min(at + _PIECE_BYTES, end)) for at in range(start, end, _PIECE_BYTES))
+
+
+def _behind_text(body: bytes, opening: int) -> int:
+    """Where a text ends that begins with the quote at `opening`."""
+    closing = opening
+    while (closing := body.find(b'"', closing + 1)) >= 0:
+        backslashes = closing
+        while body[backslashes - 1] == 0x5C:
+            backslashes -= 1
+        if (closing - backslashes) % 2 == 0:
+            return closing + 1
+    return len(body)

@@ -2,19 +2,20 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 
 from judge_server.telemetry.about import tell
 from judge_server.verdicts import judge_responses
-from judge_server.web.access import project_of
+from judge_server.web.access import Needs, project_of
 from judge_server.web.disconnect import answered
 from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
+from judge_server.web.patterns import refuse_unusable_patterns
 from judge_server.web.problems import documented
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import VerdictAnswer, VerdictRequest
 
-router = APIRouter(prefix="/v1", tags=["verdicts"], route_class=StrictRoute)
+router = APIRouter(prefix="/v1", tags=["verdicts"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
 
 EXAMPLE: dict[str, Any] = {
     "rubric": {
@@ -51,12 +52,15 @@ async def verdicts(
     """
     service = service_of(request)
     tell(run=body.run)
+    own = [group.rubric for group in body.groups]
+    checker, project_id = service_of(request).checker, project_of(request)
+    await refuse_unusable_patterns(checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
     work = judge_responses(
         service.ready_judge(body.judge),
         service.rubrics,
         body,
         request_id=request.state.request_id,
-        project_id=project_of(request),
+        project_id=project_id,
         recorder=recorder_of(request),
         record=await record_of(request, idempotency_key),
     )

@@ -4,9 +4,25 @@ A request with a field we do not know is refused, so that a misspelt option neve
 field a client does not know is read all the same, so that two versions can live side by side.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+MOST_ERRORS = 20
+"""How many errors are made of one list, and told of one message: the first ones."""
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 MOST_WHOLE = 2**63 - 1
 """The largest whole number of a request: no database keeps more, and far larger ones are no floating-point number."""
@@ -26,6 +42,61 @@ def _flag(value: Any) -> Any:
     return value
 
 
+def _few_errors(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a list that fails at its first wrong element; go on behind that one until there are enough errors."""
+    try:
+        return validate(value)
+    except ValidationError as refusal:
+        if not isinstance(value, list | tuple) or all(not error["loc"] for error in _errors(refusal)):
+            raise
+        first = refusal
+    found: list[InitErrorDetails] = []
+    place, inside = 0, _inside(first)
+    while inside and len(found) < MOST_ERRORS:
+        for error in inside[: MOST_ERRORS - len(found)]:
+            kind = PydanticCustomError(error["type"], "{said}", {**error.get("ctx", {}), "said": error["msg"]})
+            at = (place + int(error["loc"][0]), *error["loc"][1:])
+            found.append(InitErrorDetails(type=kind, loc=at, input=error["input"]))
+        place += int(inside[0]["loc"][0]) + 1
+        try:
+            validate(value[place:])
+            break
+        except ValidationError as another:
+            inside = _inside(another)
+    raise ValidationError.from_exception_data(first.title, found)
+
+
+def _errors(refusal: ValidationError) -> list[ErrorDetails]:
+    return refusal.errors(include_url=False)
+
+
+def _inside(refusal: ValidationError) -> list[ErrorDetails]:
+    """The errors of a list's elements: of what is left of a list, its length says nothing."""
+    return [error for error in _errors(refusal) if error["loc"]]
+
+
+FEW_ERRORS = WrapValidator(_few_errors)
+"""On a list with `fail_fast`, behind its bounds; `Many` is the same for a list whose bounds are its field's."""
+
+Many = Annotated[tuple[T, ...], Field(fail_fast=True), FEW_ERRORS]
+"""A list in a request, of which the first `MOST_ERRORS` errors are made and no more, however many values are wrong."""
+
+
+def _few_at_once(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate an object some names at a time, so that the first that are wrong end it."""
+    if not isinstance(value, dict) or len(value) <= MOST_ERRORS:
+        return validate(value)
+    items = list(value.items())
+    made: dict[Any, Any] = {}
+    for start in range(0, len(items), MOST_ERRORS):
+        made.update(validate(dict(items[start : start + MOST_ERRORS])))
+    return made
+
+
+Named = Annotated[dict[K, T], WrapValidator(_few_at_once)]
+"""An object of the caller's own names in a request, of which few errors are made, however many values are wrong."""
+
+
 NUMERIC = BeforeValidator(_number)
 """On a number of a request, behind its bounds: neither true, false, text nor what 64 bits cannot hold is one."""
 
@@ -43,6 +114,13 @@ class Request(BaseModel):
     """A message to the service: unknown fields and non-finite numbers are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_unknown_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > len(cls.model_fields) + MOST_ERRORS:
+            raise ValueError(f"this object has {len(value)} fields, and at most {len(cls.model_fields)} are known here")
+        return value
 
 
 class Answer(BaseModel):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from trainer_client.wire.answers import Failure, Judge, PinnedRubric, Usage
-from trainer_client.wire.base import NUMERIC, Answer, Flag, Number, Request, Whole
+from trainer_client.wire.base import NUMERIC, Answer, Flag, Many, Number, Request, Whole
 from trainer_client.wire.groups import GroupId, RubricChoice, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, Priority, ReasoningPart, TemplateName
 from trainer_client.wire.messages import Prompt, ResponseLike
@@ -45,7 +45,7 @@ class ComparisonRequest(Request):
     judging: ComparisonOptions = ComparisonOptions()
     deadline_s: Number = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
-    pairs: tuple[Pair, ...] = Field(min_length=1, max_length=4096)
+    pairs: Many[Pair] = Field(min_length=1, max_length=4096)
 
 
 class OrderVerdict(Answer):

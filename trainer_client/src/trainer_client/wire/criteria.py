@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import Number, Request, Whole
+from trainer_client.wire.base import FEW_ERRORS, Many, Number, Request, Whole
 from trainer_client.wire.verification import Verification
 
 CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
@@ -22,7 +22,7 @@ CriterionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.
 Tag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 
 _Element = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)]
-_Elements = Annotated[tuple[_Element, ...], Field(max_length=64)]
+_Elements = Annotated[tuple[_Element, ...], Field(max_length=64, fail_fast=True), FEW_ERRORS]
 _Guide = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
 
 
@@ -44,7 +44,7 @@ class Criterion(Request):
     description: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
     kind: CriterionKind = "point"
     weight: Number = 1.0
-    tags: tuple[Tag, ...] = ()
+    tags: Many[Tag] = ()
     scale: Whole = Field(default=4, ge=1, le=100)
     verification: Verification | None = None
     name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)] | None = None

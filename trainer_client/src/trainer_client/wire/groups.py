@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import Many, Request
 from trainer_client.wire.messages import Prompt, ResponseLike
 from trainer_client.wire.rubrics import RubricContent
 
@@ -26,7 +26,7 @@ class Group(Request):
 
     id: GroupId
     prompt: Prompt
-    responses: tuple[ResponseLike, ...] = Field(min_length=1, max_length=4096)
+    responses: Many[ResponseLike] = Field(min_length=1, max_length=4096)
     grounding: str | None = None
     reference_answer: str | None = None
     ground_truth: str | None = None

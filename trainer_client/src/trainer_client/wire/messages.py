@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, StringConstraints, Tag, field_validator, model_validator
 
-from trainer_client.wire.base import NUMERIC, Flag, Request
+from trainer_client.wire.base import NUMERIC, Flag, Many, Request
 
 
 class TextPart(Request):
@@ -39,7 +39,7 @@ class Message(Request):
     role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     content: str | None = None
     reasoning_content: str | None = None
-    tool_calls: tuple[ToolCall, ...] = Field(default=(), max_length=128)
+    tool_calls: Many[ToolCall] = Field(default=(), max_length=128)
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -70,7 +70,7 @@ def _shape(value: Any) -> str:
 
 
 Prompt = Annotated[
-    Annotated[str, Tag("(text)")] | Annotated[tuple[Message, ...], Tag("(messages)")],
+    Annotated[str, Tag("(text)")] | Annotated[Many[Message], Tag("(messages)")],
     Discriminator(lambda value: "(text)" if isinstance(value, str) else "(messages)"),
 ]
 """A prompt as text, or as the messages of a conversation."""
@@ -90,7 +90,7 @@ class Response(Request):
 
 ResponseLike = Annotated[
     Annotated[str, Tag("(text)")]
-    | Annotated[tuple[Message, ...], Tag("(messages)")]
+    | Annotated[Many[Message], Tag("(messages)")]
     | Annotated[Response, Tag("(response)")],
     Discriminator(_shape),
 ]

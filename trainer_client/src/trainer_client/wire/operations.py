@@ -4,12 +4,13 @@ Knows nothing of where operations are kept, nor of who works on them.
 """
 
 from datetime import datetime
+from io import StringIO
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.base import Answer, Flag, Number, Request
+from trainer_client.wire.base import Answer, Flag, Many, Named, Number, Request
 from trainer_client.wire.groups import Group
 from trainer_client.wire.judging import Priority
 from trainer_client.wire.rewards import RewardRequest
@@ -35,13 +36,15 @@ def _lines(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     read = []
-    for number, line in enumerate(given.split("\n"), 1):
+    for number, line in enumerate(StringIO(given, newline="\n"), 1):
         if line.strip():
             try:
                 read.append(strict_json(line))
             except NotStrictJsonError as error:
                 at = f", {error.field}" if error.field else ""
                 raise ValueError(f"line {number}{at}: {error}") from None
+            if len(read) > MOST_INPUTS:
+                break  # one too many, which is refused like a list that is too long
     return read
 
 
@@ -54,7 +57,7 @@ class ScoreOperation(RewardRequest):
     kind: Literal["score"] = "score"
     deadline_s: Number = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
     priority: Priority = "bulk"
-    groups: tuple[Group, ...] = Field(min_length=1, max_length=MOST_INPUTS)
+    groups: Many[Group] = Field(min_length=1, max_length=MOST_INPUTS)
 
     _read_lines = field_validator("groups", mode="before")(_lines)
 
@@ -62,7 +65,7 @@ class ScoreOperation(RewardRequest):
 class LabelledGroup(Group):
     """A group whose verdicts are known: for each response, by criterion id, whether it is satisfied."""
 
-    labels: tuple[dict[str, bool], ...]
+    labels: Many[Named[str, bool]]
 
     @model_validator(mode="after")
     def _labels_are_of_responses(self) -> "LabelledGroup":
@@ -82,7 +85,7 @@ class EvaluateOperation(VerdictRequest):
     kind: Literal["evaluate_judge"] = "evaluate_judge"
     deadline_s: Number = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
     priority: Priority = "bulk"
-    groups: tuple[LabelledGroup, ...] = Field(min_length=1, max_length=MOST_INPUTS)
+    groups: Many[LabelledGroup] = Field(min_length=1, max_length=MOST_INPUTS)
 
     _read_lines = field_validator("groups", mode="before")(_lines)
 
@@ -100,7 +103,7 @@ class GenerateOperation(Request):
 
     kind: Literal["generate_rubrics"] = "generate_rubrics"
     generator: str = Field(min_length=1, max_length=100)
-    inputs: tuple[dict[str, JsonValue], ...] = Field(min_length=1, max_length=MOST_INPUTS)
+    inputs: Many[dict[str, JsonValue]] = Field(min_length=1, max_length=MOST_INPUTS)
     parameters: dict[str, JsonValue] = Field(default={})
     publish: Flag = True
     prefix: str = Field(default="", max_length=200)
@@ -112,9 +115,7 @@ class ValidateOperation(Request):
     """Have a model judge whether the criteria of published rubrics are valid; each reference is a version."""
 
     kind: Literal["validate_rubrics"] = "validate_rubrics"
-    references: tuple[Annotated[str, Field(min_length=1, max_length=265)], ...] = Field(
-        min_length=1, max_length=MOST_INPUTS
-    )
+    references: Many[Annotated[str, Field(min_length=1, max_length=265)]] = Field(min_length=1, max_length=MOST_INPUTS)
 
 
 OperationRequest = Annotated[

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from trainer_client.wire.base import Answer
+from trainer_client.wire.base import MOST_ERRORS, Answer
 
 ProblemType = Literal[
     "urn:adjudge:invalid-request",
@@ -54,12 +54,13 @@ class Problem(Answer):
 def field_errors(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldError, ...]:
     """Pydantic's errors as field errors: `groups.0.rubric.criteria.2.weight`, in the request's own terms.
 
-    An error about a container is left out where something inside it is wrong: it only follows from that.
+    An error about a container is left out where something inside it is wrong: it only follows from that. At most
+    `MOST_ERRORS` are given, the first ones.
     """
     listed = list(errors)
     inside = {tuple(error["loc"][:n]) for error in listed for n in range(len(error["loc"]))}
     causes = [error for error in listed if tuple(error["loc"]) not in inside]
-    return tuple([FieldError(field=_path(error), message=_message(error)) for error in causes])
+    return tuple([FieldError(field=_path(error), message=_message(error)) for error in causes[:MOST_ERRORS]])
 
 
 def _path(error: Mapping[str, Any]) -> str:

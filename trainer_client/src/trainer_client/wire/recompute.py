@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from trainer_client.wire.answers import StepReward
-from trainer_client.wire.base import NUMERIC, Answer, Number, Request
+from trainer_client.wire.base import NUMERIC, Answer, Named, Number, Request
 from trainer_client.wire.criteria import CriterionId
 from trainer_client.wire.groups import RunName
 from trainer_client.wire.judging import Protocol
@@ -57,7 +57,7 @@ class RecomputeRequest(Request):
     protocol: Protocol | None = None
     reward: RewardOptions = RewardOptions()
     on_failure: FailurePolicy = "null"
-    weights: dict[CriterionId, Number] = Field(default_factory=dict, max_length=10_000)
+    weights: Named[CriterionId, Number] = Field(default_factory=dict, max_length=10_000)
     budgets: StepBudgets = StepBudgets()
 
     @model_validator(mode="after")

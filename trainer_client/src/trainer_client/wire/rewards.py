@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainer_client.wire.base import NUMERIC, Flag, Number, Request, Whole
+from trainer_client.wire.base import FEW_ERRORS, NUMERIC, Flag, Many, Number, Request, Whole
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.groups import Group, RubricChoice, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
@@ -90,7 +90,7 @@ class RewardOptions(Request):
     """
 
     mode: RewardMode = "weighted_mean"
-    kinds: Annotated[tuple[CriterionKind, ...], Field(min_length=1)] | None = None
+    kinds: Annotated[tuple[CriterionKind, ...], Field(min_length=1, fail_fast=True), FEW_ERRORS] | None = None
     format_weight: Number = Field(default=0.1, ge=0, le=1)
     gate_fraction: Number = Field(default=0.5, ge=0, le=1)
     length_penalty: LengthPenalty | None = None
@@ -124,7 +124,7 @@ class RewardRequest(Request):
     on_failure: FailurePolicy = "null"
     deadline_s: Number = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
-    groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
+    groups: Many[Group] = Field(min_length=1, max_length=4096)
 
     @property
     def protocol(self) -> Protocol | None:

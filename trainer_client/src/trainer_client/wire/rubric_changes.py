@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import Answer, Request, Whole
+from trainer_client.wire.base import Answer, Many, Request, Whole
 from trainer_client.wire.references import RubricTag
 from trainer_client.wire.rubrics import MAX_TAGS
 
@@ -35,7 +35,7 @@ class RubricAliases(Answer):
 class TagSet(Request):
     """The tags a rubric is to have, in place of those it has."""
 
-    tags: tuple[RubricTag, ...] = Field(max_length=MAX_TAGS)
+    tags: Many[RubricTag] = Field(max_length=MAX_TAGS)
 
 
 class RubricTags(Answer):

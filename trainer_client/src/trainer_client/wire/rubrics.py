@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, field_validator
 
-from trainer_client.wire.base import NUMERIC, Answer, Request
+from trainer_client.wire.base import NUMERIC, Answer, Many, Request
 from trainer_client.wire.criteria import Criterion, content_digest
 from trainer_client.wire.json_object import JsonObject
 from trainer_client.wire.lineage import Lineage
@@ -24,7 +24,7 @@ class RubricContent(Request):
     A list of mistakes, every criterion a `pitfall` of negative weight, needs no positive weight.
     """
 
-    criteria: tuple[Criterion, ...] = Field(min_length=1, max_length=512)
+    criteria: Many[Criterion] = Field(min_length=1, max_length=512)
 
     @field_validator("criteria")
     @classmethod
@@ -62,7 +62,7 @@ class RubricPublication(RubricContent):
     """
 
     metadata: JsonObject | None = None
-    tags: tuple[RubricTag, ...] = Field(default=(), max_length=MAX_TAGS)
+    tags: Many[RubricTag] = Field(default=(), max_length=MAX_TAGS)
     lineage: Lineage | None = None
     parent: Annotated[int, Field(ge=1), NUMERIC] | None = None
 

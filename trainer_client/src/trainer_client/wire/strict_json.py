@@ -5,10 +5,19 @@ we do. Knows JSON; refuses to know what a value should say.
 """
 
 import json
+import re
 from collections import Counter
 from functools import partial
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from math import isfinite
 from typing import Any
+
+_PIECE = 2**18
+"""Characters of a text that are read at once where other threads are to have their turn."""
+
+_BETWEEN_ESCAPES = re.compile(r'[^\\"0-9a-fA-Fu]')
+"""A character behind which a text can be cut: it ends no `\\u` escape, and so parts no pair of them either."""
 
 
 class NotStrictJsonError(ValueError):
@@ -19,8 +28,10 @@ class NotStrictJsonError(ValueError):
         self.field = field
 
 
-def strict_json(text: str) -> Any:
+def strict_json(text: str, *, in_pieces: bool = False) -> Any:
     """The value that a text holds, read in time that grows as the text does.
+
+    With `in_pieces` it is read value by value in Python: more slowly, but other threads have their turn meanwhile.
 
     Raises:
         NotStrictJsonError: it is not JSON; it says where, and names the field of a number that is none.
@@ -31,6 +42,7 @@ def strict_json(text: str) -> Any:
         found: list[float] = []
         value = json.loads(
             text,
+            cls=_InPieces if in_pieces else None,
             object_pairs_hook=_object,
             parse_constant=partial(_number, found),
             parse_float=partial(_number, found),
@@ -47,6 +59,38 @@ def strict_json(text: str) -> Any:
     if found:
         raise NotStrictJsonError("JSON has no infinite numbers and no NaN; write a finite number, or null", where)
     return value
+
+
+class _InPieces(json.JSONDecoder):
+    """Python's reader, which is written in Python too, with long texts read piece by piece."""
+
+    def __init__(self, **hooks: Any) -> None:
+        super().__init__(**hooks)
+        self.parse_string = _text
+        self.scan_once = py_make_scanner(self)
+
+
+def _text(written: str, start: int, strict: bool = True) -> tuple[str, int]:
+    """The text that begins behind the quote before `start`, and where it ends, behind its quote."""
+    pieces: list[str] = []
+    at = start
+    while (cut := _BETWEEN_ESCAPES.search(written, at + _PIECE)) is not None:
+        # A character behind a backslash belongs to it, whatever it is: the reader sees both in one piece.
+        piece = written[at : cut.end()] + '"'
+        try:
+            read, end = scanstring(piece, 0, strict)
+        except json.JSONDecodeError as error:
+            raise json.JSONDecodeError(error.msg, written, at + error.pos) from None
+        pieces.append(read)
+        if end < len(piece):
+            return "".join(pieces), at + end
+        at = cut.end()
+    try:
+        read, end = scanstring(written, at, strict)
+    except json.JSONDecodeError as error:
+        begun = error.pos == at - 1  # it never ends, and is said to begin where its last piece does
+        raise json.JSONDecodeError(error.msg, written, start - 1 if begun else error.pos) from None
+    return "".join([*pieces, read]), end
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from trainer_client.wire.answers import Judge, PinnedRubric, Usage, Verdict
-from trainer_client.wire.base import NUMERIC, Answer, Flag, Number, Request
+from trainer_client.wire.base import NUMERIC, Answer, Flag, Many, Number, Request
 from trainer_client.wire.groups import Group, RubricChoice, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
 
@@ -21,7 +21,7 @@ class VerdictRequest(Request):
     judging: JudgingOptions = JudgingOptions()
     deadline_s: Number = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
-    groups: tuple[Group, ...] = Field(min_length=1, max_length=4096)
+    groups: Many[Group] = Field(min_length=1, max_length=4096)
 
     @property
     def protocol(self) -> Protocol:

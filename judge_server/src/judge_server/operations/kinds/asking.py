@@ -1,5 +1,6 @@
 """What kinds share that ask the judge over HTTP: groups in chunks, and what an answer or an error means for a chunk."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -90,6 +91,7 @@ async def in_chunks(groups: Sequence[GroupT], pins: Pins) -> list[NewChunk]:
         responses += len(group.responses)
     first, chunks = 0, []
     for some in cut:
+        await asyncio.sleep(0)  # writing all of them takes long
         written: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in some]
         chunks.append(NewChunk(len(some), {"first": first, "groups": written}))
         first += len(some)

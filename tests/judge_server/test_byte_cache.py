@@ -1,0 +1,70 @@
+"""What is kept of callers' texts is bounded by its bytes, whatever its number."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server import prompts
+from judge_server.judging.protocols import _MENUS, ask_criteria
+from rubric_store.remembered import Remembered
+from tests.judge_server.support import setup
+from trainer_client.byte_cache import ByteCache, size_of
+from trainer_client.wire import Criterion, RubricVersion, parse_reference
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=300)), max_size=60))
+def test_it_never_holds_more_than_its_bytes_and_gives_back_what_was_put_last(puts: list[tuple[int, str]]) -> None:
+    cache: ByteCache[int, str] = ByteCache(4000)
+    last: dict[int, str] = {}
+    for key, value in puts:
+        cache.put(key, value)
+        last[key] = value
+        assert cache.bytes <= 4000
+    for key, value in last.items():
+        assert cache.get(key) in (None, value)
+
+
+def test_what_was_not_used_for_longest_goes_first_and_what_is_too_large_is_not_kept() -> None:
+    cache: ByteCache[str, str] = ByteCache(8000)
+    names = [str(n) for n in range(100)]
+    for name in names:
+        cache.put(name, "x" * 400)
+        cache.get("0")
+    assert cache.get("0")
+    assert cache.get("1") is None
+    assert cache.get("99")
+    held = cache.bytes
+    cache.put("huge", "x" * 2000)
+    assert cache.get("huge") is None
+    assert cache.bytes <= held
+    assert cache.made("new", lambda: "made") == cache.made("new", lambda: "made again")
+
+
+def test_the_size_of_a_model_counts_all_its_texts() -> None:
+    small = Criterion(id="a", description="d")
+    large = Criterion(id="a", description="d", required_elements=("x" * 2000,) * 64)
+    assert size_of(large) - size_of(small) > 100_000
+
+
+def test_long_criteria_leave_little_behind() -> None:
+    texts = [Criterion(id=f"c{n}", description=f"{n}" + "x" * 19_000) for n in range(400)]
+    for votes in range(5):
+        templates = setup(rationale=votes % 2 == 0, temperature=votes / 8).alone
+        for criterion in texts:
+            templates.question(criterion)
+    assert 0 < prompts._QUESTIONS.bytes <= 32 * 2**20
+    for steps in range(400):
+        ask_criteria(setup("stepwise"), (texts[0],), tuple(range(1, 2 + 10 * steps)), None)
+    assert 0 < _MENUS.bytes <= 8 * 2**20
+
+
+def test_remembered_rubrics_are_bounded_by_their_bytes() -> None:
+    remembered = Remembered()
+    for number in range(1, 30):
+        criteria = tuple(Criterion(id=f"c{n}", description=f"{n}" + "x" * 19_000) for n in range(100))
+        version = RubricVersion(
+            name="a", version=number, digest="sha256:0", criteria=criteria, created_at="2026-01-01T00:00:00Z"
+        )
+        remembered.keep("p", parse_reference(f"a@{number}"), version)
+    assert 0 < remembered._versions.bytes <= 32 * 2**20
+    assert remembered.recall("p", parse_reference("a@29")) is not None
+    assert remembered.recall("p", parse_reference("a@1")) is None

@@ -1,0 +1,190 @@
+"""Sizes: every route that takes a body, and every reader of text, with bodies and texts of 1 KB up to a limit.
+
+Short here, and asserting only what is answered, since how long something takes is no property of a shared machine. By
+hand it goes up to the limit and prints the event loop's worst lag for each route, and each reader's seconds:
+
+    ADJUDGE_SIZES=67108864 .venv/bin/python -m pytest -s -n 0 tests/judge_server/test_sizes.py
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx2
+import pytest
+
+from judge_server.checks.quantities import read_quantity
+from judge_server.checks.schemas import last_block
+from judge_server.checks.texts import same, told
+from judge_server.judging.grounding import fit_grounding
+from judge_server.judging.tolerant_json import find_values
+from judge_server.prompts.fencing import neutralise
+from tests.judge_server.conftest import Serve
+from tests.judge_server.golden_files import written_api
+from tests.judge_server.support import request
+from trainer_client.final_answer import extract_final_answer, final_answer_line
+from trainer_client.steps import has_format, split_steps
+from trainer_client.thinking import split_thinking
+from trainer_client.wire.base import MOST_ERRORS
+from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
+
+LARGEST = int(os.environ.get("ADJUDGE_SIZES", 2**16))
+SIZES = [size for size in (2**10, 2**13, 2**16, 2**20, 2**23, 2**26) if size <= LARGEST]
+
+UNITS = {
+    "letters": "a",
+    "words": "so it is 7, and ",
+    "lines": "\n",
+    "escapes": '\\"\n',
+    "digits": "1,234.5 ",
+    "boxes": "\\boxed{",
+    "nested boxes": "\\boxed{{}",
+    "braces": "{[",
+    "dollars": "$ $$",
+    "steps": "### Step 1: a\n",
+    "thoughts": "<think></think",
+    "tokens": "<|im_start|>",
+    "answers": "Final answer: ",
+    "fences": "```\n",
+    "hashes": "####",
+    "astral": "\U0001f600",
+}
+
+
+class Lag:
+    """For how long the event loop comes to nothing else: the worst since it was asked for last.
+
+    In seconds of the processor that the process uses meanwhile, in whatever thread: of wall-clock time, other processes
+    have their part.
+    """
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+
+    async def watch(self) -> None:
+        """Look in every turn of the loop, until cancelled."""
+        while True:
+            began = time.process_time()
+            await asyncio.sleep(0)
+            self.worst = max(self.worst, time.process_time() - began)
+
+
+def bodies(path: str) -> dict[str, Any]:
+    """A body that a route takes, with `TEXT` wherever a text of any length may stand."""
+    text = "TEXT"
+    group = {"id": "g", "prompt": text, "responses": [text, {"text": [{"role": "assistant", "content": text}]}]}
+    rubric = {
+        "criteria": [
+            {"id": "a", "description": "States that 7 is prime."},
+            {"id": "b", "description": "d", "verification": {"method": "contains", "any_of": ["7"]}},
+            {"id": "c", "description": "d", "kind": "answer"},
+        ]
+    }
+    scored = request(rubric=rubric, groups=[group | {"grounding": text, "ground_truth": "7"}])
+    pair = {"id": "p", "prompt": text, "a": text, "b": text}
+    return {
+        "/v1/rewards": scored | {"deadline_s": 600},
+        "/v1/verdicts": scored | {"deadline_s": 600},
+        "/v1/comparisons": {"pairs": [pair]},
+        "/v1/rewards/recompute": {"run": text},
+        "/v1/operations": {"kind": "score"} | scored,
+    }.get(path, {"criteria": [{"id": "a", "description": text}], "metadata": {"note": text}, "tags": [text]})
+
+
+def of_size(path: str, size: int) -> Iterator[tuple[str, bytes]]:
+    """Bodies for a route of about so many bytes: long texts of every kind, and much that is wrong."""
+    body = json.dumps(bodies(path))
+    places = body.count("TEXT")
+    for name, unit in UNITS.items():
+        times = max(1, size // max(1, places) // len(json.dumps(unit, ensure_ascii=False).encode()))
+        yield name, body.replace("TEXT", json.dumps(unit * times, ensure_ascii=False)[1:-1]).encode()
+    for name, unit in {"floats": "1.5,", "nulls": "null,", "texts": '"",', "objects": "{},", "lists": "[],"}.items():
+        many = unit * (size // len(unit)) + unit[:-1]
+        for field in ("groups", "pairs", "criteria", "weights", "tags"):
+            yield f"{name} in {field}", f'{{"{field}":[{many}]}}'.encode()
+        yield name, f"[{many}]".encode()
+    yield "responses", json.dumps(request(*["r"] * (size // 5))).encode()
+    yield "wrong responses", json.dumps(request(groups=[{"responses": [7] * 4000}] * (size // 12_000 + 1))).encode()
+    yield "names", json.dumps({f"n{n}": 0 for n in range(size // 10)}).encode()
+    yield "nesting", b"[" * size
+    yield "an open text", b'{"groups": "' + b"a" * size
+
+
+TAKING = [
+    (method.upper(), path)
+    for path, methods in written_api()["paths"].items()
+    for method, operation in methods.items()
+    if "requestBody" in operation
+]
+
+
+@pytest.mark.parametrize(("method", "path"), TAKING, ids=str)
+async def test_whatever_its_size_a_body_is_answered_and_in_few_words(serve: Serve, method: str, path: str) -> None:
+    http, lag = await serve(queue_calls=50_000), Lag()
+    watching = asyncio.create_task(lag.watch())
+    worst: dict[str, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+    at = path.replace("{name}", "team/a").replace("{alias}", "production").replace("{reference}", "team/a")
+    for size in SIZES:
+        for name, body in of_size(path, size):
+            lag.worst = 0.0
+            answer = await http.request(method, at, content=body, headers={"Content-Type": "application/json"})
+            await asyncio.sleep(0)
+            worst[name] = max(worst[name], (lag.worst, size))
+            checked(answer)
+    watching.cancel()
+    for name, (seconds, size) in sorted(worst.items(), key=lambda one: one[1], reverse=True)[:5]:
+        print(f"\n{method} {path}: {1000 * seconds:.0f} ms at {size:,} bytes of {name}", end="")
+
+
+def checked(answer: httpx2.Response) -> None:
+    """An answer as it should be, whatever was sent."""
+    assert answer.status_code in {200, 201, 202, 404, 413, 422, 428, 429, 503}, answer.text[:500]
+    if answer.status_code >= 400:
+        assert len(answer.json().get("errors", ())) <= MOST_ERRORS
+        assert len(answer.content) < 2**16
+
+
+def _strictly(text: str) -> None:
+    with suppress(NotStrictJsonError):
+        strict_json(text, in_pieces=True)
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "final answer": extract_final_answer,
+    "final answer's line": final_answer_line,
+    "steps": split_steps,
+    "format": has_format,
+    "thinking": split_thinking,
+    "neutralise": neutralise,
+    "grounding": lambda text: fit_grounding(text, len(text) - 1),
+    "quantity": read_quantity,
+    "told": lambda text: told(text[:1000]),
+    "same": lambda text: same(text, text, case_sensitive=False),
+    "last block": last_block,
+    "tolerant JSON": lambda text: list(find_values(text)),
+    "strict JSON": _strictly,
+}
+
+
+@contextmanager
+def seconds(of: dict[tuple[str, str], float], key: tuple[str, str]) -> Iterator[None]:
+    """Note the seconds of the processor that a block takes."""
+    began = time.process_time()
+    yield
+    of[key] = time.process_time() - began
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_whatever_its_size_a_text_is_read(reader: str) -> None:
+    took: dict[tuple[str, str], float] = {}
+    size = min(LARGEST, 2**22)
+    for name, unit in UNITS.items():
+        with seconds(took, (reader, name)):
+            READERS[reader](unit * (size // len(unit)))
+    (_, worst), most = max(took.items(), key=lambda one: one[1])
+    print(f"\n{reader}: {1000 * most:.0f} ms for {size:,} characters of {worst}", end="")
