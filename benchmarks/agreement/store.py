@@ -142,6 +142,7 @@ class StoredEngine:
     """
 
     dead = ""
+    concurrent_calls = None
 
     def __init__(self, store: ReplyStore, engine: Engine | None) -> None:
         self._store = store

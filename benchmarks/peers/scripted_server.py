@@ -131,7 +131,9 @@ class Connection(asyncio.Protocol):
         if url.endswith(b"/chat/completions"):
             self._completion()
         elif url.endswith(b"/models"):
-            self._write(json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": "vllm"}]}).encode())
+            self._write(
+                json.dumps({"object": "list", "data": [{"id": FORMS[0], "owned_by": self._server.owner}]}).encode()
+            )
         elif url == b"/counts":
             self._write(json.dumps(self._server.script.counts()).encode())
         elif url == b"/control":
@@ -168,10 +170,11 @@ class Connection(asyncio.Protocol):
 
 
 class Server:
-    """The port, which can go away for a while."""
+    """The port, which can go away for a while. `owner` is whose model it lists, by which a client knows the server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, owner: str = "vllm") -> None:
         self.script = Script()
+        self.owner = owner
         self.connections: set[Connection] = set()
         self._port = port
         self._listening: asyncio.Server

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,17 +15,19 @@ from tests.judge_server.support import batch
 class Desk:
     """An admission and whatever is at its engine: batches stay there until the test lets them go."""
 
-    def __init__(self, places: int = 1, rules: QueueRules = USUAL_RULES) -> None:
+    def __init__(self, places: int = 1, rules: QueueRules = USUAL_RULES, **engine: Any) -> None:
         self.now = 0.0
         self.places = places
-        self.admission = Admission(lambda: self.places, rules, clock=lambda: self.now)
+        self.admission = Admission(lambda: self.places, rules, clock=lambda: self.now, **engine)
         self.began: list[str] = []
         self._leave: dict[str, asyncio.Event] = {}
 
-    def comes(self, name: str, *questions: str, run: str = "", bulk: bool = False) -> tuple[Ticket, asyncio.Task[None]]:
+    def comes(
+        self, name: str, *questions: str, run: str = "", bulk: bool = False, resumed: bool = False
+    ) -> tuple[Ticket, asyncio.Task[None]]:
         """A batch comes; it begins under this name."""
         asked = batch(*(questions or ("?",)))
-        ticket = Ticket(Caller(run, "bulk" if bulk else "online"), asked, self.now)
+        ticket = Ticket(Caller(run, "bulk" if bulk else "online"), asked, self.now, resumed=resumed)
         self._leave[name] = asyncio.Event()
         return ticket, asyncio.create_task(self._visit(name, ticket))
 
@@ -63,6 +66,47 @@ async def test_as_many_batches_run_together_as_the_engine_allows_or_as_the_rules
         assert len(desk.began) == together
         desk.goes(*"abcd")
         await asyncio.gather(*(task for _, task in visits))
+
+
+async def test_a_batch_begins_when_those_at_the_engine_leave_a_place_to_one_of_its_calls() -> None:
+    desk = Desk(4, calls=4)
+    visits = [desk.comes(name, *"123") for name in "abc"]
+    await settle()
+    assert desk.began == ["a", "b"]
+    first, second = (ticket for ticket, _ in visits[:2])
+    for ticket, left, begun in ((first, 2, "ab"), (first, 1, "ab"), (second, 2, "abc"), (second, 1, "abc")):
+        desk.admission.answered(ticket, left)
+        await settle()
+        assert desk.began == list(begun)
+    desk.goes(*"abc")
+    await asyncio.gather(*(task for _, task in visits))
+
+
+async def test_a_batch_whose_first_call_goes_alone_takes_one_place_until_that_is_answered() -> None:
+    desk = Desk(4, calls=2, first_alone=True)
+    visits = [desk.comes(name, *"123") for name in "abc"]
+    await settle()
+    assert desk.began == ["a", "b"]
+    desk.admission.answered(visits[0][0], 2)
+    desk.goes("b")
+    await settle()
+    assert desk.began == ["a", "b"]
+    desk.goes(*"ac")
+    await asyncio.gather(*(task for _, task in visits))
+    assert desk.began == ["a", "b", "c"]
+
+
+async def test_what_is_left_of_a_response_comes_before_its_runs_others_as_soon_as_its_batch_has_left() -> None:
+    desk = Desk()
+    visits = [desk.comes(name, run=run) for name, run in (("a0", "a"), ("a1", "a"), ("b0", "b"))]
+    await settle()
+    first, others = visits[0][1], [task for _, task in visits[1:]]
+    desk.goes("a0", "a1", "b0")
+    await first
+    _, again = desk.comes("a0 again", run="a", resumed=True)
+    desk.goes("a0 again")
+    await asyncio.gather(again, *others)
+    assert desk.began == ["a0", "b0", "a0 again", "a1"]
 
 
 async def test_runs_take_turns_whatever_one_has_queued() -> None:

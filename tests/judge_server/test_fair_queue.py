@@ -1,6 +1,7 @@
 """Whose turn it is, in virtual time: shares, classes, order within a run, and what is taken out."""
 
 from collections import Counter, defaultdict
+from collections.abc import Container
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +16,14 @@ RUNS = st.dictionaries(st.sampled_from("abcde"), COSTS, min_size=2, max_size=5)
 TOLERANCE = 1e-6
 
 
-def queue_of(runs: dict[str, list[int]], priority: Priority = "online", **options: object) -> FairQueue[int]:
-    """A queue with these runs' pieces, each numbered in its run."""
+def queue_of(
+    runs: dict[str, list[int]], priority: Priority = "online", begun: Container[int] = (), **options: object
+) -> FairQueue[int]:
+    """A queue with these runs' pieces, each numbered in its run; those of the numbers `begun` are the rest of work."""
     queue: FairQueue[int] = FairQueue(**options)  # type: ignore[arg-type]
     for run, costs in runs.items():
         for number, cost in enumerate(costs):
-            queue.push(Entry(run, priority, cost, number))
+            queue.push(Entry(run, priority, cost, number, begun=number in begun))
     return queue
 
 
@@ -32,12 +35,15 @@ def drain(queue: FairQueue[int]) -> list[Entry[int]]:
     return served
 
 
-@given(RUNS, st.dictionaries(st.sampled_from("abcde"), st.sampled_from([0.5, 1.0, 3.0])))
+BEGUN = st.frozensets(st.integers(0, 29))
+
+
+@given(RUNS, st.dictionaries(st.sampled_from("abcde"), st.sampled_from([0.5, 1.0, 3.0])), BEGUN)
 @settings(max_examples=examples(60))
 def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_piece_of_each_at_most(
-    runs: dict[str, list[int]], weights: dict[str, float]
+    runs: dict[str, list[int]], weights: dict[str, float], begun: frozenset[int]
 ) -> None:
-    served = drain(queue_of(runs, weights=weights))
+    served = drain(queue_of(runs, begun=begun, weights=weights))
     given_to = {run: [0.0] for run in runs}
     for entry in served:
         for run, sums in given_to.items():
@@ -58,15 +64,19 @@ def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_pie
             assert max(map(abs, ahead)) <= max(largest[a], largest[b]) + TOLERANCE
 
 
-@given(RUNS)
+@given(RUNS, BEGUN)
 @settings(max_examples=examples(40))
-def test_everything_is_served_once_and_each_run_in_its_own_order(runs: dict[str, list[int]]) -> None:
-    queue = queue_of(runs)
+def test_everything_is_served_once_and_each_run_in_its_own_order_what_is_begun_first(
+    runs: dict[str, list[int]], begun: frozenset[int]
+) -> None:
+    queue = queue_of(runs, begun=begun)
     assert len(queue) == sum(map(len, runs.values()))
     orders = defaultdict(list)
     for entry in drain(queue):
         orders[entry.run].append(entry.item)
-    assert orders == {run: list(range(len(costs))) for run, costs in runs.items()}
+    assert orders == {
+        run: sorted(range(len(costs)), key=lambda number: (number not in begun, number)) for run, costs in runs.items()
+    }
     assert len(queue) == 0
 
 
@@ -78,6 +88,13 @@ def test_a_light_run_waits_for_one_piece_however_much_another_has_queued(cost: i
     queue.push(Entry("light", "online", light, 0))
     turns = [queue.pop() for _ in range(min(2, len(queue)))]
     assert "light" in [entry.run for entry in turns if entry is not None]
+
+
+def test_the_rest_of_what_a_run_has_begun_costs_another_run_no_turn() -> None:
+    queue = queue_of({"a": [10] * 4, "b": [10] * 4})
+    queue.pop()
+    queue.push(Entry("a", "online", 10, 9, begun=True))
+    assert [(entry.run, entry.item) for entry in drain(queue)][:4] == [("b", 0), ("a", 9), ("b", 1), ("a", 1)]
 
 
 @given(COSTS, COSTS, st.sampled_from([0.05, 0.1, 0.3]))

@@ -38,6 +38,7 @@ class LlamaCppEngine:
     """A GGUF model on this machine. `model` is a catalogue name, an `hf://` reference or a path."""
 
     dead = ""
+    concurrent_calls = None
 
     def __init__(self, model: str, *, context_tokens: int = 8192, threads: int | None = None) -> None:
         self._model = model

@@ -62,6 +62,11 @@ class OpenAIEngine:
         self._counter: TokenCounter | None = None
         self._in_flight = InFlight()
 
+    @property
+    def concurrent_calls(self) -> int:
+        """At most so many requests are under way at a time."""
+        return self._concurrency
+
     @classmethod
     def from_url(cls, url: SplitResult, *, api_key: str | None = None) -> "OpenAIEngine":
         """`openai+http://HOST:PORT/v1` or `openai+https://…`.

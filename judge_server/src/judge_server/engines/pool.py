@@ -35,6 +35,7 @@ class EnginePool:
     """
 
     dead = ""
+    concurrent_calls = None  # a member has places of its own, which a batch of another member leaves free
 
     def __init__(
         self,

@@ -5,9 +5,11 @@ Never a default: its answers say nothing about a response.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from urllib.parse import SplitResult
 
+from judge_server.engines.in_flight import InFlight
 from judge_server.engines.options import Options
 from judge_server.engines.scripted_answers import Draw, drawing, fill, fraction, say
 from judge_server.ports import (
@@ -91,6 +93,8 @@ def always(satisfied: bool) -> Script:
 class ScriptedEngine:
     """Answers by a script: a function from a call to its outcome.
 
+    Each call takes `delay_s` seconds, and at most `concurrent_batches` calls are under way at a time, whatever batches
+    they are of.
     What `capabilities` withholds it does not show: it then says its answer in text, as a chat model would.
     """
 
@@ -110,7 +114,13 @@ class ScriptedEngine:
         self._context_tokens = context_tokens
         self._concurrent_batches = concurrent_batches
         self._capabilities = capabilities
+        self._in_flight = InFlight()
         self._running = False
+
+    @property
+    def concurrent_calls(self) -> int | None:
+        """As many as batches; calls that take no time take no place either."""
+        return self._concurrent_batches if self._delay_s else None
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "ScriptedEngine":
@@ -131,6 +141,7 @@ class ScriptedEngine:
     async def start(self) -> EngineIdentity:
         """Nothing to load."""
         self._running = True
+        self._turns = asyncio.Semaphore(self._concurrent_batches)
         return EngineIdentity(
             model="scripted",
             weights_digest="none",
@@ -143,20 +154,16 @@ class ScriptedEngine:
         )
 
     async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
-        """Answer in order, after the delay asked for; each call is refused where it exceeds the context."""
-        for index, call in enumerate(batch.calls):
-            if self._delay_s or not index:
-                await asyncio.sleep(self._delay_s)
-            if not self._running:
-                yield index, CallFailed("engine", "the scripted engine is closed")
-            elif (tokens := _room(batch, call)) > self._context_tokens:
-                yield (
-                    index,
-                    CallFailed("truncated_input", f"{tokens} tokens; the context holds {self._context_tokens}"),
-                )
-            else:
-                outcome = self._script(batch, call)
-                yield index, _shown(call.answer, outcome, self._capabilities) if isinstance(outcome, Reply) else outcome
+        """Answer each call after the delay asked for; one that exceeds the context is refused."""
+        if not self._delay_s:
+            await asyncio.sleep(0)
+            for index, call in enumerate(batch.calls):
+                yield index, self._outcome(batch, call)
+            return
+        calls = {index: self._delayed(batch, call) for index, call in enumerate(batch.calls)}
+        async with aclosing(self._in_flight.answers(calls)) as answers:
+            async for answer in answers:
+                yield answer
 
     async def count_tokens(self, batch: Batch) -> int:
         """Four characters count as a token."""
@@ -169,6 +176,19 @@ class ScriptedEngine:
     async def close(self) -> None:
         """Calls from now on fail."""
         self._running = False
+
+    async def _delayed(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        async with self._turns:
+            await asyncio.sleep(self._delay_s)
+            return self._outcome(batch, call)
+
+    def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        if not self._running:
+            return CallFailed("engine", "the scripted engine is closed")
+        if (tokens := _room(batch, call)) > self._context_tokens:
+            return CallFailed("truncated_input", f"{tokens} tokens; the context holds {self._context_tokens}")
+        outcome = self._script(batch, call)
+        return _shown(call.answer, outcome, self._capabilities) if isinstance(outcome, Reply) else outcome
 
 
 def _reply(

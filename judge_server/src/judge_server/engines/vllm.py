@@ -36,6 +36,8 @@ class VllmEngine:
     `model` is a folder, or the `OWNER/REPOSITORY` of the Hugging Face hub.
     """
 
+    concurrent_calls = None
+
     def __init__(self, model: str, settings: VllmSettings | None = None) -> None:
         self._model = model
         self._settings = settings or VllmSettings()

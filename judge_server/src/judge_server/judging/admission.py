@@ -1,11 +1,14 @@
 """Admission: the one queue in front of an engine. Who is let in, whose turn it is, and how many are at the engine.
 
 Fair over runs by estimated prompt tokens, online before bulk (`fair_queue`); bounded (`room`); at most as many batches
-at the engine as its limit allows (`concurrency`). Knows nothing of verdicts, and nothing of who waits for them: whoever
-gives up cancels, and leaves the queue or the engine's slot with that.
+at the engine as its limit allows (`concurrency`), and no further batch while the calls there fill every place of an
+engine that works on a number of calls. So a response's calls are finished before another response is begun. Knows
+nothing of verdicts, and nothing of who waits for them: whoever gives up cancels, and leaves the queue or the engine's
+slot with that.
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -50,14 +53,21 @@ USUAL_RULES = QueueRules()
 
 
 class Ticket:
-    """A batch's way through the queue and the engine: whose it is, and when it came, began and ended (clock times)."""
+    """A batch's way through the queue and the engine: whose it is, and when it came, began and ended (clock times).
 
-    __slots__ = ("arrived", "at_engine", "began", "caller", "calls", "ended", "entry", "granted")
+    `resumed` is set for more calls about a response of which some were at the engine before. `places` is how many calls
+    of it the engine works on, or would with places free.
+    """
 
-    def __init__(self, caller: Caller, batch: Batch, arrived: float) -> None:
+    __slots__ = ("arrived", "at_engine", "began", "caller", "calls", "ended", "entry", "granted", "places")
+
+    def __init__(self, caller: Caller, batch: Batch, arrived: float, *, resumed: bool = False) -> None:
         self.caller = caller
         self.calls = len(batch.calls)
-        self.entry: Entry[Ticket] = Entry(caller.run, caller.priority, estimated_tokens(batch), self, caller.share)
+        self.places = 0
+        self.entry: Entry[Ticket] = Entry(
+            caller.run, caller.priority, estimated_tokens(batch), self, caller.share, resumed
+        )
         self.granted: asyncio.Future[None] | None = None
         self.at_engine = False
         self.arrived = arrived
@@ -76,14 +86,28 @@ class Admission:
 
     An engine that takes none for now is given what it took last: its calls fail, and are held until it is back.
 
+    Args:
+        capacity: how many batches the engine takes at a time now.
+        rules: how the queue is bounded and shared.
+        calls: how many calls the engine works on at a time; None where that depends on its batches alone.
+        first_alone: the engine answers the first call of a batch before it begins the others.
+        clock: gives seconds.
+
     Attributes:
         room: how many calls are on their way.
         concurrency: how many batches may be at the engine.
         calls_at_engine: by run.
+        counts_calls: the engine works on a number of calls, and is to be told of each answer by `answered`.
     """
 
     def __init__(
-        self, capacity: Callable[[], int], rules: QueueRules, *, clock: Callable[[], float] = time.monotonic
+        self,
+        capacity: Callable[[], int],
+        rules: QueueRules,
+        *,
+        calls: int | None = None,
+        first_alone: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self.room = Room(rules.calls, rules.run_calls, clock)
@@ -93,6 +117,10 @@ class Admission:
         self._queue: FairQueue[Ticket] = FairQueue(rules.weights, bulk_share=rules.bulk_share)
         self._run_at_engine = rules.run_at_engine
         self._batches_at_engine = 0
+        self.counts_calls = calls is not None
+        self._places = math.inf if calls is None else calls
+        self._first_alone = first_alone
+        self._places_taken = 0
 
     def state(self) -> tuple[int, int, int, Iterable[tuple[str, int]]]:
         """Calls waiting, calls at the engine, batches that may be at the engine, and each run's calls on their way."""
@@ -123,6 +151,15 @@ class Admission:
         """Take a batch that nobody wants any more out of the queue; one at the engine leaves by its `turn`."""
         self._queue.remove(ticket.entry)
 
+    def answered(self, ticket: Ticket, left: int) -> None:
+        """A call of a batch at the engine has its outcome, and so many of it have none yet.
+
+        The batch keeps its last place until it leaves: its response may have more to ask.
+        """
+        self._take_places(ticket, max(1, left))
+        if self._places_taken < self._places and len(self._queue):
+            self._fill()
+
     def hurry(self, ticket: Ticket) -> None:
         """Let a batch that waits in the class bulk wait in the class online instead."""
         if ticket.entry.priority == "bulk" and self._queue.remove(ticket.entry):
@@ -132,7 +169,9 @@ class Admission:
     def _fill(self) -> None:
         """Give places to those whose turn it is, as long as there are any."""
         self._follow()
-        while len(self._queue) and self._batches_at_engine < self.concurrency.limit:
+        while (
+            len(self._queue) and self._batches_at_engine < self.concurrency.limit and self._places_taken < self._places
+        ):
             bound = self._run_at_engine
             passed_over = [run for run, calls in self.calls_at_engine.items() if bound is not None and calls >= bound]
             entry = self._queue.pop(passed_over)
@@ -143,7 +182,12 @@ class Admission:
                 ticket.granted.set_result(None)
                 ticket.at_engine = True
                 self._batches_at_engine += 1
+                self._take_places(ticket, 1 if self._first_alone else ticket.calls)
                 self.calls_at_engine[entry.run] += ticket.calls
+
+    def _take_places(self, ticket: Ticket, places: int) -> None:
+        self._places_taken += places - ticket.places
+        ticket.places = places
 
     def _follow(self) -> None:
         if batches := self._capacity():
@@ -152,11 +196,12 @@ class Admission:
     def _give_back(self, ticket: Ticket) -> None:
         run = ticket.entry.run
         self._batches_at_engine -= 1
+        self._take_places(ticket, 0)
         self.calls_at_engine[run] -= ticket.calls
         if self.calls_at_engine[run] <= 0:
             del self.calls_at_engine[run]
         ticket.at_engine = False
-        self._fill()
+        asyncio.get_running_loop().call_soon(self._fill)  # first, the response may come back with what to ask again
 
 
 def estimated_tokens(batch: Batch) -> float:

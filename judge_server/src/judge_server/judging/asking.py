@@ -60,6 +60,7 @@ class Asking:
         self._account = account
         self._ticket: Ticket | None = None
         self._charged = False
+        self._begun = False
         self._round: Round | None = None
         self._arrived: list[tuple[int, Reply | CallFailed]] = []
         self._whole: list[Asked] = []
@@ -187,28 +188,33 @@ class Asking:
         self._round = make()
         if not self._round.batch.calls:
             return
-        self._ticket, self._charged = Ticket(self._caller, self._round.batch, admission.clock()), False
+        self._ticket = Ticket(self._caller, self._round.batch, admission.clock(), resumed=self._begun)
+        self._charged = False
         try:
             async with admission.turn(self._ticket):
                 while loop.time() >= self._flight.deadline:  # noqa: ASYNC110 - what is expired is cancelled any moment
                     await asyncio.sleep(0)
                 if self._flight.thinned:
                     self._round = make()
-                await self._answers(self._round.batch)
+                self._begun = True
+                await self._answers(self._round.batch, self._ticket)
         finally:
             self._read()
             self._charge()
             self._ticket = None
 
-    async def _answers(self, batch: Batch) -> None:
+    async def _answers(self, batch: Batch, ticket: Ticket) -> None:
         """Take what the engine answers, and a failure for each call it leaves out: its faults cost no other call."""
         left, why = set(range(len(batch.calls))), _SILENT
         try:
+            admission = self._asker.admission
             async for place, outcome in answers(self._asker.engine, batch):
                 if not self._arrived:
                     asyncio.get_running_loop().call_soon(self._read)
                 self._arrived.append((place, outcome))
                 left.discard(place)
+                if admission.counts_calls:
+                    admission.answered(ticket, len(left))
         except Exception as error:
             log.exception("the engine broke off a batch of %d calls", len(batch.calls))
             why = CallFailed("engine", f"the engine broke off: {type(error).__name__}; its log says more")

@@ -60,7 +60,13 @@ class EngineDesk:
     async def start(self, metrics: JudgeMetrics) -> None:
         """Load the engine."""
         self.identity = await self.engine.start()
-        self.admission = Admission(self._capacity, self._rules, clock=self._clock)
+        self.admission = Admission(
+            self._capacity,
+            self._rules,
+            calls=self.engine.concurrent_calls,
+            first_alone=not self.identity.capabilities.prefix_in_flight,
+            clock=self._clock,
+        )
         self._metrics = metrics
         self._asker = Asker(self.engine, self.admission, self.findings, metrics)
         metrics.watch(self.admission)

@@ -43,7 +43,8 @@ def label_of_run(run: str) -> str:
 class Entry(Generic[T]):
     """A piece of work that waits: whose it is, in which class, and what it costs (any unit, above 0).
 
-    `run` names the project too, see `Caller`; `share` is the project's weight (above 0).
+    `run` names the project too, see `Caller`; `share` is the project's weight (above 0). `begun` is set for the rest of
+    work that was served before: it comes before its run's other pieces, and costs other runs nothing.
     """
 
     run: str
@@ -51,6 +52,7 @@ class Entry(Generic[T]):
     cost: float
     item: T
     share: float = 1.0
+    begun: bool = False
 
 
 class FairQueue(Generic[T]):
@@ -78,14 +80,14 @@ class FairQueue(Generic[T]):
             "online": defaultdict(_Turns),
             "bulk": defaultdict(_Turns),
         }
-        self._waiting: dict[Priority, dict[str, OrderedDict[Entry[T], None]]] = {"online": {}, "bulk": {}}
+        self._waiting: dict[Priority, dict[str, _Pieces[T]]] = {"online": {}, "bulk": {}}
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
     def push(self, entry: Entry[T]) -> None:
-        """Let a piece of work wait behind those of its run and class."""
+        """Let a piece of work wait behind those of its run and class: what is begun behind what is begun."""
         runs = self._waiting[entry.priority]
         if not runs:
             self._classes.comes(entry.priority)
@@ -93,18 +95,17 @@ class FairQueue(Generic[T]):
             project = project_of_run(entry.run)
             if project not in map(project_of_run, runs):
                 self._projects[entry.priority].comes(project)
-            runs[entry.run] = OrderedDict()
+            runs[entry.run] = _Pieces()
             self._runs[entry.priority][project].comes(entry.run)
-        runs[entry.run][entry] = None
+        runs[entry.run].add(entry)
         self._length += 1
 
     def remove(self, entry: Entry[T]) -> bool:
         """Take out a piece of work that waits; False where it does not."""
         runs = self._waiting[entry.priority]
         own = runs.get(entry.run)
-        if own is None or entry not in own:
+        if own is None or not own.discard(entry):
             return False
-        del own[entry]
         self._length -= 1
         self._tidy(entry)
         return True
@@ -121,14 +122,14 @@ class FairQueue(Generic[T]):
             if able[priority]:
                 project = self._projects[priority].first(able[priority])
                 run = self._runs[priority][project].first(able[priority][project])
-                heads[priority] = next(iter(runs[run]))
+                heads[priority] = runs[run].first()
         if not heads:
             return None
         ends = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
         entry = heads[self._classes.first_to_end(ends)]
         project, waiting = project_of_run(entry.run), self._waiting[entry.priority]
         projects, turns = self._projects[entry.priority], self._runs[entry.priority]
-        del waiting[entry.run][entry]
+        waiting[entry.run].discard(entry)
         self._length -= 1
         self._classes.serves(entry.priority, ends[entry.priority])
         projects.serves(project, entry.cost / entry.share)
@@ -148,6 +149,35 @@ class FairQueue(Generic[T]):
             project, waiting = project_of_run(entry.run), _by_project(runs)
             self._projects[entry.priority].forget(waiting)
             self._runs[entry.priority][project].forget(waiting.get(project, ()))
+
+
+class _Pieces(Generic[T]):
+    """What waits of a run in a class, in order: the rest of what was begun, then the others, each as it came."""
+
+    __slots__ = ("_begun", "_new")
+
+    def __init__(self) -> None:
+        self._begun: OrderedDict[Entry[T], None] = OrderedDict()
+        self._new: OrderedDict[Entry[T], None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._new or self._begun)
+
+    def add(self, entry: Entry[T]) -> None:
+        """Behind those like it."""
+        (self._begun if entry.begun else self._new)[entry] = None
+
+    def discard(self, entry: Entry[T]) -> bool:
+        """Take one out; False where it is not here."""
+        pieces = self._begun if entry.begun else self._new
+        if entry not in pieces:
+            return False
+        del pieces[entry]
+        return True
+
+    def first(self) -> Entry[T]:
+        """The one that comes next; there must be one."""
+        return next(iter(self._begun or self._new))
 
 
 def _by_project(runs: Iterable[str]) -> dict[str, list[str]]:

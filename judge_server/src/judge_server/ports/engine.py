@@ -187,6 +187,10 @@ class Engine(Protocol):
     def dead(self) -> str:
         """Why it will never answer again, and its process must be started anew, in words; empty while it may answer."""
 
+    @property
+    def concurrent_calls(self) -> int | None:
+        """How many calls it works on at a time, of whatever batches; None where it bounds batches only."""
+
     async def start(self) -> EngineIdentity:
         """Load the model and warm it up; raises `EngineStartError` with the way out when it cannot."""
 

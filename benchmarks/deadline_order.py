@@ -1,0 +1,157 @@
+"""How many responses are scored of the verdicts that a deadline allows, in virtual time, so alike on every machine.
+
+One run asks for 2, 5 and 20 times the responses under 4 criteria that a judge of 4 calls at a time, 0.4 s each, can do
+within 3 seconds: 28 calls. *Possible* is how many responses the verdicts made would have been enough for. The judge is
+in the same process, or behind an api; its engine is the scripted one, or a server of the OpenAI API that answers at
+such a pace: vLLM's, whose calls share their prefix when they come together, or another, where the first call about a
+response goes alone. In the rows *left out*, a call asks for two criteria and every fourth answer leaves one of them
+out, which is then asked again by itself.
+
+Then a light run asks for 4 responses under 12 criteria, one request after another, alone and beside a flood, of a judge
+of 16 calls at a time, 20 ms each: what finishing first costs others.
+"""
+
+import argparse
+import asyncio
+import statistics
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.fixtures.virtual_time import run_in_virtual_time
+from tests.judge_server import support
+from tests.judge_server.remote.judges import api_of, judges
+
+from benchmarks.peers.scripted_server import Faults, Server
+from benchmarks.report import publish
+from benchmarks.server import unused_port
+from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.judging.admission import QueueRules
+from judge_server.judging.judge import Judge
+from judge_server.ports import Batch, Call, Menu, Reply
+from judge_server.scoring import Scorer
+from trainer_client import wire
+
+CRITERIA, GROUP = 4, 2
+CALLS, CALL_S, DEADLINE_S = 4, 0.4, 3.0
+POSSIBLE = int(DEADLINE_S / CALL_S) * CALLS // CRITERIA
+"""Responses, where every call gives a verdict."""
+
+LOADS = (2, 5, 20)
+BESIDE_CALLS, BESIDE_CALL_S = 16, 0.02
+ROOM = 1_000_000
+
+
+def left_out(batch: Batch, call: Call) -> Reply:
+    """Of every fourth answer about several criteria, the first verdict alone."""
+    if isinstance(call.answer, Menu) or zlib.crc32(f"{batch.shared}{call.question}".encode()) % 4:
+        return by_hash(batch, call)
+    return Reply(text='{"verdicts": [{"id": 1, "satisfied": true}]}')
+
+
+def request(
+    responses: int, *, per_call: int = 1, criteria: int = CRITERIA, run: str = "a", deadline_s: float = DEADLINE_S
+) -> wire.RewardRequest:
+    """A run's request, its responses in groups of two."""
+    groups = [
+        {"id": f"g{place}", "prompt": "Prove it.", "responses": [f"Proof {place + n} of {run}." for n in range(GROUP)]}
+        for place in range(0, responses, GROUP)
+    ]
+    rubric = {"criteria": [{"id": f"c{n}", "description": f"Part {n} of it holds."} for n in range(criteria)]}
+    judging = {"criteria_per_call": per_call}
+    return wire.RewardRequest.model_validate(
+        {"run": run, "rubric": rubric, "groups": groups, "deadline_s": deadline_s, "judging": judging}
+    )
+
+
+@asynccontextmanager
+async def judge_of(name: str, calls: int = CALLS, call_s: float = CALL_S) -> AsyncIterator[Judge]:
+    """A judge of this name, started."""
+    if name.startswith("OpenAI"):
+        port = unused_port()
+        server = Server(port, "vllm" if "vLLM" in name else "another")
+        await server.listen()
+        made = await support.judge(
+            OpenAIEngine(f"http://127.0.0.1:{port}/v1", concurrency=calls),  # type: ignore[arg-type]
+            rules=QueueRules(calls=ROOM),
+        )
+        server.script.begin(Faults(delay_s=call_s))
+        yield made
+        await made.close()
+        return
+    engine = ScriptedEngine(left_out, delay_s=call_s, concurrent_batches=calls)
+    if "api" in name:
+        async with judges(engine, queue_calls=ROOM) as served, api_of(*served) as api:
+            yield api
+        return
+    made = await support.judge(engine, rules=QueueRules(calls=ROOM))
+    yield made
+    await made.close()
+
+
+async def measure(name: str, load: int, per_call: int) -> dict[str, Any]:
+    """One row."""
+    responses = -(-POSSIBLE * load // GROUP) * GROUP
+    async with judge_of(name) as judge:
+        scorer = Scorer(judge, None)  # type: ignore[arg-type]  # the rubric is inline
+        answer = await scorer.score(request(responses, per_call=per_call), request_id="", project_id="default")
+    verdicts = [
+        sum(verdict.failure is None for verdict in response.verdicts)
+        for group in answer.groups
+        for response in group.responses
+    ]
+    whole = [all(response.reward is not None for response in group.responses) for group in answer.groups]
+    possible = sum(verdicts) // CRITERIA
+    return {
+        "judge": name,
+        "answers": "whole" if per_call == 1 else "left out",
+        "load": load,
+        "responses": responses,
+        "verdicts made": sum(verdicts),
+        "possible": possible,
+        "scored": sum(of_one == CRITERIA for of_one in verdicts),
+        "begun": sum(0 < of_one < CRITERIA for of_one in verdicts),
+        "groups possible": possible // GROUP,
+        "groups whole": sum(whole),
+    }
+
+
+async def beside_a_flood(name: str) -> dict[str, Any]:
+    """The light run's median seconds alone, and beside the flood."""
+    async with judge_of(name, BESIDE_CALLS, BESIDE_CALL_S) as judge:
+        scorer, now = Scorer(judge, None), asyncio.get_running_loop().time  # type: ignore[arg-type]
+
+        async def light(which: str) -> float:
+            taken = []
+            for number in range(10):
+                began = now()
+                asked = request(4, criteria=12, run=f"light {which} {number}", deadline_s=600.0)
+                await scorer.score(asked.model_copy(update={"run": "light"}), request_id="", project_id="default")
+                taken.append(now() - began)
+            return statistics.median(taken) * 1000
+
+        alone = await light("alone")
+        asked = request(1000, criteria=12, run="flood", deadline_s=600.0)
+        flood = asyncio.create_task(scorer.score(asked, request_id="", project_id="default"))
+        await asyncio.sleep(0.5)
+        beside = await light("beside")
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
+    return {"judge": name, "alone, ms": alone, "beside a flood, ms": beside, "beside to alone": beside / alone}
+
+
+def main() -> None:
+    """Measure, print a table, and write it down."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    cases = [(name, 1) for name in ("serve", "api and judge", "OpenAI API, vLLM", "OpenAI API, another")]
+    cases += [("serve", 2), ("api and judge", 2)]
+    rows = [run_in_virtual_time(measure(name, load, per_call)) for name, per_call in cases for load in LOADS]
+    publish("deadline_order", f"A run under a deadline that allows {POSSIBLE * CRITERIA} calls, in virtual time", rows)
+    rows = [run_in_virtual_time(beside_a_flood(name)) for name in ("serve", "OpenAI API, vLLM", "OpenAI API, another")]
+    publish("deadline_order_neighbours", "A light run alone and beside a flood, in virtual time", rows)
+
+
+if __name__ == "__main__":
+    main()

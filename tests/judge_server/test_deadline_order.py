@@ -1,0 +1,150 @@
+"""Under a deadline, the responses that a run has begun are finished first, so that verdicts made become rewards."""
+
+import asyncio
+import zlib
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.engines.in_flight import InFlight
+from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
+from judge_server.judging.admission import QueueRules
+from judge_server.judging.judge import Judge
+from judge_server.judging.plan import ResponsePlan
+from judge_server.judging.ways import Way
+from judge_server.judging.work import Caller
+from judge_server.ports import Batch, Call, CallFailed, Finding, Menu, Reply
+from tests.examples_tried import examples
+from tests.fixtures.virtual_time import run_in_virtual_time
+from tests.judge_server.support import criteria, group, judge, plan
+
+ALONE, TOGETHER = Way("binary"), Way("binary", "all")
+
+
+class Uneven(ScriptedEngine):
+    """Works on `places` calls at a time, each of which takes its own 0.1 to 1 seconds.
+
+    With `first_alone` the first call of a batch is answered before the others begin. Of `unreadable` tenths of what is
+    asked together nothing can be read.
+    """
+
+    def __init__(self, places: int, *, first_alone: bool = False, unreadable: int = 0) -> None:
+        able = replace(CAPABILITIES, prefix_in_flight=not first_alone)
+        super().__init__(concurrent_batches=places, capabilities=able)
+        self._calls = InFlight()
+        self._free = asyncio.Semaphore(places)
+        self._unreadable = unreadable
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+        """As `ScriptedEngine`, in the order in which calls are done."""
+        alone = 0 if self._capabilities.prefix_in_flight else min(1, len(batch.calls))
+        for wave in (range(alone), range(alone, len(batch.calls))):
+            async with aclosing(self._calls.answers({n: self._reply(batch, batch.calls[n]) for n in wave})) as answers:
+                async for answer in answers:
+                    yield answer
+
+    async def _reply(self, batch: Batch, call: Call) -> Reply | CallFailed:
+        draw = zlib.crc32(f"{batch.shared}{call.question}".encode())
+        async with self._free:
+            await asyncio.sleep(0.1 * (1 + draw % 10))
+        if not isinstance(call.answer, Menu) and draw // 10 % 10 < self._unreadable:
+            return Reply(text="I would rather not.")
+        return by_hash(batch, call)
+
+
+@dataclass
+class Left:
+    """What a deadline left of a run: responses with all their verdicts, and those with some."""
+
+    whole: int = 0
+    begun: int = 0
+    verdicts: int = 0
+
+
+async def cut_off(made: Judge, sizes: dict[str, list[int]], deadline: float, way: Way = ALONE) -> dict[str, Left]:
+    """What is left of runs, each with responses under so many criteria, that all come at once."""
+    asked: dict[str, list[ResponsePlan]] = {
+        run: [
+            plan(made.setup(way), group(), f"{run} {place}", criteria(*map(str, range(size))))
+            for place, size in enumerate(of)
+        ]
+        for run, of in sizes.items()
+    }
+    outcomes = await asyncio.gather(*(made.outcomes(of, deadline, caller=Caller(run)) for run, of in asked.items()))
+    left: defaultdict[str, Left] = defaultdict(Left)
+    for (run, plans), found in zip(asked.items(), outcomes, strict=True):
+        for one in plans:
+            verdicts = sum(isinstance(found.of[digest], Finding) for digest in one.digests)
+            left[run].verdicts += verdicts
+            left[run].whole += verdicts == len(one.digests)
+            left[run].begun += 0 < verdicts < len(one.digests)
+    await made.close()
+    return left
+
+
+def cut_off_in_virtual_time(
+    engine: ScriptedEngine, sizes: dict[str, list[int]], deadline: float, way: Way = ALONE
+) -> dict[str, Left]:
+    """The same on this engine, `deadline` virtual seconds after the start."""
+
+    async def run() -> dict[str, Left]:
+        return await cut_off(await judge(engine, rules=QueueRules()), sizes, deadline, way)
+
+    return run_in_virtual_time(run())
+
+
+def test_four_calls_at_a_time_and_three_seconds_score_as_many_responses_as_the_verdicts_made_allow() -> None:
+    engine = ScriptedEngine(delay_s=0.4, concurrent_batches=4)
+    left = cut_off_in_virtual_time(engine, {"a": [4] * 40}, 3.0)["a"]
+    assert (left.verdicts, left.whole, left.begun) == (28, 7, 0)
+
+
+SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=12)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), SIZES, min_size=1),
+    st.integers(1, 6),
+    st.floats(0.1, 12.0),
+    st.booleans(),
+)
+@settings(max_examples=examples(40), deadline=None)
+def test_at_any_cut_off_no_more_responses_are_begun_and_unfinished_than_calls_are_under_way(
+    sizes: dict[str, list[int]], places: int, deadline: float, first_alone: bool
+) -> None:
+    left = cut_off_in_virtual_time(Uneven(places, first_alone=first_alone), sizes, deadline)
+    assert sum(run.begun for run in left.values()) <= places
+
+
+@given(SIZES, st.integers(1, 6), st.floats(0.1, 12.0))
+@settings(max_examples=examples(40), deadline=None)
+def test_where_the_calls_of_a_response_go_together_it_is_begun_only_in_places_that_those_before_it_leave(
+    sizes: list[int], places: int, deadline: float
+) -> None:
+    left = cut_off_in_virtual_time(Uneven(places), {"a": [6] * len(sizes)}, deadline)["a"]
+    assert left.begun <= 1 + places // 2
+
+
+@given(SIZES, st.integers(1, 4), st.floats(0.1, 12.0), st.integers(1, 5))
+@settings(max_examples=examples(40), deadline=None)
+def test_what_is_asked_again_is_asked_before_another_response_is_begun(
+    sizes: list[int], places: int, deadline: float, unreadable: int
+) -> None:
+    engine = Uneven(places, unreadable=unreadable)
+    left = cut_off_in_virtual_time(engine, {"a": [2 + size for size in sizes]}, deadline, TOGETHER)["a"]
+    assert left.begun <= places
+
+
+def test_an_engine_that_leaves_criteria_out_costs_no_response_that_was_begun_long_before_the_deadline() -> None:
+    def leaves_one_out(batch: Batch, call: Call) -> Reply:
+        if isinstance(call.answer, Menu):
+            return by_hash(batch, call)
+        return Reply(text='{"verdicts": [{"id": 1, "satisfied": true}]}')
+
+    engine = ScriptedEngine(leaves_one_out, delay_s=1.0, concurrent_batches=1)
+    left = cut_off_in_virtual_time(engine, {"a": [2] * 20}, 10.5, TOGETHER)["a"]
+    assert (left.whole, left.begun) == (5, 0)
