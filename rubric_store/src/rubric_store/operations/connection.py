@@ -1,8 +1,8 @@
 """The database that operations are kept in: transactions that have one operation to themselves, and one clock for all.
 
-Clocks of hosts differ. Leases and pauses, which one process writes and another compares with, go by the database's. SQLite
-has none: there they go by monotonic time, which is the same for all processes of a host, and which a clock that is set
-back or forward does not change.
+Clocks of hosts differ. Leases and pauses, which one process writes and another compares with, go by the database's.
+SQLite has none: there they go by monotonic time, which is the same for all processes of a host, and which a clock that
+is set back or forward does not change.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_client.wire.base import NUMERIC, Flag, Number, Request
+from trainer_client.wire.base import NUMERIC, Flag, Quantity, Request
 
 Part = Literal["final_answer", "response"]
 VerificationMethod = Literal["judge", "math", "exact", "contains", "regex", "json_schema", "numeric"]
@@ -120,9 +120,9 @@ class Numeric(Request):
     """A number within `absolute` + `relative` * |expected| of the expected one."""
 
     method: Literal["numeric"]
-    expected: Number | None = None
-    absolute: Number = Field(default=1e-9, ge=0)
-    relative: Number = Field(default=0.0, ge=0)
+    expected: Quantity | None = None
+    absolute: Quantity = Field(default=1e-9, ge=0)
+    relative: Quantity = Field(default=0.0, ge=0)
     of: Part = "final_answer"
 
 
