@@ -95,7 +95,8 @@ async def _time_of(connection: AsyncConnection, now: datetime) -> datetime:
     put_off = (await connection.execute(select(func.max(chunks.c.due_at), func.max(chunks.c.lease_until)))).one()
     was_set_back = any(moment > now for moment in (*noted, *announced) if moment is not None)
     if was_set_back or (put_off[0] is not None and put_off[0] > now + _NEVER_PUT_OFF_BY):
-        return max(moment for moment in (now, *noted, *announced, *put_off) if moment is not None)
+        latest: datetime = max(moment for moment in (now, *noted, *announced, *put_off) if moment is not None)
+        return latest
     return now
 
 
