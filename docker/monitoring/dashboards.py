@@ -145,6 +145,14 @@ LEDGER: list[Panel] = [
     ("Age of what has waited longest", "s", [(f"adjudge_ledger_lag_seconds{{{API}}}", "{{instance}}")]),
     ("Spool on disk", "bytes", [(f"adjudge_ledger_spool_bytes{{{API}}}", "{{instance}}")]),
     ("Database can be written", "short", [(f"adjudge_ledger_writable{{{API}}}", "{{instance}}")]),
+    ("Spool can be written", "short", [(f"adjudge_ledger_spool_writable{{{API}}}", "{{instance}}")]),
+    (
+        "Waiting in memory, since the spool cannot be written",
+        "bytes",
+        [(f"adjudge_ledger_memory_bytes{{{API}}}", "{{instance}}")],
+    ),
+    ("Files of refused rows kept aside", "short", [(f"adjudge_ledger_refused_files{{{API}}}", "{{instance}}")]),
+    ("Restarts of the ledger's threads", "short", [(f"adjudge_ledger_thread_restarts_total{{{API}}}", "{{instance}}")]),
     (
         "Memory",
         "bytes",

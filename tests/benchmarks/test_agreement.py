@@ -538,9 +538,7 @@ def test_step_tasks_name_a_step_of_their_response(folder: Path) -> None:
 def pitfalls(raw: list[float]) -> tuple[list[Item], dict[str, ItemVerdict]]:
     """Pitfalls with these raw probabilities, every second of which is made."""
     items = [Item("gsm8k-pitfall", f"r{n}", "?", f"Response {n}", "?", n % 2 == 0, "pitfall") for n in range(len(raw))]
-    verdicts = {
-        item.key: ItemVerdict(p >= 0.5, p, p, 1.0, 10, 0, 0.0) for item, p in zip(items, raw, strict=True)
-    }
+    verdicts = {item.key: ItemVerdict(p >= 0.5, p, p, 1.0, 10, 0, 0.0) for item, p in zip(items, raw, strict=True)}
     return items, verdicts
 
 

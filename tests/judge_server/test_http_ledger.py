@@ -15,6 +15,7 @@ from judge_server.web import Service, create_app
 from rubric_store import RubricStore, SQLLedger
 from tests.judge_server import support
 from tests.judge_server.recording.judged import some_fail
+from tests.judge_server.recording.test_spool import no_space
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.test_http_bad_input import checked_problem
 
@@ -220,3 +221,20 @@ async def test_a_database_that_is_away_is_no_fault_of_the_reader(
 async def test_a_service_that_keeps_nothing_says_so(http: httpx2.AsyncClient) -> None:
     assert (await http.get("/v1/ledger")).json()["keeps"] == "nothing"
     assert (await http.get("/v1/verdicts", params={"run": "r"})).status_code == 503
+
+
+async def test_readiness_and_metrics_tell_of_a_spool_that_cannot_be_written(recorded: httpx2.AsyncClient) -> None:
+    assert (await recorded.get("/readyz")).json()["checks"]["ledger"] is True
+    with no_space():
+        await post(recorded, request("Yes."))
+        for _ in range(2000):
+            if (answer := await recorded.get("/readyz?only=ledger")).status_code == 503:
+                break
+            await asyncio.sleep(0.01)
+        detail = checked_problem(answer)["detail"]
+        assert detail.startswith("not ready: ledger (ledger: its spool cannot be written: OSError: No space left")
+        state = (await recorded.get("/v1/ledger")).json()
+        assert (state["waiting"], state["lost"], state["written"]) == (0, 0, 7)
+        assert "No space left" in state["spool_problem"]
+        assert "adjudge_ledger_spool_writable 0.0" in (await recorded.get("/metrics")).text
+        assert (await recorded.get("/readyz?only=replica")).status_code == 200

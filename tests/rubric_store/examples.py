@@ -5,6 +5,7 @@ from typing import get_args
 from hypothesis import strategies as st
 
 from trainer_client.wire import Criterion, CriterionKind, RubricContent
+from trainer_client.wire.base import LARGEST, SMALLEST
 
 
 def rubric(*descriptions: str) -> RubricContent:
@@ -17,7 +18,7 @@ def rubric(*descriptions: str) -> RubricContent:
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).map(str.strip).filter(bool)
 """Any text a criterion may hold without space around it, control characters and other scripts among them."""
 
-weights = st.floats(allow_nan=False, allow_infinity=False)
+weights = st.just(0.0) | st.floats(SMALLEST, LARGEST) | st.floats(-LARGEST, -SMALLEST)
 
 criteria = st.lists(
     st.builds(

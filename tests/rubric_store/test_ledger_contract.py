@@ -11,7 +11,7 @@ from judge_server.ports import Ledger, LedgerReader
 from rubric_store import SQLLedger
 from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
 from tests.rubric_store.schema_dump import sync_url
-from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, RunPart, UseFilter
+from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, RunPart, RunView, UseFilter
 
 RUN = RunPart(PROJECT, "run")
 
@@ -284,3 +284,49 @@ async def test_a_migrated_ledger_is_ready_and_takes_no_rows_at_all(ledger: SQLLe
     ledger.write(LedgerRows([], [], [], [], []))
     assert await ledger.ready()
     assert await ledger.uses(UseFilter(PROJECT, "run")) == []
+
+
+def without_end(rows: LedgerRows) -> LedgerRows:
+    """A request whose reward is so large that the figures of its run cannot hold its square."""
+    return rows._replace(responses=[row._replace(reward=1e200) for row in rows.responses])
+
+
+async def test_a_request_that_is_refused_costs_its_neighbours_nothing(ledger: SQLLedger, migrated_url: str) -> None:
+    victims = [request(n, [["shared", f"v{n}"]], project="victim") for n in range(1, 4)]
+    attack = without_end(request(9, [["bad"]], project="attacker"))
+    rows = LedgerRows.together([victims[0], attack, *victims[1:]])
+    with pytest.raises(ValueError, match="OverflowError"):
+        ledger.write(rows)
+    (refused,) = ledger.salvage(rows)
+    assert [sorted(kind) for kind in refused.rows] == [sorted(kind) for kind in attack]  # type: ignore[type-var]
+    assert "OverflowError" in refused.reason
+    assert rows_in(migrated_url, "ledger_uses") == 6
+    assert rows_in(migrated_url, "ledger_requests") == 3
+    report = await ledger.run(RunView("victim", "run"))
+    assert report is not None
+    assert (report.run.requests, report.run.verdicts) == (3, 6)
+    assert await ledger.run(RunView("attacker", "run")) is None
+
+
+async def test_of_a_request_only_the_rows_that_are_refused_are_left_out(ledger: SQLLedger, migrated_url: str) -> None:
+    rows = request(1, [[f"v{n}{m}" for m in range(5)] for n in range(4)])
+    verdicts = [row._replace(step=2**70) if row.digest == digest("v12") else row for row in rows.verdicts]
+    uses = [row._replace(vote=2**70) if row.digest == digest("v30") else row for row in rows.uses]
+    (refused,) = ledger.salvage(rows._replace(verdicts=verdicts, uses=uses))
+    assert [row.digest for row in refused.rows.verdicts] == [digest("v12")]
+    assert [row.digest for row in refused.rows.uses] == [digest("v30")]
+    assert refused.reason
+    assert rows_in(migrated_url, "ledger_verdicts") == 19
+    assert rows_in(migrated_url, "ledger_uses") == 19
+    read = await judged(ledger, RUN)
+    assert [vote.score for vote in read[1].votes] == [1.0, 1.0, None, 1.0, 1.0]
+
+
+async def test_a_response_that_is_refused_takes_its_uses_with_it(ledger: SQLLedger, migrated_url: str) -> None:
+    rows = request(1, [["a", "b"], ["c", "d"]])
+    bad = rows._replace(responses=[rows.responses[0], rows.responses[1]._replace(tokens=2**70)])
+    (refused,) = ledger.salvage(bad)
+    assert (refused.rows.responses, refused.rows.uses) == (bad.responses[1:], rows.uses[2:])
+    assert rows_in(migrated_url, "ledger_uses") == 2
+    assert ledger.salvage(rows) == []  # what is mended may come later
+    assert rows_in(migrated_url, "ledger_uses") == 4

@@ -3,16 +3,24 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from rubric_store import SQLOperations
 from rubric_store.operations import connection
+from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.operation_rows import LEASE_S, NOW, new
 from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork
 
 Open = Callable[[timedelta], SQLOperations]
 AHEAD = timedelta(hours=1)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, new_sqlite: NewSQLite) -> str:
+    """The URL of a new SQLite database, which has no clock of its own."""
+    return new_sqlite(tmp_path / "rubrics.db")
 
 
 @pytest.fixture
@@ -83,3 +91,53 @@ async def test_a_chunk_is_to_be_had_at_once_whatever_its_submitters_clock_says(m
     assert len(await store.due(100, lost_after_s=60)) == 2
     await taken(store)
     await store.close()
+
+
+BACK = timedelta(days=-2)
+
+
+@pytest.mark.parametrize("off", [BACK, -BACK], ids=["back", "forward"])
+async def test_on_sqlite_a_clock_that_is_set_changes_nothing_for_a_running_process(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, off: timedelta
+) -> None:
+    set_by = [timedelta()]
+    monkeypatch.setattr(connection, "_now", lambda: datetime.now(UTC) + set_by[0])
+    store = SQLOperations(sqlite_url)
+    await store.create(new(created=since_now(timedelta())))
+    assert len(await store.due(100, lost_after_s=60)) == 2
+    work = await taken(store)
+    set_by[0] = off
+    assert await store.due(100, lost_after_s=60) == []
+    assert await store.claim(work.ref, "other", LEASE_S) is None
+    shown = await store.get("p", "op-1")
+    assert shown is not None
+    assert 0 <= shown.progress.seconds < LEASE_S
+    elapsed = connection._elapsed
+    monkeypatch.setattr(connection, "_elapsed", lambda: elapsed() + timedelta(seconds=LEASE_S + 61))
+    assert len(await store.due(100, lost_after_s=60)) == 2
+    await taken(store)
+    await store.close()
+
+
+async def test_on_sqlite_a_process_that_starts_after_the_clock_was_set_back_goes_on(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = SQLOperations(sqlite_url)
+    await before.create(new(created=since_now(timedelta()), finishes=True))
+    assert len(await before.due(100, lost_after_s=60)) == 2
+    left = await taken(before)
+    await before.give_back(await taken(before, 1), None, after_s=30, outcome=ChunkOutcome(), counts=False)
+    await before.close()
+    monkeypatch.setattr(connection, "_now", lambda: datetime.now(UTC) + BACK)
+    after = SQLOperations(sqlite_url)
+    elapsed = connection._elapsed
+    assert await after.due(100, lost_after_s=60) != []
+    monkeypatch.setattr(connection, "_elapsed", lambda: elapsed() + timedelta(seconds=LEASE_S + 1))
+    for chunk in range(3):
+        await after.due(100, lost_after_s=60)
+        assert await after.complete(await taken(after, chunk), ChunkOutcome())
+    assert not await after.complete(left, ChunkOutcome())
+    done = await after.get("p", "op-1")
+    assert done is not None
+    assert done.state == "done"
+    await after.close()

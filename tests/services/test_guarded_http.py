@@ -18,7 +18,8 @@ import pytest
 import uvicorn
 
 from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES, guarded
-from tests.services.processes import Service, listening
+from tests.services.processes import Service, get, listening
+from trainer_client import Client
 
 pytestmark = pytest.mark.processes
 
@@ -288,3 +289,46 @@ def test_a_connection_is_upgraded_to_nothing(impatient: Service, upgrade: bytes)
         connection.sendall(head)
         assert not answer_of(connection).startswith(b"HTTP/1.1 101 ")
     assert httpx2.get(impatient.url + "/healthz").status_code == 200
+
+
+def limited(folder: Path, descriptors: int) -> contextlib.AbstractContextManager[Service]:
+    """A service that may have so many files and connections open."""
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))"
+    return listening("serve", "--port", "0", "--engine", "scripted://hash", first=limit, ADJUDGE_DATA_DIR=str(folder))
+
+
+def test_400_idle_connections_under_256_descriptors_cost_no_answer_and_no_row(tmp_path: Path) -> None:
+    rubric = {"criteria": [{"id": "right", "description": "Is right."}]}
+    with limited(tmp_path, 256) as service, Client(service.url) as client, contextlib.ExitStack() as idle:
+        service.wait_until_ready(client)
+        kept = idle.enter_context(connected(service))
+        healthy(kept)
+        for _ in range(400):
+            idle.enter_context(connected(service))
+        for number in range(40):
+            group = {"id": "g", "prompt": "?", "responses": [f"{number}"]}
+            assert client.rewards([group], rubric, "points").groups[0].responses[0].reward is not None
+        assert answer_of(kept) == b""  # the one that was idle longest
+        written_by = time.monotonic() + 60
+        while (state := get(service, "/v1/ledger").json())["waiting"] and time.monotonic() < written_by:
+            time.sleep(0.05)
+        assert (state["written"], state["lost"], state["spool_problem"]) == (40, 0, None)
+        assert "Too many open files" not in "".join(service.said)
+
+
+def test_where_every_connection_is_busy_one_more_is_told_so_and_comes_in_once_one_is_answered(tmp_path: Path) -> None:
+    with limited(tmp_path, 64) as service, contextlib.ExitStack() as busy:  # a quarter of them may be connections
+        unanswered = [busy.enter_context(connected(service)) for _ in range(16)]
+        for one in unanswered:
+            one.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+            time.sleep(0.02)
+        with connected(service) as one_more:
+            assert problem_of(answer_of(one_more), 503)["type"] == "urn:adjudge:overloaded"
+        unanswered[0].close()
+        for _ in range(500):
+            with connected(service) as one_more, contextlib.suppress(AssertionError, ConnectionResetError):
+                healthy(one_more)
+                break
+            time.sleep(0.01)
+        else:
+            raise AssertionError("nobody comes in any more")

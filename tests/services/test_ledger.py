@@ -14,11 +14,14 @@ from sqlalchemy import URL, make_url
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
+from judge_server.recording.quarantine import Quarantine
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
+from tests.rubric_store.ledger_rows import request
 from tests.services.processes import Service, get, serving
 from trainer_client import Client, InvalidRequest
 from trainer_client.wire import RewardAnswer
+from trainer_client.wire.ledger_rows import RefusedRows
 
 ENGINE = "scripted://hash"
 RUBRIC = {
@@ -208,3 +211,29 @@ def test_a_run_is_recomputed_and_purged_by_commands(data_dir: Path, tmp_path: Pa
     assert "deleted 3 requests with 18 uses, and 18 verdicts" in command("ledger", "purge", "--run", "r", "--yes")[1]
     status, said = command("recompute", "r")
     assert (status, "has nothing of run" in said) == (1, True)
+
+
+@pytest.mark.usefixtures("migrated")
+def test_refused_rows_are_listed_and_written_again_by_commands(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    assert "0 files are kept aside" in command("ledger", "refused")[1]
+    kept = Quarantine(data_dir / "ledger-spool" / "refused")
+    good, bad = request(1, [["a", "b"]], run="good [run]"), request(2, [["c", "d"]], run="bad")
+    kept.add(RefusedRows(good, "the column is too short"))
+    uses = [bad.uses[0], bad.uses[1]._replace(slot=2**70)]
+    file = kept.add(RefusedRows(bad._replace(uses=uses), "it is too large"))
+    kept.add_unreadable(b"[[", "the file cannot be read")
+    status, said = command("ledger", "refused")
+    assert status == 0
+    assert [word for word in ("good [run]", "req_1", "the column is too short", file.stem) if word not in said] == []
+    assert "3 files are kept aside" in said
+    assert command("ledger", "retry", "nothing")[0] == 1
+    status, said = command("ledger", "retry")
+    assert (status, "1 of 3 files were written; 2 are refused still" in said) == (1, True)
+    with closing(sqlite3.connect(data_dir / "adjudge.db")) as connection:
+        counted = connection.execute("SELECT run, count(*) FROM ledger_uses GROUP BY run ORDER BY run").fetchall()
+    assert counted == [("bad", 1), ("good [run]", 2)]
+    (left,) = [one for one in kept.kept() if one.rows is not None]
+    assert left.rows is not None
+    assert (left.path, left.rows.uses) == (file, uses[1:])
+    assert command("ledger", "retry", file.stem)[0] == 1

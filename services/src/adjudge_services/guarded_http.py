@@ -1,4 +1,4 @@
-"""HTTP on a socket, guarded: heads are bounded in size and time, and who reads nothing is hung up on.
+"""HTTP on a socket, guarded: connections and heads are bounded, and who reads nothing is hung up on.
 
 uvicorn bounds neither with its fast parser. Knows connections; a body's size and pace are guarded behind this, by
 `judge_server.web.bodies`, and what a request may be is not known here.
@@ -11,6 +11,7 @@ import math
 import secrets
 import struct
 import termios
+import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -28,6 +29,10 @@ MOST_HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
 MOST_TARGET_BYTES = 8 * 1024
 """What the path and query of a request may have; a page's cursor and a search's words have some hundred."""
+
+_OTHER_DESCRIPTORS = 128
+_BACKLOG = 2048
+_TELL_EVERY_S = 10.0
 
 KEEP_ALIVE_S = 75
 """Seconds that a connection may be idle between requests: longer than proxies (60) and our client (5) keep theirs, so
@@ -66,6 +71,53 @@ _SLOW = Refusal(
     "Request too slow",
     "the head came too slowly; send it at once, or raise ADJUDGE_CLIENT_PATIENCE_S on the server",
 )
+_CROWDED = Refusal(
+    503,
+    "urn:adjudge:overloaded",
+    "Too many connections",
+    "every connection that this process may have is in use; send requests over fewer connections, or try again later",
+)
+
+
+class Connections:
+    """The connections of a server, `most` at a time: for one more, the one that has been idle longest is closed.
+
+    A connection is idle until the head of a request is whole, and again when that is answered.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._idle: dict[GuardedHTTP, None] = {}  # in the order in which they became idle
+        self._open = 0
+        self._tell_again = 0.0
+
+    def add(self, connection: "GuardedHTTP") -> bool:
+        """Count a new connection, which is idle; whether there is room for it."""
+        self._open += 1
+        self._idle[connection] = None
+        if self._open <= self._most:
+            return True
+        if time.monotonic() >= self._tell_again:
+            self._tell_again = time.monotonic() + _TELL_EVERY_S
+            log.warning("%d connections are open; for more, those that are idle are closed", self._most)
+        oldest = next(iter(self._idle))
+        del self._idle[oldest]
+        if oldest is not connection:
+            oldest.hang_up()
+        return oldest is not connection
+
+    def begin(self, connection: "GuardedHTTP") -> None:
+        """Note that a connection has a request to answer."""
+        self._idle.pop(connection, None)
+
+    def end(self, connection: "GuardedHTTP") -> None:
+        """Note that a connection is idle again."""
+        self._idle[connection] = None
+
+    def remove(self, connection: "GuardedHTTP") -> None:
+        """Count a connection no more."""
+        self._open -= 1
+        self._idle.pop(connection, None)
 
 
 class GuardedHTTP(HttpToolsProtocol):
@@ -78,6 +130,7 @@ class GuardedHTTP(HttpToolsProtocol):
 
     patience_s = 30.0
     drain_s = 70.0
+    open_connections: Connections
 
     _incoming: asyncio.TimerHandle | None = None
     _outgoing: asyncio.TimerHandle | None = None
@@ -93,7 +146,10 @@ class GuardedHTTP(HttpToolsProtocol):
         """Expect a request."""
         super().connection_made(transport)
         self.app_state = {**self.app_state, STOPPING: asyncio.Event()}
-        self._expect()
+        if self.open_connections.add(self):
+            self._expect()
+        else:
+            self._refuse(_CROWDED)
 
     def shutdown(self) -> None:
         """Begin to stop: what was asked is answered, and answers that would go on without end are told to end."""
@@ -103,6 +159,7 @@ class GuardedHTTP(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
+        self.open_connections.remove(self)
         self._stop_expecting()
         self._caught_up()
         if self._draining is not None:
@@ -151,6 +208,7 @@ class GuardedHTTP(HttpToolsProtocol):
         """The head is whole."""
         self._in_head = False
         self._stop_expecting()
+        self.open_connections.begin(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -158,12 +216,14 @@ class GuardedHTTP(HttpToolsProtocol):
         self._whole = True
         self._stop_expecting()
         super().on_message_complete()
+        self._be_idle()
 
     def on_response_complete(self) -> None:
         """What a caller goes on sending though it was answered is read for a while, so that it reads the answer."""
         super().on_response_complete()
         if not self._whole:
             self._expect()
+        self._be_idle()
 
     def pause_writing(self) -> None:
         """The caller reads more slowly than we write: it may catch up."""
@@ -177,13 +237,26 @@ class GuardedHTTP(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """The connection was idle for long enough."""
-        self._hang_up()
+        self.hang_up()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read with a problem, unless an answer has begun, and hang up."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(_problem(self._refusal))
-        self._hang_up()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close once all is written, or when nobody has read it for long enough."""
+        self._stop_expecting()
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._outgoing = self._outgoing or self.loop.call_later(self.patience_s, self.transport.abort)
+
+    def _be_idle(self) -> None:
+        """Note it where nothing more is to be read or answered."""
+        answered = self.cycle is None or self.cycle.response_complete
+        if self._whole and answered and not self.transport.is_closing():
+            self.open_connections.end(self)
 
     def _expect(self) -> None:
         self._stop_expecting()
@@ -224,7 +297,7 @@ class GuardedHTTP(HttpToolsProtocol):
         if self._in_head:
             self._refuse(_SLOW)
         else:
-            self._hang_up()
+            self.hang_up()
 
     def _cut_off(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -238,19 +311,20 @@ class GuardedHTTP(HttpToolsProtocol):
             self._refusal = refusal
             self.send_400_response(refusal.title)
 
-    def _hang_up(self) -> None:
-        """Close once all is written, or when the caller has not read on for long enough."""
-        self._stop_expecting()
-        if not self.transport.is_closing():
-            self.transport.close()
-            self._wait_for_reader()
 
+def guarded(patience_s: float, drain_s: float, descriptors: int) -> dict[str, Any]:
+    """uvicorn's options: this protocol with so much patience, no WebSockets, and no word of what serves.
 
-def guarded(patience_s: float, drain_s: float) -> dict[str, Any]:
-    """uvicorn's options: this protocol with so much patience, no WebSockets, and no word of what serves."""
+    Of the `descriptors` that the process may have, a quarter and at least 128 are left to all but connections. No more
+    connections than half of these are accepted before one can be closed.
+    """
+    left = max(_OTHER_DESCRIPTORS, descriptors // 4)
+    connections = Connections(max(descriptors - left, descriptors // 4))
+    options = {"patience_s": patience_s, "drain_s": drain_s, "open_connections": connections}
     return {
-        "http": type("GuardedHTTP", (GuardedHTTP,), {"patience_s": patience_s, "drain_s": drain_s}),
+        "http": type("GuardedHTTP", (GuardedHTTP,), options),
         "ws": "none",
+        "backlog": min(_BACKLOG, left // 2),
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": math.ceil(drain_s) + 2,  # for what goes on though nobody waits for it
         "server_header": False,
@@ -265,7 +339,7 @@ def _problem(refusal: Refusal) -> bytes:
         status=refusal.status,
         detail=refusal.detail,
         request_id=request_id,
-        retryable=refusal.status == _SLOW.status,
+        retryable=refusal.status in (_SLOW.status, _CROWDED.status),
     )
     body = problem.model_dump_json(exclude_none=True).encode()
     headers = MutableHeaders(

@@ -159,6 +159,11 @@ class Settings(BaseSettings):
         """The database in force."""
         return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'adjudge.db'}"
 
+    @property
+    def ledger_spool(self) -> Path:
+        """The folder of the ledger's spool."""
+        return self.data_dir / "ledger-spool"
+
     def fencing_secret(self) -> bytes:
         """The secret in force; without one set, a random one is kept in `data_dir`, readable by its owner only."""
         if self.fence_secret is not None:

@@ -124,7 +124,7 @@ def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
         return None
     return Recorder(
         ledger,
-        settings.data_dir / "ledger-spool",
+        settings.ledger_spool,
         max_spool_bytes=settings.ledger_spool_bytes,
         keep_texts=settings.ledger == "all",
     )

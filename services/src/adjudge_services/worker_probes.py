@@ -8,6 +8,7 @@ import httpx2
 import uvicorn
 
 from adjudge_services.guarded_http import guarded
+from adjudge_services.process import raise_descriptor_limit
 from adjudge_services.settings import Settings
 from judge_server.metrics import OperationMetrics
 from judge_server.operations.queue_watch import QueueWatch
@@ -26,7 +27,7 @@ class WorkerProbes:
         self._rubrics = rubrics
         self._service = httpx2.AsyncClient(base_url=settings.url, timeout=LOOK_S)
         app = create_worker_app(metrics, self._checks, lambda: queue.deaf)
-        options = guarded(settings.client_patience_s, settings.drain_s)
+        options = guarded(settings.client_patience_s, settings.drain_s, raise_descriptor_limit())
         config = uvicorn.Config(
             app, settings.host, log_level="warning", log_config=None, access_log=False, lifespan="off", **options
         )

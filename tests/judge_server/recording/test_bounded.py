@@ -1,5 +1,6 @@
 """40,000 judgements through judge, cache and recorder leave behind what the cache may keep, and nothing else."""
 
+import asyncio
 import gc
 import sys
 import threading
@@ -62,6 +63,8 @@ async def test_memory_does_not_grow_once_the_cache_is_full(tmp_path: Path) -> No
             body = {"run": f"run {number % 4}", "step": number, "rubric": RUBRIC, "groups": groups}
             await scorer.score(RewardRequest.model_validate(body), request_id=f"req_{number}", project_id="default")
             if number % 9 == 8:
+                while len(made.desk.findings):  # noqa: ASYNC110 - until the cache has them, which tells nothing
+                    await asyncio.sleep(0)
                 blocks.append(settled(recorder))
     finally:
         recorder.close()

@@ -7,26 +7,23 @@ from typing import Any
 
 from judge_server.metrics import LedgerMetrics
 from tests.judge_server.recording.test_recorder import USES, Fake, _soon, judged, ledger, recording, wait_until
+from tests.judge_server.recording.test_spool import files
 from trainer_client.wire.ledger import LedgerState
 
 __all__ = ["_soon", "judged", "ledger"]
-
-
-def make_older(spool: Path, seconds: float) -> None:
-    """Have the only file of a spool look as if it had been written so long ago."""
-    [waiting] = spool.rglob("*.rows")
-    os.utime(waiting, (time.time() - seconds, time.time() - seconds))
 
 
 async def test_the_lag_is_the_age_of_what_waits_longest_and_nothing_once_it_is_written(
     ledger: Fake, tmp_path: Path, judged: Any
 ) -> None:
     ledger.away = True
+    with recording(ledger, tmp_path) as before:
+        assert before.state().lag_s == 0
+        before.record(await judged("req_0"))
+        wait_until(lambda: before.state().problem is not None)
+    [waiting] = files(tmp_path)
+    os.utime(waiting, (time.time() - 100, time.time() - 100))
     with recording(ledger, tmp_path) as running:
-        assert running.state().lag_s == 0
-        running.record(await judged("req_0"))
-        wait_until(lambda: running.state().problem is not None)
-        make_older(tmp_path, 100)
         running.record(await judged("req_1"))
         assert 100 <= running.state().lag_s < 200
         ledger.away = False
@@ -45,15 +42,22 @@ def samples(state: LedgerState) -> dict[str, float]:
 
 def test_metrics_say_what_the_state_says() -> None:
     state = LedgerState(
-        keeps="all", recorded=10, written=5, waiting=3, lost=2, spool_bytes=77, lag_s=1.5, problem="nobody there"
-    )
+        keeps="all", recorded=10, written=5, waiting=1, lost=2, refused=2, refused_files=1, spool_bytes=77,
+        memory_bytes=33, lag_s=1.5, restarts=4, problem="not there", spool_problem="no space",
+    )  # fmt: skip
     assert samples(state) == {
         "adjudge_ledger_verdicts_total recorded": 10,
         "adjudge_ledger_verdicts_total written": 5,
+        "adjudge_ledger_verdicts_total refused": 2,
         "adjudge_ledger_verdicts_total lost": 2,
-        "adjudge_ledger_waiting": 3,
+        "adjudge_ledger_waiting": 1,
         "adjudge_ledger_spool_bytes": 77,
+        "adjudge_ledger_memory_bytes": 33,
+        "adjudge_ledger_refused_files": 1,
+        "adjudge_ledger_thread_restarts_total": 4,
+        "adjudge_ledger_spool_writable": 0,
         "adjudge_ledger_lag_seconds": 1.5,
         "adjudge_ledger_writable": 0,
     }
-    assert samples(state.model_copy(update={"problem": None}))["adjudge_ledger_writable"] == 1
+    well = samples(state.model_copy(update={"problem": None, "spool_problem": None}))
+    assert (well["adjudge_ledger_writable"], well["adjudge_ledger_spool_writable"]) == (1, 1)

@@ -13,7 +13,7 @@ import pytest
 from judge_server.recording import Judged, Recorder, recorder
 from tests.judge_server.recording.judged import AtOnce, score, scorer
 from tests.judge_server.support import request
-from trainer_client.wire.ledger_rows import LedgerRows
+from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
 USES = 7
 
@@ -40,6 +40,26 @@ class Fake:
             raise ValueError("not these")
         self.written += ids
 
+    def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
+        """As `Ledger.salvage`; requests are refused whole."""
+        kept, refused = [], []
+        for row in rows.requests:
+            (refused if row.request_id in self.refuses else kept).append(row)
+        self.written += [row.request_id for row in kept]
+        return [
+            RefusedRows(
+                LedgerRows(
+                    [],
+                    [verdict for verdict in rows.verdicts if verdict.request == row.request],
+                    [row],
+                    [response for response in rows.responses if response.request == row.request],
+                    [use for use in rows.uses if use.request == row.request],
+                ),
+                "not this one",
+            )
+            for row in refused
+        ]
+
     async def ready(self) -> bool:
         """Never asked."""
         raise NotImplementedError
@@ -59,6 +79,7 @@ def ledger() -> Iterator[Fake]:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for a ledger's pauses."""
     monkeypatch.setattr(recorder, "_EVERY_S", 0.005)
+    monkeypatch.setattr(recorder, "_WATCH_EVERY_S", 0.005)
     monkeypatch.setattr(recorder, "_TOGETHER_S", 0.005)
     monkeypatch.setattr(recorder, "_PAUSES_S", (0.005,))
     monkeypatch.setattr(recorder, "_LAST_WRITES_S", 0.2)
@@ -102,8 +123,8 @@ async def test_what_is_recorded_is_written_in_order(ledger: Fake, tmp_path: Path
             running.record(await judged(each))
         wait_until(lambda: running.state().written == 20 * USES)
         assert running.state().model_dump() == {
-            "keeps": "all", "recorded": 140, "written": 140, "waiting": 0, "lost": 0, "spool_bytes": 0, "lag_s": 0.0,
-            "problem": None,
+            "keeps": "all", "recorded": 140, "written": 140, "waiting": 0, "lost": 0, "refused": 0, "refused_files": 0,
+            "spool_bytes": 0, "memory_bytes": 0, "lag_s": 0.0, "restarts": 0, "problem": None, "spool_problem": None,
         }  # fmt: skip
     assert ledger.written == ids
 
@@ -169,7 +190,7 @@ async def test_a_ledger_that_hangs_holds_up_neither_requests_nor_a_stop_nor_the_
     assert healthy.written == ["req_1", "req_2"]
 
 
-async def test_rows_that_are_refused_are_counted_and_do_not_hold_up_those_behind_them(
+async def test_rows_that_are_refused_are_kept_aside_and_do_not_hold_up_those_behind_them(
     ledger: Fake, tmp_path: Path, judged: Any
 ) -> None:
     ledger.goes_on.clear()
@@ -183,7 +204,8 @@ async def test_rows_that_are_refused_are_counted_and_do_not_hold_up_those_behind
             wait_until(lambda b=before: running.state().spool_bytes > b)  # type: ignore[misc]
         ledger.goes_on.set()
         wait_until(lambda: running.state().waiting == 0)
-        assert (running.state().written, running.state().lost) == (2 * USES, USES)
+        state = running.state()
+        assert (state.written, state.refused, state.lost, state.refused_files) == (2 * USES, USES, 0, 1)
     assert ledger.written == ["req_0", "req_2"]
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from time import monotonic
 
 from judge_server.ports.operations import ChunkQueue, OperationStore
 
@@ -50,7 +51,7 @@ class Feeder:
         self._repeat_after_s = repeat_after_s
         self._now = now
         self._due = asyncio.Event()
-        self._purged: datetime | None = None
+        self._purged: float | None = None
 
     def wake(self) -> None:
         """There is something to announce: have what runs look at once. Nobody waits for the queue by this."""
@@ -87,12 +88,12 @@ class Feeder:
                     await self._due.wait()
 
     async def _purge(self) -> None:
-        now = self._now()
-        if self._purged is not None and (now - self._purged).total_seconds() < PURGE_EVERY_S:
+        elapsed = monotonic()
+        if self._purged is not None and elapsed - self._purged < PURGE_EVERY_S:
             return
-        self._purged = now
+        self._purged = elapsed
         try:
-            if gone := await self._store.purge(now):
+            if gone := await self._store.purge(self._now()):
                 log.info("%d operations have expired and are deleted", gone)
         except ConnectionError as error:
             log.warning("expired operations cannot be deleted now: %s", error)

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, LedgerRows, RunPart, RunView, UseFilter, UseRead
+from trainer_client.wire.ledger_rows import (
+    JudgedResponse,
+    JudgedRun,
+    LedgerRows,
+    RefusedRows,
+    RunPart,
+    RunView,
+    UseFilter,
+    UseRead,
+)
 from trainer_client.wire.runs import RunPage, RunReport
 
 
@@ -13,7 +22,13 @@ class Ledger(Protocol):
     def write(self, rows: LedgerRows) -> None:
         """Write rows, all or none, those that are there already left as they are; blocks its thread.
 
-        `ConnectionError` where they cannot be written now, `ValueError` where they never will be.
+        `ConnectionError` where they cannot be written now, `ValueError` where the database refuses some of them.
+        """
+
+    def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
+        """Write rows that were refused, request by request and where need be row by row; what is refused still.
+
+        Blocks its thread, and may be called again with the same rows. `ConnectionError` as in `write`.
         """
 
     async def ready(self) -> bool:

@@ -2,25 +2,26 @@
 
 One thread makes rows of what came in and puts them into the spool, five times a second. The other writes them to the
 ledger, what came within half a second in one transaction, since a transaction costs it more than the rows do; and it
-waits where the ledger is away. Both are daemons, so that a database that hangs does not keep a process from
-stopping: what is in the spool by then is written by the next process.
+waits where the ledger is away. A third starts them again should one of them end. All are daemons, so that a database
+that hangs does not keep a process from stopping: what is in the spool by then is written by the next process.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 from judge_server.ports import Ledger
 from judge_server.recording.entry import Judged
+from judge_server.recording.quarantine import Quarantine, QuarantineFull
 from judge_server.recording.rows import rows_of
-from judge_server.recording.spool import Spool, Spooled, SpoolFull, read_rows
+from judge_server.recording.spool import REFUSED, Spool, Spooled, SpoolFull, decode
 from judge_server.telemetry.redaction import reason
 from judge_server.telemetry.spans import span
 from trainer_client.wire.ledger import LedgerState
-from trainer_client.wire.ledger_rows import LedgerRows
+from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
 log = logging.getLogger("adjudge")
 
@@ -30,6 +31,11 @@ _USES_AT_ONCE = 20_000
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 _LAST_WRITES_S = 10.0
 _TELL_EVERY_S = 10.0
+_WATCH_EVERY_S = 1.0
+
+
+class _RefusedTogether(Exception):
+    """The ledger refused some of several files; written one by one, the others are taken."""
 
 
 class Recorder:
@@ -59,21 +65,21 @@ class Recorder:
         self._keep_texts = keep_texts
         self._max_waiting = max_waiting
         self._spool = Spool(spool, max_spool_bytes)
+        self._quarantine = Quarantine(spool / REFUSED)
         self._state = threading.Condition()
         self._entries: deque[Judged] = deque()
+        self._taken: list[Judged] = []  # by the spooler, which goes on with them when it is started again
         self._fresh: dict[Spooled, LedgerRows] = {}  # spares the writer from reading what it can have at once
         self._in_memory = 0
-        self._recorded = self._written = self._lost = 0
+        self._recorded = self._written = self._lost = self._refused = self._restarts = 0
         self._problem: str | None = None
+        self._spool_problem: str | None = None
         self._tell_again = 0.0
         self._closing = threading.Event()
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=work, name=f"adjudge-{name}", daemon=True)
-            for name, work in (("spooler", self._fill_spool), ("ledger", self._empty_spool))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._spooler = _Worker("spooler", self._fill_spool)
+        self._writer = _Worker("ledger", self._empty_spool)
+        threading.Thread(target=self._watch, name="adjudge-ledger-watch", daemon=True).start()
 
     def record(self, judged: Judged) -> None:
         """Take a judged request over; where too many wait it is lost, which `state` counts. Never blocks."""
@@ -93,109 +99,211 @@ class Recorder:
                 keeps="all" if self._keep_texts else "verdicts",
                 recorded=self._recorded,
                 written=self._written,
-                waiting=self._recorded - self._written - self._lost,
+                waiting=self._recorded - self._written - self._lost - self._refused,
                 lost=self._lost,
+                refused=self._refused,
+                refused_files=self._quarantine.files,
                 spool_bytes=self._spool.bytes,
+                memory_bytes=self._spool.memory_bytes,
                 lag_s=self._lag(),
+                restarts=self._restarts,
                 problem=self._problem,
+                spool_problem=self._spool_problem,
             )
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps it from recording safely, None while nothing does; a database that is away is no trouble."""
+        ended = [worker.name for worker in (self._spooler, self._writer) if worker.died]
+        if ended:
+            return f"its thread {ended[0]!r} ended and is started again"
+        return None if self._spool_problem is None else f"its spool cannot be written: {self._spool_problem}"
 
     def close(self) -> None:
         """Put everything into the spool, and what can be written in ten seconds into the ledger; blocks."""
         self._closing.set()
-        spooler, writer = self._threads
-        spooler.join()
+        self._spooler.done.wait()
         with self._state:
             self._state.notify_all()
-        writer.join(_LAST_WRITES_S)
+        self._writer.done.wait(_LAST_WRITES_S)
         self._stop.set()
-        writer.join(1.0)
+        self._writer.done.wait(1.0)
         with self._state:
             if self._spool.bytes:
                 log.warning("%d bytes of the ledger stay in its spool until the next start", self._spool.bytes)
-            self._spool.close()
+            if lost := self._spool.close():
+                self._lost += lost
+                log.error("%d verdicts are lost: the process ends, and the ledger's spool cannot be written", lost)
+
+    def _watch(self) -> None:
+        """Start again what ended though it had not come to its end."""
+        while not self._stop.wait(_WATCH_EVERY_S):
+            try:
+                self._quarantine.look()
+                for worker in (self._spooler, self._writer):
+                    if worker.died:
+                        worker.start()
+                        self._restarts += 1
+                        log.error("the ledger's thread %r ended, and was started again", worker.name)
+            except Exception:  # such as no memory for another thread, or no descriptor to look with
+                log.exception("the ledger's threads cannot be looked after; trying again")
 
     def _lag(self) -> float:
-        """How long what waits longest has waited, in seconds; a spooled file since it was written."""
+        """How long what waits longest has waited, in seconds; what is spooled since it was."""
         file = self._spool.first()
         since = [self._entries[0].at.timestamp()] if self._entries else []
-        with suppress(FileNotFoundError):  # the writer has just done with it
-            since += [file.path.stat().st_mtime] if file is not None else []
+        since += [file.since] if file is not None else []
         return max(0.0, time.time() - min(since)) if since else 0.0
 
     def _fill_spool(self) -> None:
         closing = False
         while not closing:
             closing = self._closing.wait(_EVERY_S)
-            while taken := self._take():
-                self._spool_entries(taken)
+            self._spool.settle()
+            while self._taken or self._take():
+                self._spool_taken()
+            self._say_of_spool(self._spool.problem)
 
-    def _take(self) -> list[Judged]:
-        taken, uses = [], 0
+    def _take(self) -> bool:
+        """Take over what came, up to a number of uses; whether there was any."""
+        uses = 0
         with self._state:
             while self._entries and uses < _USES_AT_ONCE:
-                taken.append(self._entries.popleft())
-                uses += taken[-1].uses
-        return taken
+                self._taken.append(self._entries.popleft())
+                uses += self._taken[-1].uses
+        return bool(self._taken)
 
-    def _spool_entries(self, entries: list[Judged]) -> None:
-        uses = sum(entry.uses for entry in entries)
-        try:
-            rows = rows_of(entries, keep_texts=self._keep_texts)
-            file = self._spool.add(rows)
-        except SpoolFull:
-            problem: str | None = "the spool is full"
-        except Exception as error:  # what cannot be recorded must not end the thread that records
-            log.exception("%d verdicts could not be recorded", uses)
-            problem = reason(error)
-        else:
-            problem = None
-        with self._state:
-            self._in_memory -= uses
-            if problem is not None:
-                self._lose(uses, problem)
-                return
-            if sum(fresh.uses or 0 for fresh in self._fresh) + uses <= _USES_AT_ONCE or not self._fresh:
-                self._fresh[file] = rows
-            self._state.notify_all()
+    def _spool_taken(self) -> None:
+        at_once = len(self._taken)
+        while self._taken:
+            entries = self._taken[:at_once]
+            uses = sum(entry.uses for entry in entries)
+            file = rows = problem = None
+            try:
+                rows = rows_of(entries, keep_texts=self._keep_texts)
+                file = self._spool.add(rows)
+            except SpoolFull as error:
+                problem = str(error)
+            except Exception as error:
+                if len(entries) > 1:  # one of them, which must not cost the others
+                    at_once = 1
+                    continue
+                log.exception("%d verdicts could not be recorded", uses)
+                problem = reason(error)
+            with self._state:
+                del self._taken[: len(entries)]
+                self._in_memory -= uses
+                if file is None or rows is None:
+                    self._lose(uses, problem or "")
+                    continue
+                if sum(fresh.uses or 0 for fresh in self._fresh) + uses <= _USES_AT_ONCE or not self._fresh:
+                    self._fresh[file] = rows
+                self._state.notify_all()
 
     def _empty_spool(self) -> None:
         failures = alone = 0
         while files := self._next(alone=alone > 0):
             alone = max(0, alone - 1)
             try:
-                written = self._write(files)
+                self._done(*self._write(files))
+            except _RefusedTogether:
+                alone = len(files)
+                continue
             except ConnectionError as error:
                 self._say(f"the ledger cannot be written: {error}")
-                self._stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
-                failures += 1
-                continue
-            except Exception:  # rows that nobody can write must not hold up those beside and behind them
-                if len(files) > 1:
-                    alone = len(files)
-                    continue
-                log.exception("the ledger refused %s, which is given up", files[0].path.name)
-                self._done(files, lost=files[0].uses or 0)
+            except Exception:  # such as a file that cannot be read now, or no room to keep refused rows
+                log.exception("%s of the ledger's spool cannot be dealt with now; trying again", files[0].name)
+                self._spool.put_off(files[0])
             else:
-                self._done(files, written=written)
-            failures = 0
+                failures = 0
+                continue
+            self._stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+            failures += 1
 
-    def _write(self, files: list[Spooled]) -> int:
-        """Write them together; how many uses they hold. Their rows are let go of before the next are waited for."""
-        rows = _together([self._rows_of(file) for file in files])
+    def _write(self, files: list[Spooled]) -> tuple[list[Spooled], int, int, int]:
+        """Write files together; those that are done with, and how many uses were written, refused and lost.
+
+        Their rows are let go of before that is counted, and before the next are waited for.
+        """
+        files, read = self._read(files)
+        if not files:
+            return [], 0, 0, 0
+        rows = LedgerRows.together(read)
+        del read
         with span("ledger write", verdicts=len(rows.uses)):
-            self.ledger.write(rows)
-        return len(rows.uses)
+            try:
+                self.ledger.write(rows)
+            except ConnectionError:
+                raise
+            except Exception as error:
+                if len(files) > 1:
+                    raise _RefusedTogether from error
+                return files, *self._salvage(files[0], rows, error)
+        return files, len(rows.uses), 0, 0
 
-    def _rows_of(self, file: Spooled) -> LedgerRows:
-        fresh = self._fresh.get(file)
-        return read_rows(file) if fresh is None else fresh
+    def _read(self, files: list[Spooled]) -> tuple[list[Spooled], list[LedgerRows]]:
+        """Those of the files that can be read, and their rows; raises `OSError` where that is none for now."""
+        readable, rows, problem = [], [], None
+        for file in files:
+            try:
+                fresh = self._fresh.get(file)
+                rows.append(decode(file.read()) if fresh is None else fresh)
+                readable.append(file)
+            except FileNotFoundError:
+                log.exception("%s was taken out of the ledger's spool by another program", file.name)
+                self._done([file], 0, 0, file.uses or 0)
+            except OSError as error:
+                problem = error
+                if len(files) > 1:
+                    self._spool.put_off(file)
+            except ValueError as error:
+                self._set_aside_unreadable(file, error)
+        if problem is not None and not readable:
+            raise problem
+        return readable, rows
+
+    def _salvage(self, file: Spooled, rows: LedgerRows, error: Exception) -> tuple[int, int, int]:
+        """Write what the ledger takes of rows that it refused together, and keep the rest aside.
+
+        How many uses were written, refused and lost.
+        """
+        try:
+            refused = self.ledger.salvage(rows)
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("nothing of %s could be salvaged", file.name)
+            refused = [RefusedRows(rows, reason(error))]
+        lost = 0
+        for one in refused:
+            try:
+                self._quarantine.add(one)
+            except QuarantineFull:
+                lost += len(one.rows.uses)
+        uses = sum(len(one.rows.uses) for one in refused)
+        if refused:
+            log.error(
+                "the ledger refused rows of %d requests, with %d verdicts; %d of these are kept aside: "
+                "see `adjudge ledger refused`",
+                len(refused), uses, uses - lost,
+            )  # fmt: skip
+        return len(rows.uses) - uses, uses - lost, lost
+
+    def _set_aside_unreadable(self, file: Spooled, error: ValueError) -> None:
+        """Keep aside a file that does not hold rows as this version reads them."""
+        log.error("%s of the ledger's spool cannot be read, and is kept aside", file.name, exc_info=error)
+        try:
+            self._quarantine.add_unreadable(file.read(), f"the file cannot be read: {error}")
+        except QuarantineFull:
+            self._done([file], 0, 0, file.uses or 0)
+        else:
+            self._done([file], 0, file.uses or 0, 0)
 
     def _next(self, *, alone: bool) -> list[Spooled]:
         """The oldest files, to be written together, or the oldest one; waited for. None when there is no more to do."""
         with self._state:
             while self._spool.first() is None:
-                if self._closing.is_set() and not self._threads[0].is_alive():
+                if self._spooler.done.is_set():
                     return []
                 self._state.wait(_EVERY_S)
             until = time.monotonic() + (0.0 if alone else _TOGETHER_S)
@@ -206,16 +314,20 @@ class Recorder:
                 self._state.wait(left)
             return [] if self._stop.is_set() else self._spool.oldest(1 if alone else _USES_AT_ONCE)
 
-    def _done(self, files: list[Spooled], *, written: int = 0, lost: int = 0) -> None:
-        for _ in files:
-            self._spool.remove_first()
+    def _done(self, files: list[Spooled], written: int, refused: int, lost: int) -> None:
+        for file in files:
+            self._spool.remove(file)
         with self._state:
             for file in files:
                 self._fresh.pop(file, None)
-            self._recorded += written if files[0].uses is None else 0  # another process had counted those it left
+                if file.uses is None:  # another process had counted those it left, which come alone
+                    self._recorded += written + refused + lost
             self._written += written
-            self._lost += lost
-        self._say(None)
+            self._refused += refused
+            if lost:
+                self._lose(lost, "a file of its spool is gone, or too much that it refused is kept aside")
+        if files:
+            self._say(None)
 
     def _say(self, problem: str | None) -> None:
         with self._state:
@@ -225,14 +337,43 @@ class Recorder:
         elif problem is None and before is not None:
             log.info("the ledger can be written again")
 
+    def _say_of_spool(self, problem: str | None) -> None:
+        before, self._spool_problem = self._spool_problem, problem
+        if problem is not None and before is None:
+            log.error("the ledger's spool cannot be written: %s; what is judged waits in memory", problem)
+        elif problem is None and before is not None:
+            log.info("the ledger's spool can be written again")
+
     def _lose(self, uses: int, why: str) -> None:
         self._lost += uses
         if time.monotonic() >= self._tell_again:
             self._tell_again = time.monotonic() + _TELL_EVERY_S
-            log.warning("the ledger lost %d verdicts so far: %s", self._lost, why)
+            log.error("the ledger lost %d verdicts so far: %s", self._lost, why)
 
 
-def _together(some: list[LedgerRows]) -> LedgerRows:
-    if len(some) == 1:
-        return some[0]
-    return LedgerRows(*([row for rows in of_a_kind for row in rows] for of_a_kind in zip(*some, strict=True)))
+class _Worker:
+    """A thread that runs until its work returns; `start` runs it again where an exception ended it."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self.name = name
+        self._work = work
+        self.done = threading.Event()
+        self.start()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread = threading.Thread(target=self._run, name=f"adjudge-{self.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def died(self) -> bool:
+        """Whether it ended before its work was done."""
+        return not self._thread.is_alive() and not self.done.is_set()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException:  # what ends a thread is told of here, and it is started again by the one that watches
+            log.exception("the ledger's thread %r ended by an unexpected error", self.name)
+        else:
+            self.done.set()

@@ -18,7 +18,6 @@ from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
-_LARGEST = 2**63 - 1
 _UNKEEPABLE = re.compile("[\0\ud800-\udfff]")
 _FAST = 1  # zlib's level: higher ones take several times as long for a tenth less
 
@@ -71,7 +70,7 @@ class _Request:
                 self._run,
                 self._id,
                 keepable(entry.request_id),
-                None if entry.step is None else min(entry.step, _LARGEST),
+                entry.step,
                 entry.mode,
                 entry.setup.way.protocol if entry.setup else "",
                 entry.setup.fingerprint if entry.setup else None,
@@ -119,7 +118,7 @@ class _Request:
                 prompt,
                 self._text(response.text),
                 grounding,
-                None if response.tokens is None else min(response.tokens, _LARGEST),
+                response.tokens,
                 response.stopped,
                 has_format(text),
                 self._spans(planned),

@@ -1,91 +1,157 @@
-"""The spool: rows on their way to the database, in files of this process, in order and within a bound.
+"""The spool: rows on their way to the database, in files of this process, in order and within bounds.
 
-A file holds rows column by column, which takes half the time and half the room of rows one by one.
+A file holds rows column by column, which takes half the time and half the room of rows one by one. Rows whose file
+cannot be written (no space, no descriptors, an error of the device) wait in memory, within a bound of its own, and
+are written as soon as that works again. A file that cannot be removed is tried again later.
 
 Each process has a folder of its own, locked while it lives. What a process left that was killed is taken over by the
 next one that starts. Knows no database.
 """
 
 import base64
+import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import FileLock, Timeout
 from pydantic_core import from_json, to_json
 
+from judge_server.telemetry.redaction import reason
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
+
+log = logging.getLogger("adjudge")
+
+REFUSED = "refused"
+"""The folder beside those of processes with what the database refused: see `judge_server.recording.quarantine`."""
+
+MOST_MEMORY_BYTES = 2**27
+"""What waits in memory while files cannot be written; what comes beyond it is lost."""
 
 _SUFFIX = ".rows"
 
 
 class SpoolFull(Exception):
-    """The spool holds as much as it may."""
+    """The spool holds as much as it may; the message says which bound was met."""
 
 
-class Spooled(NamedTuple):
-    """A file of the spool: where it is, how many bytes it has, and how many uses, None where nobody has counted."""
+@dataclass(slots=True, eq=False)
+class Spooled:
+    """Rows in the spool: in the file at `path`, or in memory as `body` while that cannot be written.
 
-    path: Path
+    `size` is in bytes, `uses` None where they were not counted, `since` the Unix time from which on they wait.
+    """
+
+    path: Path | None
+    body: bytes | None
     size: int
-    uses: int | None = None
+    uses: int | None
+    since: float
+
+    @property
+    def name(self) -> str:
+        """What to call it in a log."""
+        return "rows in memory" if self.path is None else self.path.name
+
+    def read(self) -> bytes:
+        """What `encode` made of the rows; raises `OSError` where the file cannot be read."""
+        body = self.body
+        if body is not None:
+            return body
+        assert self.path is not None  # it is set before the body is let go of
+        return self.path.read_bytes()
 
 
 class Spool:
     """Files in folders under `root`, `max_bytes` of them at most; opening it takes over what dead processes left.
 
-    One thread may add while another takes away.
+    `problem` says why files cannot be written, None while they can. One thread may add and settle while another takes
+    away.
 
     Raises:
         OSError: the folder cannot be made.
     """
 
-    def __init__(self, root: Path, max_bytes: int) -> None:
+    def __init__(self, root: Path, max_bytes: int, max_memory_bytes: int = MOST_MEMORY_BYTES) -> None:
         self._max_bytes = max_bytes
+        self._max_memory_bytes = max_memory_bytes
         root.mkdir(parents=True, exist_ok=True)
         self._files: deque[Spooled] = deque()
+        self._held: deque[Spooled] = deque()
+        self._unremoved: deque[Spooled] = deque()
         self._locks: list[FileLock] = []
         self._counting = threading.Lock()
-        for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        self.problem: str | None = None
+        self.memory_bytes = 0
+        for folder in sorted(path for path in root.iterdir() if path.is_dir() and path.name != REFUSED):
             self._take_over(folder)
         self._folder = self._new_folder(root)
         self._number = 0
         self.bytes = sum(file.size for file in self._files)
 
     def add(self, rows: LedgerRows) -> Spooled:
-        """Write rows to a file, whole or not at all.
+        """Write rows to a file, whole or not at all; where that does not work now, keep them in memory.
 
         Raises:
             SpoolFull: there is no room.
-            OSError: the file cannot be written.
         """
-        written = to_json([_columns_of(kind) for kind in rows], bytes_mode="base64")
-        if self.bytes + len(written) > self._max_bytes:
-            raise SpoolFull
-        path = self._folder / f"{self._number:012d}{_SUFFIX}"
-        self._number += 1
-        half = path.with_suffix(".half")
-        half.write_bytes(written)
-        half.rename(path)
-        file = Spooled(path, len(written), len(rows.uses))
+        body = encode(rows)
+        size = len(body)
+        if self.bytes + self.memory_bytes + size > self._max_bytes:
+            raise SpoolFull("the spool is full")
+        made = Spooled(None, body, size, len(rows.uses), time.time())
+        path = None if self._held else self._write(body)
+        if path is None and self.memory_bytes + size > self._max_memory_bytes:
+            raise SpoolFull(f"the spool cannot be written ({self.problem}), and memory is full")
         with self._counting:
-            self.bytes += file.size
-            self._files.append(file)
-        return file
+            if path is None:
+                self.memory_bytes += size
+                self._held.append(made)
+            else:
+                made.path, made.body = path, None
+                self.bytes += size
+            self._files.append(made)
+        return made
+
+    def settle(self) -> None:
+        """Write files for what waits in memory, and remove those that could not be removed, as far as that works."""
+        while self._held:
+            held = self._held[0]
+            body = held.body
+            path = None if body is None else self._write(body)
+            if body is not None and path is None:
+                break
+            with self._counting:
+                self._held.popleft()
+                if held.body is not None:
+                    held.path, held.body = path, None
+                    self.memory_bytes -= held.size
+                    self.bytes += held.size
+                    continue
+            if path is not None:  # the ledger took it from memory meanwhile
+                self._unlink(Spooled(path, None, 0, None, 0.0))
+        for _ in range(len(self._unremoved)):
+            if not self._unlink(self._unremoved.popleft()):
+                break
 
     def first(self) -> Spooled | None:
-        """The oldest file; None where there is none."""
-        return self._files[0] if self._files else None
+        """What has waited longest; None where nothing waits."""
+        try:
+            return self._files[0]
+        except IndexError:
+            return None
 
     def oldest(self, uses: int) -> list[Spooled]:
-        """The oldest file, and those behind it that have no more than so many uses together with it.
+        """The oldest, and those behind it that have no more than so many uses together with it.
 
-        One whose uses nobody has counted comes alone.
+        One whose uses were not counted comes alone.
         """
         taken: list[Spooled] = []
         with self._counting:
@@ -98,22 +164,66 @@ class Spool:
                     break
         return taken
 
-    def remove_first(self) -> None:
-        """Drop the oldest file: its rows are where they belong."""
+    def put_off(self, file: Spooled) -> None:
+        """Have all others come before it."""
         with self._counting:
-            file = self._files.popleft()
-            self.bytes -= file.size
-        file.path.unlink(missing_ok=True)
+            self._files.remove(file)
+            self._files.append(file)
 
-    def close(self) -> None:
-        """Let go of the folders; those that are empty are removed, the others wait for the next process."""
+    def remove(self, file: Spooled) -> None:
+        """Drop it: its rows are where they belong. A file that cannot be removed now is removed later."""
+        with self._counting:
+            self._files.remove(file)
+            if file.path is None:
+                file.body = None
+                self.memory_bytes -= file.size
+        if file.path is not None:
+            self._unlink(file, complain=True)
+
+    def close(self) -> int:
+        """Let go of the folders, and return how many uses in memory are lost with that.
+
+        Folders that are empty are removed, the others wait for the next process.
+        """
         for lock in self._locks:
             folder = Path(lock.lock_file).parent
-            if not any(path.suffix == _SUFFIX for path in folder.iterdir()):
-                for path in folder.iterdir():
-                    path.unlink()
-                folder.rmdir()
+            with suppress(OSError):
+                if not any(path.suffix == _SUFFIX for path in folder.iterdir()):
+                    for path in folder.iterdir():
+                        path.unlink()
+                    folder.rmdir()
             lock.release()
+        return sum(file.uses or 0 for file in self._held if file.body is not None)
+
+    def _write(self, body: bytes) -> Path | None:
+        """The file with this content, written whole; None where it cannot be written, and `problem` says why."""
+        path = self._folder / f"{self._number:012d}{_SUFFIX}"
+        self._number += 1
+        half = path.with_suffix(".half")
+        try:
+            half.write_bytes(body)
+            half.rename(path)
+        except OSError as error:
+            self.problem = reason(error)
+            with suppress(OSError):
+                half.unlink()
+            return None
+        self.problem = None
+        return path
+
+    def _unlink(self, file: Spooled, *, complain: bool = False) -> bool:
+        """Remove a file of which the rows are elsewhere; where that fails, it is kept to be tried again."""
+        assert file.path is not None
+        try:
+            file.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._unremoved.append(file)
+            if complain:
+                log.warning("%s of the ledger's spool is written but cannot be removed: %s", file.name, reason(error))
+            return False
+        with self._counting:
+            self.bytes -= file.size
+        return True
 
     def _new_folder(self, root: Path) -> Path:
         while True:
@@ -123,9 +233,14 @@ class Spool:
                 return folder
 
     def _take_over(self, folder: Path) -> None:
-        if self._lock(folder):
-            files = sorted(folder.glob(f"*{_SUFFIX}"))
-            self._files.extend([Spooled(path, path.stat().st_size) for path in files])
+        if not self._lock(folder):
+            return
+        for path in sorted(folder.glob(f"*{_SUFFIX}")):
+            if path.is_file():
+                about = path.stat()
+                self._files.append(Spooled(path, None, about.st_size, None, about.st_mtime))
+            else:
+                log.warning("%s in the ledger's spool is not a file, and is left alone; remove it", path.name)
 
     def _lock(self, folder: Path) -> bool:
         lock = FileLock(folder / "lock", thread_local=False)
@@ -137,14 +252,28 @@ class Spool:
         return True
 
 
-def read_rows(file: Spooled) -> LedgerRows:
-    """The rows of a file.
+def encode(rows: LedgerRows) -> bytes:
+    """Rows as a file of the spool holds them."""
+    return to_json(as_columns(rows), bytes_mode="base64")
+
+
+def as_columns(rows: LedgerRows) -> list[Any]:
+    """Rows as values for JSON."""
+    return [_columns_of(kind) for kind in rows]
+
+
+def decode(body: bytes) -> LedgerRows:
+    """The rows that `encode` was given.
 
     Raises:
         ValueError: they cannot be read.
     """
-    counted = from_json(file.path.read_bytes())
-    return LedgerRows(*(_rows_of(kind, *given) for kind, given in zip(_KINDS, counted, strict=True)))
+    return from_columns(from_json(body))
+
+
+def from_columns(columns: Sequence[Any]) -> LedgerRows:
+    """The rows that `as_columns` was given, after JSON; raises `ValueError` where they are others."""
+    return LedgerRows(*(_rows_of(kind, *given) for kind, given in zip(_KINDS, columns, strict=True)))
 
 
 _KINDS: tuple[Any, ...] = (TextRow, VerdictRow, RequestRow, ResponseRow, UseRow)

@@ -66,18 +66,20 @@ async def healthz() -> Health:
 
 @router.get("/readyz", summary="Can it judge", response_model=Readiness, responses=documented(422, 503))
 async def readyz(request: Request, only: Only = ()) -> Readiness | Response:
-    """The rubric store can be read, the judge model is loaded, and the verdict cache answers.
+    """The rubric store can be read, the judge model is loaded, the verdict cache answers, and the ledger can spool.
 
     What takes replicas out of use must ask for `?only=replica`, which says no where another replica may do better:
     while a judge of its own is not loaded or does not answer; where judges are elsewhere, until a first one was found,
     and while all speak another protocol. Store, cache and judges elsewhere are the same for all replicas, which go on
-    serving what they can without.
+    serving what they can without; and rewards do not need the ledger.
     """
     service = service_of(request)
     checks = await service.checks(only)
     if not all(checks.values()):
         waiting = ", ".join(name for name, ok in checks.items() if not ok)
-        why = f" ({service.why_not})" if service.why_not else ""
+        trouble = service.recorder.trouble if service.recorder is not None and not checks.get("ledger", True) else None
+        reasons = [service.why_not, f"ledger: {trouble}" if trouble else ""]
+        why = f" ({'; '.join(filter(None, reasons))})" if any(reasons) else ""
         raise NotReady(f"not ready: {waiting}{why}", retry_after_s=2)
     return Readiness(checks=checks)
 

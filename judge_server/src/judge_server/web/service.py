@@ -87,6 +87,8 @@ class Service:
             parts["judge" if name == DEFAULT_JUDGE else f"judge {name}"] = partial(self._judge_is_ready, name)
         if self.judges:
             parts["cache"] = self._caches_are_ready
+        if self.recorder is not None:
+            parts["ledger"] = self._ledger_is_safe
         asked = {name: (parts | {"replica": self._replica_is_fit}).get(name) for name in only or parts}
         return {name: part is not None and await part() for name, part in asked.items()}
 
@@ -96,6 +98,9 @@ class Service:
 
     async def _replica_is_fit(self) -> bool:
         return self.judge is not None and await self.judge.desk.fit()
+
+    async def _ledger_is_safe(self) -> bool:
+        return self.recorder is None or self.recorder.trouble is None
 
     async def _caches_are_ready(self) -> bool:
         return all([await judge.cache.ready() for judge in self.judges.values()])

@@ -5,8 +5,9 @@ and `write` and `purge` are called from one. Knows rows; refuses to know what a 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from rubric_store.database import POSTGRESQL, WRITES, prepare, read_url
-from rubric_store.ledger import purging, reading, runs_reading, writing
+from rubric_store.ledger import purging, reading, runs_reading, salvaging, writing
 from rubric_store.ledger.tables import requests
 from rubric_store.patience import Impatient, answered_within, connecting
 from trainer_client.wire.ledger_rows import (
@@ -23,6 +24,7 @@ from trainer_client.wire.ledger_rows import (
     JudgedRun,
     LedgerRows,
     Purged,
+    RefusedRows,
     RunPart,
     RunView,
     UseFilter,
@@ -70,9 +72,37 @@ class SQLLedger:
             ConnectionError: the database cannot be written now; the same rows may be written later.
             ValueError: the database refuses these rows.
         """
+        with self._transaction() as connection:
+            writing.write(connection, rows)
+
+    def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
+        """Write rows that were refused, each request by itself, and without the rows that the database refuses still.
+
+        What depends on a refused row is refused with it: the uses of a response, everything of a request. It may be
+        called again with the same rows.
+
+        Raises:
+            ConnectionError: the database cannot be written now.
+        """
+        refused: list[RefusedRows] = []
+        for one in salvaging.by_request(rows):
+            try:
+                self.write(one)
+            except ValueError:
+                try:
+                    with self._transaction() as connection:
+                        found = salvaging.write_row_by_row(connection, one, self._reason)
+                    refused += [found] if found is not None else []
+                except ValueError as error:
+                    refused.append(RefusedRows(one, str(error)))
+        return refused
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """A transaction that writes; `ConnectionError` and `ValueError` as in `write`."""
         try:
             with answered_within(_WRITES_WITHIN_S), self._writer.begin() as connection:
-                writing.write(connection, rows)
+                yield connection
         except Exception as error:
             said, away = self._what_is_wrong(error)
             raise (ConnectionError(said) if away else ValueError(said)) from error
@@ -160,6 +190,13 @@ class SQLLedger:
                 return await asyncio.get_running_loop().run_in_executor(self._readers, within)
         except TimeoutError as error:
             raise ConnectionError(f"the database has not answered within {_READS_WITHIN_S:g} s") from error
+
+    def _reason(self, error: Exception) -> str:
+        """Why a row is refused; raises the error where it is not about the row."""
+        said, away = self._what_is_wrong(error)
+        if away:
+            raise error
+        return said
 
     def _what_is_wrong(self, error: Exception) -> tuple[str, bool]:
         """An error in a line, and whether it is about the database rather than what was asked of it."""

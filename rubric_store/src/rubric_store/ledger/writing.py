@@ -40,7 +40,7 @@ def write(connection: Connection, rows: LedgerRows) -> None:
         (tables.uses, rows.uses),
     ):
         if given:
-            _add(connection, table, cast("Sequence[tuple[Any, ...]]", given))
+            add(connection, table, cast("Sequence[tuple[Any, ...]]", given))
     if rows.requests:
         add_figures(connection, rows, _add_requests(connection, rows.requests))
 
@@ -80,7 +80,8 @@ def _key_of(row: RequestRow) -> Key:
     return row[:3]
 
 
-def _add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+def add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Add rows of one table, but not of requests; the caller commits."""
     staged = _STAGED[table.name]
     server = connection.dialect.name == "postgresql"
     if server:

@@ -1,18 +1,21 @@
 """The database that operations are kept in: transactions that have one operation to themselves, and one clock for all.
 
 Clocks of hosts differ. Leases and pauses, which one process writes and another compares with, go by the database's.
+SQLite has none: there they go by monotonic time, which is the same for all processes of a host, and which a clock that
+is set back or forward does not change.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Table, and_, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.database import WRITES, open_engine
-from rubric_store.operations.tables import operations
+from rubric_store.operations.tables import chunks, operations
 from rubric_store.reachable import reachable
 from rubric_store.tables import UTCDateTime
 
@@ -20,8 +23,16 @@ _TRUE_TIME = select(func.clock_timestamp(type_=UTCDateTime))
 """PostgreSQL's `now()` is when the transaction began, which may have waited for a lock since."""
 
 
+_NEVER_PUT_OFF_BY = timedelta(hours=1)
+"""No chunk waits for so long: one that would was put off by a clock that was set back since."""
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _elapsed() -> timedelta:
+    return timedelta(seconds=monotonic())
 
 
 class OperationsDatabase:
@@ -33,7 +44,9 @@ class OperationsDatabase:
     def __init__(self, url: str, clock: Callable[[], datetime] | None = None) -> None:
         self._engine = open_engine(url)
         self._clock = clock or _now
+        self._is_told = clock is not None
         self._asks_the_server = clock is None and self._engine.dialect.name == "postgresql"
+        self._began: datetime | None = None  # when monotonic time was 0, on a database without a clock
         self._writer = self._engine.execution_options(**{WRITES: True})
 
     async def close(self) -> None:
@@ -55,11 +68,36 @@ class OperationsDatabase:
                 yield connection
 
     async def moment(self, connection: AsyncConnection) -> datetime:
-        """What time it is, the same to all processes: those that share a SQLite file share a host, and its clock."""
-        if not self._asks_the_server:
+        """What time it is, the same to all processes: those that share a SQLite file share a host.
+
+        On SQLite the time goes on from where it stood when this store was opened, or from the latest moment that the
+        database knows where the host's clock stands before that: it was set back since, and what was put off then is
+        not to wait for it to catch up.
+        """
+        if self._asks_the_server:
+            told: datetime = (await connection.execute(_TRUE_TIME)).scalar_one()
+            return told
+        if self._is_told:
             return self._clock()
-        told: datetime = (await connection.execute(_TRUE_TIME)).scalar_one()
-        return told
+        if self._began is None:
+            self._began = await _time_of(connection, self._clock()) - _elapsed()
+        return self.now()
+
+    def now(self) -> datetime:
+        """What time it is by this process, for what is only shown."""
+        return self._clock() if self._began is None else self._began + _elapsed()
+
+
+async def _time_of(connection: AsyncConnection, now: datetime) -> datetime:
+    """What time it is: `now` by the host's clock, or later where that was set back since the database was written."""
+    noted = (await connection.execute(select(func.max(operations.c.started_at), func.max(operations.c.ended_at)))).one()
+    announced = (await connection.execute(select(func.max(chunks.c.announced_at)))).one()
+    put_off = (await connection.execute(select(func.max(chunks.c.due_at), func.max(chunks.c.lease_until)))).one()
+    was_set_back = any(moment > now for moment in (*noted, *announced) if moment is not None)
+    if was_set_back or (put_off[0] is not None and put_off[0] > now + _NEVER_PUT_OFF_BY):
+        latest: datetime = max(moment for moment in (now, *noted, *announced, *put_off) if moment is not None)
+        return latest
+    return now
 
 
 async def lock_operation(connection: AsyncConnection, project_id: str, operation_id: str) -> Row[Any] | None:

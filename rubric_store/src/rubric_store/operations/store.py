@@ -110,7 +110,7 @@ class SQLOperations(ChunkLeases):
         wanted = select(*columns).where(operations.c.project_id == project_id).order_by(*newest).limit(limit)
         async with self.reading() as connection:
             rows = (await connection.execute(wanted)).all()
-        now = self._clock()
+        now = self.now()
         return await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
@@ -201,7 +201,7 @@ class SQLOperations(ChunkLeases):
                 return gone
 
     async def _shown(self, row: Row[Any]) -> Operation:
-        return await asyncio.to_thread(operation_of, row, self._clock())
+        return await asyncio.to_thread(operation_of, row, self.now())
 
 
 async def _submitted(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:

@@ -1,25 +1,30 @@
-"""`adjudge ledger`: delete what was recorded, by run or by age."""
+"""`adjudge ledger`: delete what was recorded, by run or by age; and see to rows that the database refused."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from adjudge_services.cli.output import err, give_up, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
+from judge_server.recording.quarantine import KeptAside, Quarantine, QuarantineFull
+from judge_server.recording.spool import REFUSED
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client.wire.ledger_rows import Purged
 
-app = typer.Typer(help="Keep the ledger small.", no_args_is_help=True)
+app = typer.Typer(help="Delete from the ledger, and see to rows that it refused.", no_args_is_help=True)
 
 
 @app.callback()
 def _ledger() -> None:
-    """Keep the ledger small."""
+    """Delete from the ledger, and see to rows that it refused."""
 
 
 @app.command("purge")
@@ -58,6 +63,74 @@ def purge(
         highlight=False,
         soft_wrap=True,
     )
+
+
+@app.command("refused")
+def refused() -> None:
+    """List the rows that the database refused, which are kept aside in the data folder, and why.
+
+    Each line is a request, or the file of a spool that cannot be read.
+    """
+    kept = _quarantine(Settings()).kept()
+    table = Table("file", "kept since", "project", "run", "request", "verdicts", "reason")
+    for one in kept:
+        table.add_row(*map(escape, (one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *_about(one), one.reason)))
+    if kept:
+        out.print(table)
+    out.print(f"{len(kept)} files are kept aside" + (": try them again by `adjudge ledger retry`" if kept else ""))
+
+
+@app.command("retry")
+def retry(
+    files: Annotated[
+        list[str] | None, typer.Argument(help="As `adjudge ledger refused` lists them; all unless given.")
+    ] = None,
+) -> None:
+    """Write rows that were kept aside to the database again, as after an upgrade; what it refuses still is kept.
+
+    Ends with status 1 where something is refused still.
+    """
+    settings = Settings()
+    quarantine = _quarantine(settings)
+    kept = [one for one in quarantine.kept() if not files or one.path.stem in files]
+    if missing := sorted(set(files or ()) - {one.path.stem for one in kept}):
+        give_up(f"no such file is kept aside: {', '.join(missing)}. List them by `adjudge ledger refused`")
+    try:
+        asyncio.run(prepare_store(settings))
+        still = _retry(SQLLedger(settings.store_url), quarantine, kept)
+    except (StartError, OSError, ValueError, QuarantineFull) as error:
+        give_up(str(error))
+    out.print(f"{len(kept) - still} of {len(kept)} files were written; {still} are refused still")
+    if still:
+        raise typer.Exit(1)
+
+
+def _quarantine(settings: Settings) -> Quarantine:
+    return Quarantine(settings.ledger_spool / REFUSED)
+
+
+def _about(kept: KeptAside) -> Sequence[str]:
+    """Project, run, request and number of verdicts of what is kept aside."""
+    if kept.rows is None:
+        return "", "", "", ""
+    requests = [row.request_id for row in kept.rows.requests]
+    row = next((row for kind in reversed(kept.rows) for row in kind), None)
+    run = next((row.run for kind in (kept.rows.uses, kept.rows.responses, kept.rows.requests) for row in kind), "")
+    return "" if row is None else row.project_id, run, ", ".join(requests), str(len(kept.rows.uses))
+
+
+def _retry(ledger: SQLLedger, quarantine: Quarantine, kept: Sequence[KeptAside]) -> int:
+    """Write what is kept aside; how many files hold something that is refused still."""
+    still = 0
+    try:
+        for one in kept:
+            refused = None if one.rows is None else ledger.salvage(one.rows)
+            still += refused is None or bool(refused)
+            if refused is not None:
+                quarantine.replace(one, refused)
+    finally:
+        asyncio.run(ledger.close())
+    return still
 
 
 def _purge(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> Purged:

@@ -12,7 +12,7 @@ from adjudge_services.cli.output import give_up
 from adjudge_services.guarded_http import guarded
 from adjudge_services.judges import Fencing
 from adjudge_services.logs import announce, set_up_logs
-from adjudge_services.process import collect_garbage_rarely
+from adjudge_services.process import collect_garbage_rarely, raise_descriptor_limit
 from adjudge_services.settings import Settings
 from adjudge_services.tracing import start_tracing
 from adjudge_services.wiring import StartError, build_app, prepare_store
@@ -68,7 +68,7 @@ def listen(settings: Settings, make: Callable[[Failed], FastAPI], what: str, mor
         give_up(str(error))
     port = taken.getsockname()[1]
     announce(settings, f"{what} http://{settings.host}:{port}{more}")
-    options = guarded(settings.client_patience_s, settings.drain_s)
+    options = guarded(settings.client_patience_s, settings.drain_s, raise_descriptor_limit())
     config = uvicorn.Config(app, settings.host, port, log_config=None, access_log=False, **options)
     server = _Server(config, send_last_spans)
     collect_garbage_rarely()

@@ -7,6 +7,7 @@ field a client does not know is read all the same, so that two versions can live
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,16 +25,49 @@ MOST_ERRORS = 20
 K = TypeVar("K")
 T = TypeVar("T")
 
-MOST_WHOLE = 2**63 - 1
-"""The largest whole number of a request: no database keeps more, and far larger ones are no floating-point number."""
+LARGEST = 1e6
+"""The largest magnitude of a number that enters a reward."""
+
+SMALLEST = 1e-9
+"""The smallest magnitude of one, but for 0: rewards are divided by weights."""
+
+LARGEST_WHOLE = 2**53 - 1
+"""The largest magnitude of a whole number, beyond which JSON's readers disagree."""
+
+_LARGEST_INTEGER = 2**63 - 1
+"""The largest whole number that is read as a number at all: far larger ones are no floating-point number."""
+
+_LARGEST_QUANTITY = 1e150
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool | str):  # else they would be read as 1 and 0, and as what the text says
         raise ValueError("expected a valid number, not text or true or false")
-    if isinstance(value, int) and abs(value) > MOST_WHOLE:
-        raise ValueError(f"expected a number between -{MOST_WHOLE} and {MOST_WHOLE}")
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        raise ValueError("this number is too large; write a smaller one")
     return value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, int | float) and abs(value) > LARGEST_WHOLE:
+        raise ValueError(f"this number is too large; write one of at most {LARGEST_WHOLE}")
+    return _number(value)
+
+
+def _quantity(value: float) -> float:
+    if abs(value) > _LARGEST_QUANTITY:
+        raise ValueError(f"{value:g} is too large; write a number of at most {_LARGEST_QUANTITY:g} in magnitude")
+    return value
+
+
+def moderate(value: float) -> float:
+    """A number that may enter a reward; raises `ValueError` for one that is too large or too small."""
+    magnitude = abs(value)
+    if SMALLEST <= magnitude <= LARGEST or magnitude == 0:
+        return value
+    if magnitude > LARGEST:
+        raise ValueError(f"{value:g} is too large; write a number from {-LARGEST:g} to {LARGEST:g}")
+    raise ValueError(f"{value:g} is too small; write 0, or a number of at least {SMALLEST:g} in magnitude")
 
 
 def _flag(value: Any) -> Any:
@@ -97,14 +131,20 @@ Named = Annotated[dict[K, T], WrapValidator(_few_at_once)]
 """An object of the caller's own names in a request, of which few errors are made, however many values are wrong."""
 
 
-NUMERIC = BeforeValidator(_number)
-"""On a number of a request, behind its bounds: neither true, false, text nor what 64 bits cannot hold is one."""
+NUMERIC = BeforeValidator(_whole)
+"""On a number of a request, behind its bounds: neither true, false nor text is one, nor what is beyond 2**53 - 1."""
 
-Number = Annotated[float, NUMERIC]
-"""A number of a request."""
+Number = Annotated[float, AfterValidator(moderate), NUMERIC]
+"""A number of a request: 0, or from 1e-9 to 1e6 in magnitude, so that no reward and no square of one overflows."""
 
 Whole = Annotated[int, NUMERIC]
-"""A whole number of a request."""
+"""A whole number of a request, at most 2**53 - 1 in magnitude."""
+
+Finite = Annotated[float, BeforeValidator(_number)]
+"""Any finite number."""
+
+Quantity = Annotated[float, AfterValidator(_quantity), BeforeValidator(_number)]
+"""A number of a request that enters no reward, such as a physical quantity: a product of two is finite."""
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 """True or false in a request; neither a number nor text is either."""

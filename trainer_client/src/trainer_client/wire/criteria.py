@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import FEW_ERRORS, Many, Number, Request, Whole
+from trainer_client.wire.base import FEW_ERRORS, LARGEST, Finite, Many, Request, Whole
 from trainer_client.wire.verification import Verification
 
 CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
@@ -29,6 +29,9 @@ _Guide = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, m
 class Criterion(Request):
     """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights).
 
+    A rubric that is sent bounds weights more than this does, which also reads what was stored before: see
+    `RubricContent`.
+
     `scale` is the highest grade of the protocol `graded`, whose grades are 0..scale. `verification` says how it is
     checked where the judge need not be asked; without one an `answer` is compared with the group's `ground_truth`,
     if there is one, and all else is judged.
@@ -43,7 +46,7 @@ class Criterion(Request):
     id: CriterionId
     description: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
     kind: CriterionKind = "point"
-    weight: Number = 1.0
+    weight: Finite = Field(default=1.0, json_schema_extra={"minimum": -LARGEST, "maximum": LARGEST})
     tags: Many[Tag] = ()
     scale: Whole = Field(default=4, ge=1, le=100)
     verification: Verification | None = None

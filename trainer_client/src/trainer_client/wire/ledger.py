@@ -49,9 +49,12 @@ class LedgerState(Answer):
     """How the ledger of this process stands.
 
     `recorded` counts verdicts handed to it since the process started, those found in the spool at its start included;
-    `written` those that the database has; `waiting` those still on their way; `lost` those given up because memory or
-    the spool was full, or the database refused them. `spool_bytes` is what waits on disk, `lag_s` how long ago what
-    waits longest was judged or spooled, 0 where nothing waits. `problem` says why the database cannot be written, null
+    `written` those that the database has; `waiting` those still on their way; `refused` those that the database refused
+    and that are kept aside; `lost` those given up because memory, the spool or what is kept aside was full.
+    `refused_files` is how many files are kept aside: see `adjudge ledger refused`. `spool_bytes` is what waits on disk,
+    `memory_bytes` what waits in memory because the spool cannot be written, and `spool_problem` says why, null while it
+    can. `lag_s` is how long ago what waits longest was judged or spooled, 0 where nothing waits. `restarts` counts
+    threads of the ledger that ended and were started again. `problem` says why the database cannot be written, null
     while it can.
     """
 
@@ -60,6 +63,11 @@ class LedgerState(Answer):
     written: int = 0
     waiting: int = 0
     lost: int = 0
+    refused: int = 0
+    refused_files: int = 0
     spool_bytes: int = 0
+    memory_bytes: int = 0
     lag_s: float = 0.0
+    restarts: int = 0
     problem: str | None = None
+    spool_problem: str | None = None

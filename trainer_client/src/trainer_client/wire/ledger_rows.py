@@ -4,6 +4,7 @@ Plain tuples, for there are thousands a second. Digests are 32 bytes, `request` 
 that has no name is the empty text, and so is the protocol where no judge was asked.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -113,6 +114,20 @@ class LedgerRows(NamedTuple):
     requests: list[RequestRow]
     responses: list[ResponseRow]
     uses: list[UseRow]
+
+    @classmethod
+    def together(cls, some: Sequence["LedgerRows"]) -> "LedgerRows":
+        """The rows of several, in order."""
+        if len(some) == 1:
+            return some[0]
+        return cls(*([row for rows in of_a_kind for row in rows] for of_a_kind in zip(*some, strict=True)))
+
+
+class RefusedRows(NamedTuple):
+    """Rows that the ledger refused, and why, in a line."""
+
+    rows: LedgerRows
+    reason: str
 
 
 class JudgedVote(NamedTuple):

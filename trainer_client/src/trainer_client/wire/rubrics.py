@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, field_validator
 
-from trainer_client.wire.base import NUMERIC, Answer, Many, Request
+from trainer_client.wire.base import NUMERIC, Answer, Many, Request, moderate
 from trainer_client.wire.criteria import Criterion, content_digest
 from trainer_client.wire.json_object import JsonObject
 from trainer_client.wire.lineage import Lineage
@@ -20,6 +20,8 @@ MAX_TAGS = 64
 
 class RubricContent(Request):
     """The criteria of a rubric, with the rules any rubric keeps: some criterion, distinct ids, a positive weight.
+
+    A weight is 0, or from 1e-9 to 1e6 in magnitude.
 
     A list of mistakes, every criterion a `pitfall` of negative weight, needs no positive weight.
     """
@@ -32,6 +34,16 @@ class RubricContent(Request):
         repeated = [id_ for id_, n in Counter(c.id for c in criteria).items() if n > 1]
         if repeated:
             raise ValueError(f"criterion ids must differ; repeated: {', '.join(sorted(repeated))}")
+        return criteria
+
+    @field_validator("criteria")
+    @classmethod
+    def _weights_are_moderate(cls, criteria: tuple[Criterion, ...]) -> tuple[Criterion, ...]:
+        for criterion in criteria:
+            try:
+                moderate(criterion.weight)
+            except ValueError as error:
+                raise ValueError(f"the weight of criterion {criterion.id!r}: {error}") from None
         return criteria
 
     @field_validator("criteria")

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from trainer_client.wire.base import NUMERIC, Flag, Many, Number, Request
+from trainer_client.wire.base import NUMERIC, Flag, Many, Quantity, Request
 from trainer_client.wire.json_object import JsonObject
 
 Part = Literal["final_answer", "response"]
@@ -113,9 +113,9 @@ class Numeric(Request):
     """A number within `absolute` + `relative` * |expected| of the expected one."""
 
     method: Literal["numeric"]
-    expected: Number | None = None
-    absolute: Number = Field(default=1e-9, ge=0)
-    relative: Number = Field(default=0.0, ge=0)
+    expected: Quantity | None = None
+    absolute: Quantity = Field(default=1e-9, ge=0)
+    relative: Quantity = Field(default=0.0, ge=0)
     of: Part = "final_answer"
 
 
