@@ -4,8 +4,8 @@ Run `python -m benchmarks.agreement DATA --half fit --contenders adjudge stepwis
 and loads no model. A map is Platt scaling: logit(p) = slope * logit(raw) + intercept, with one slope, and a separate
 intercept for pitfalls. Every task counts the same, however many items it has.
 
-`--pitfalls` fits that intercept alone and keeps the rest: for when only the words around a pitfall have changed, so that
-the prompts of all other criteria, and with them their maps, are what they were.
+`--pitfalls` fits that intercept alone and keeps the rest: for when only the words around a pitfall have changed, so
+that the prompts of all other criteria, and with them their maps, are what they were.
 """
 
 import argparse

@@ -246,11 +246,11 @@ class GuardedHTTP(HttpToolsProtocol):
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Close once all is written, or when nobody has read it for long enough."""
+        """Close once all is written, or when the caller has not read on for long enough."""
         self._stop_expecting()
         if not self.transport.is_closing():
             self.transport.close()
-            self._outgoing = self._outgoing or self.loop.call_later(self.patience_s, self.transport.abort)
+            self._wait_for_reader()
 
     def _be_idle(self) -> None:
         """Note it where nothing more is to be read or answered."""
