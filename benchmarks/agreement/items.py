@@ -71,7 +71,7 @@ def gsm8k_answer_named(folder: Path) -> Iterator[Item]:
                 "gsm8k-answer",
                 row["question"],
                 row["question"],
-                _plain_math(made["solution"]),
+                plain_math(made["solution"]),
                 f"The final answer is {truth}.",
                 bool(made["is_correct"]),
             )
@@ -85,10 +85,10 @@ def gsm8k_reference(folder: Path) -> Iterator[Item]:
                 "gsm8k-reference",
                 row["question"],
                 row["question"],
-                _plain_math(row[model]["solution"]),
+                plain_math(row[model]["solution"]),
                 "The reasoning is correct and comes to the result of the reference answer.",
                 bool(row[model]["is_correct"]),
-                reference_answer=_plain_math(row["ground_truth"]),
+                reference_answer=plain_math(row["ground_truth"]),
             )
 
 
@@ -115,8 +115,8 @@ def gsm8k_steps(folder: Path) -> Iterator[Item]:
                     "gsm8k-steps",
                     row["question"],
                     row["question"],
-                    _plain_math(made),
-                    f"Finds that {_plain_math(line).strip()}",
+                    plain_math(made),
+                    f"Finds that {plain_math(line).strip()}",
                     found[2] in results,
                 )
 
@@ -137,14 +137,15 @@ def gsm8k_pitfall(folder: Path) -> Iterator[Item]:
         ]
         if not lines:
             continue
-        mistake = f"Claims that {_plain_math(lines[0]).strip()}"
+        mistake = f"Claims that {plain_math(lines[0]).strip()}"
         for solution, label in ((row[wrong[0]]["solution"], True), (good, False)):
             yield Item(
-                "gsm8k-pitfall", row["question"], row["question"], _plain_math(solution), mistake, label, "pitfall"
+                "gsm8k-pitfall", row["question"], row["question"], plain_math(solution), mistake, label, "pitfall"
             )
 
 
-def _plain_math(text: str) -> str:
+def plain_math(text: str) -> str:
+    """A GSM8K solution without the marks of its calculations."""
     return re.sub(r"<<[^<>]*>>", "", text)
 
 

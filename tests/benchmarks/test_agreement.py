@@ -22,6 +22,8 @@ from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_proto
 from benchmarks.agreement.protocols import table_rows as protocol_rows
 from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply
 from benchmarks.agreement.tables import detail, table_rows
+from benchmarks.agreement.validity import WORDINGS, ask_lines, load_lines
+from benchmarks.agreement.validity import table_rows as validity_rows
 from benchmarks.agreement.verdicts import judge_items, load_verdicts, started
 from benchmarks.data import GSM8K_MODELS
 from benchmarks.figures import agreement, auroc
@@ -565,3 +567,14 @@ def test_labels_that_fall_with_the_probability_have_no_map() -> None:
     items, verdicts = pitfalls([0.2, 0.8] * 4)
     with pytest.raises(ValueError, match="labels do not rise"):
         fit_map(items, verdicts)
+
+
+async def test_right_and_wrong_rubric_items_are_asked_in_every_wording(folder: Path, tmp_path: Path) -> None:
+    lines = load_lines(folder, 3)
+    assert {(one.answer, one.right[:12], one.wrong[-11:]) for one in lines} == {("6", "So 3 * 2 = 6", "+2 = 5 eggs")}
+    engine = StoredEngine(ReplyStore(tmp_path / "replies.jsonl"), ScriptedEngine(script=always(True)))
+    (*rows,) = validity_rows(await ask_lines(engine, lines))
+    assert [row["asked"] for row in rows] == list(WORDINGS)
+    assert {(row["n"], row["AUROC"], row["first answer, right / wrong lines"]) for row in rows} == {
+        (6, "0.50", "1.00 / 1.00")
+    }

@@ -18,6 +18,7 @@ from tests.examples_tried import examples
 from tests.judge_server.recording.judged import PROJECT, AtOnce, score, scorer, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from trainer_client.wire import PROTOCOLS_FOR
+from trainer_client.wire.base import SMALLEST
 from trainer_client.wire.recompute import RecomputedGroup, RecomputeRequest, RecomputeSummary
 
 RUNS = itertools.count()
@@ -76,11 +77,13 @@ def suited(criteria: list[dict[str, Any]], mode: str) -> list[dict[str, Any]]:
     return [c for c in criteria if mode in ("stepwise", "graded_mean", "likert") or c["kind"] != "pitfall"]
 
 
+SHARE = st.just(0.0) | st.floats(SMALLEST, 1)
+
 RULES = st.fixed_dictionaries(
     {
         "mode": st.sampled_from(MODES),
-        "format_weight": st.floats(0, 1, allow_subnormal=False),
-        "gate_fraction": st.floats(0, 1, allow_subnormal=False),
+        "format_weight": SHARE,
+        "gate_fraction": SHARE,
     }
 )
 

@@ -28,8 +28,11 @@ def test_a_project_recalls_only_what_it_found_itself() -> None:
 
 
 def test_what_was_found_longest_ago_is_forgotten_first() -> None:
+    million = Criterion(id="a", description="x" * 20_000).model_copy(update={"description": "x" * 2**20})
+    version = VERSION.model_copy(update={"criteria": (million,)})
     remembered = Remembered()
-    for number in [*range(1, 1001), 1, 1001]:
-        remembered.keep("p", parse_reference(f"team/a@{number}"), VERSION)
-    kept = [n for n in range(1, 1002) if remembered.recall("p", parse_reference(f"team/a@{n}"))]
-    assert kept == [1, *range(3, 1002)]
+    for number in [*range(1, 21), 1, *range(21, 41)]:
+        remembered.keep("p", parse_reference(f"team/a@{number}"), version)
+    kept = [n for n in range(1, 41) if remembered.recall("p", parse_reference(f"team/a@{n}"))]
+    assert kept == [1, *range(42 - len(kept), 41)]
+    assert 20 < len(kept) <= 32  # of a mebibyte each

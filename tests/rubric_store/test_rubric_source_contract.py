@@ -58,7 +58,7 @@ async def test_what_is_found_is_what_was_published(source: RubricSource) -> None
     content = RubricContent(
         criteria=(
             Criterion(id="z", description="Nul \x00, quote ', emoji 🧮, \u2028.", weight=-2.5, tags=("b", "a")),
-            Criterion(id="a", description="%_\\", kind="factual", weight=1e-300),
+            Criterion(id="a", description="%_\\", kind="factual", weight=1e-9),
         )
     )
     published, _ = await source.publish(PROJECT, "a", content)

@@ -234,7 +234,7 @@ def answering(body: bytes) -> Iterator[int]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
-    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **guarded(PATIENCE_S, 1.0))
+    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **guarded(PATIENCE_S, 1.0, 1024))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
