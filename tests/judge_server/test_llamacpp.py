@@ -181,7 +181,7 @@ async def test_the_step_costs_only_the_words_put_in_the_judges_mouth(loaded: Lla
 async def test_a_response_is_cut_to_what_the_real_tokenizer_lets_through(loaded: LlamaCppEngine) -> None:
     for text in ("a number, " * 2000, "1234567890" * 500, "数学" * 3000, "\U0001d538" * 2000):
 
-        def planned(keep: int | None, text: str = text) -> ResponsePlan:
+        async def planned(keep: int | None, text: str = text) -> ResponsePlan:
             return plan(setup(), group(text), text, criteria("Is it?"), keep=keep)
 
         fitted = await fit_response(loaded, CONTEXT_TOKENS, len(text), planned)
@@ -280,7 +280,11 @@ async def test_a_killed_child_gives_failures_and_never_an_exception(spare_llamac
     assert not any(isinstance(o, Reply) for o in outcomes[2:])
     assert not await spare_llamacpp.ready()
     whole = plan(setup(), group("x" * 9000), "x" * 9000, criteria("Is it?"))
-    fitted = await fit_response(spare_llamacpp, CONTEXT_TOKENS, 9000, lambda keep: whole)
+
+    async def planned(keep: int | None) -> ResponsePlan:
+        return whole
+
+    fitted = await fit_response(spare_llamacpp, CONTEXT_TOKENS, 9000, planned)
     assert {failed.kind for failed in await failures(spare_llamacpp, fitted.batch)} == {"engine"}
 
 
