@@ -1,14 +1,16 @@
 """`POST /v1/verdicts` and `POST /v1/comparisons`."""
 
+import threading
 from typing import Any
 
 import httpx2
 import pytest
 
+from judge_server import comparing
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, CallFailed, Reply
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import CRITERIA, STEPPED, request
+from tests.judge_server.support import CRITERIA, STEPPED, pass_time, request
 from tests.judge_server.test_http_bad_input import checked_problem
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.wire import ComparisonAnswer, VerdictAnswer
@@ -132,3 +134,22 @@ async def test_reasons_are_given_for_each_order_and_comparisons_are_cached(http:
     swapped = await compare(http, ("y", "x"), judging={"rationale": True})
     assert swapped.usage.judge_calls == 0
     assert swapped.pairs[0].score == pytest.approx(1 - (first.pairs[0].score or 0))
+
+
+async def test_pairs_are_planned_in_turns_and_large_ones_in_a_thread(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_pair, planned = comparing._plans, []
+
+    def plans(*given: Any) -> Any:
+        planned.append(threading.current_thread() is threading.main_thread())
+        if len(planned) == 3:
+            pass_time()
+        return plan_pair(*given)
+
+    monkeypatch.setattr("judge_server.grouping._TURN_S", 0.0)
+    monkeypatch.setattr(comparing, "_plans", plans)
+    http = await serve()
+    pairs = [{"id": str(n), "prompt": "?", "a": "x" * (1 if n else 2**16), "b": "y"} for n in range(20)]
+    answer = await http.post("/v1/comparisons", json={"pairs": pairs, "deadline_s": 60})
+    assert (answer.status_code, planned) == (503, [False, True, True])

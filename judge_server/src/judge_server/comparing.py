@@ -7,11 +7,13 @@ gives every pair one half.
 import asyncio
 from collections.abc import Sequence
 
+from judge_server.grouping import LARGE_CHARACTERS, Slices, here_or_in_thread
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import Asked, Context, ResponsePlan, Slot, check_required
 from judge_server.judging.protocols import ask, option
+from judge_server.judging.shortening import characters_of
 from judge_server.judging.ways import JudgeSetup, Way
 from judge_server.judging.work import Caller, Outcomes
 from judge_server.ports import Batch, CallFailed, Menu, RubricSource
@@ -34,7 +36,7 @@ async def compare(
     Raises:
         InvalidRequest, UnknownRubric: before anything is judged.
         Overloaded: the judge's queue has no room.
-        NotReady: no judge is there.
+        NotReady: no judge is there, or the deadline passed before all was planned.
     """
     deadline = asyncio.get_running_loop().time() + request.deadline_s
     own = [pair.rubric for pair in request.pairs]
@@ -51,7 +53,11 @@ async def compare(
     setup = judge.setup(Way("comparison", 1, options.rationale, options.think_tokens, template=options.template))
     for index, pair in enumerate(request.pairs):
         check_required(f"pairs.{index}", setup, Context(pair.prompt, pair.grounding, pair.reference_answer))
-    plans = [_plans(setup, request, pair, rubric) for pair, rubric in zip(request.pairs, resolved, strict=True)]
+    slices, plans = Slices(deadline), []
+    for pair, rubric in zip(request.pairs, resolved, strict=True):
+        await slices.turn()
+        large = _characters(pair) > LARGE_CHARACTERS
+        plans.append(await here_or_in_thread(large, _plans, setup, request, pair, rubric))
     outcomes = await judge.outcomes(
         [order for orders in plans for order in orders], deadline, caller=Caller.of(request)
     )
@@ -69,6 +75,13 @@ async def compare(
         win_rate=sum(scores) / len(scores) if scores else None,
         pairs=pairs,
     )
+
+
+def _characters(pair: wire.Pair) -> int:
+    """How many characters the judge may be shown of a pair."""
+    of_sources = sum(len(text) for text in (pair.grounding, pair.reference_answer) if text)
+    responses = [wire.as_response(given).text for given in (pair.a, pair.b)]
+    return of_sources + sum(map(characters_of, (pair.prompt, *responses)))
 
 
 def _plans(

@@ -148,13 +148,13 @@ async def plan_groups(
         grounding, omitted = None, 0
         if group.grounding:
             budget, large = options.grounding_characters, len(group.grounding) > LARGE_CHARACTERS
-            grounding, omitted = await _here_or_in_thread(large, fit_grounding, group.grounding, budget)
+            grounding, omitted = await here_or_in_thread(large, fit_grounding, group.grounding, budget)
         context = Context(group.prompt, grounding, group.reference_answer, group.ground_truth)
         planner = None
         if setup is not None:
             check_required(f"groups.{index}", setup, context)
             large = characters_of(group.prompt) > LARGE_CHARACTERS
-            planner = await _here_or_in_thread(
+            planner = await here_or_in_thread(
                 large, GroupPlanner, setup, context, rubric.criteria, votes=options.votes, group=index
             )
             _check_verifications(f"groups.{index}", planner, context)
@@ -165,10 +165,10 @@ async def plan_groups(
             await slices.turn()
             response = as_response(given)
             large = shared + characters_of(response.text) > LARGE_CHARACTERS
-            material = await _here_or_in_thread(large, judged, response, options.reasoning)
+            material = await here_or_in_thread(large, judged, response, options.reasoning)
             if planner is None:
                 assert group.ground_truth is not None  # RewardRequest refuses `outcome` without one
-                plan = await _here_or_in_thread(large, plan_outcome, material, group.ground_truth, index)
+                plan = await here_or_in_thread(large, plan_outcome, material, group.ground_truth, index)
             else:
                 plan = await _plan(judge, planner, material, options.truncate, large)
             responses.append(PlannedResponse(response, material, plan))
@@ -198,16 +198,17 @@ class Slices:
         self._began = time.perf_counter()
 
 
-async def _here_or_in_thread(large: bool, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def here_or_in_thread(large: bool, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make something of texts: on the event loop, or in a thread where the texts are large."""
     return await asyncio.to_thread(make, *args, **kwargs) if large else make(*args, **kwargs)
 
 
 async def _plan(judge: Judge, planner: GroupPlanner, material: Material, truncate: bool, large: bool) -> ResponsePlan:
     if not truncate:
-        return await _here_or_in_thread(large, planner.plan, material)
+        return await here_or_in_thread(large, planner.plan, material)
 
     async def keeping(keep: int | None) -> ResponsePlan:
-        return await _here_or_in_thread(large, planner.plan, material, keep=keep)
+        return await here_or_in_thread(large, planner.plan, material, keep=keep)
 
     return await fit_response(judge.desk, judge.identity.context_tokens, characters(material), keeping)
 
