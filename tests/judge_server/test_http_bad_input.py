@@ -93,7 +93,7 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
         (
             rubric({"id": "a", "verification": {"method": "regex", "pattern": "("}}),
             "rubric.criteria.0.verification.pattern",
-            "no regular expression",
+            "not a regular expression",
         ),
         (rubric({"id": "a", "verification": {"method": "math"}}), "groups.0.ground_truth", "names nothing to compare"),
         (

@@ -1,7 +1,7 @@
 """Sizes: every route that takes a body, and every reader of text, with bodies and texts of 1 KB up to a limit.
 
-Short here, and asserting only what is answered, since how long something takes is no property of a shared machine. By
-hand it goes up to the limit and prints the event loop's worst lag for each route, and each reader's seconds:
+Short here, and asserting only what is answered, since how long something takes is not a property of a shared machine.
+By hand it goes up to the limit and prints the event loop's worst lag for each route, and each reader's seconds:
 
     ADJUDGE_SIZES=67108864 .venv/bin/python -m pytest -s -n 0 tests/judge_server/test_sizes.py
 """

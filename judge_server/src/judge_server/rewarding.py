@@ -74,7 +74,7 @@ def _insist_on_finite(reward: float | None, outcome: RewardOutcome) -> None:
 
 def _not_finite(why: str) -> InvalidRequest:
     message = (
-        f"the reward of a response that was scored is no finite number ({why}); give weights, penalties and lengths "
+        f"the reward of a response that was scored is not a finite number ({why}); give weights, penalties and lengths "
         "whose sums and quotients are, neither huge nor next to 0"
     )
     return InvalidRequest(f"reward: {message}", errors=(wire.FieldError(field="reward", message=message),))

@@ -98,7 +98,7 @@ def test_an_option_that_is_given_leaves_a_recipes_others(tmp_path):
 
 
 def test_a_generation_that_does_not_divide_says_what_to_set(tmp_path):
-    with pytest.raises(ValueError, match=r"no multiple of .* \(24\); set per_device_train_batch_size to a divisor"):
+    with pytest.raises(ValueError, match=r"not a multiple of .* \(24\); set per_device_train_batch_size to a divisor"):
         RubricGRPOConfig.recipe("dro", str(tmp_path), per_device_train_batch_size=24, **CPU)
 
 

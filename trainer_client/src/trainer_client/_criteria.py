@@ -32,7 +32,7 @@ def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
     """Read criteria in order.
 
     Raises:
-        ValueError: a kind is unknown, or a weight is no finite number; the message names the index.
+        ValueError: a kind is unknown, or a weight is not a finite number; the message names the index.
     """
     return [_term(index, criterion) for index, criterion in enumerate(criteria)]
 

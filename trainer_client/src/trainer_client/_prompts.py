@@ -76,7 +76,7 @@ def add_to_system(prompt: str | Chat, addition: str) -> str | Chat:
         A prompt of the same form; what was given is not changed.
 
     Raises:
-        ValueError: the content of the system message is no text.
+        ValueError: the content of the system message is not text.
     """
     if isinstance(prompt, str):
         return add_below(prompt, addition)

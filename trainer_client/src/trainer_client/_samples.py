@@ -58,7 +58,7 @@ def best_of_n(scores: Sequence[float | None], n: int) -> float | None:
         None where fewer than n samples have a score.
 
     Raises:
-        ValueError: n is below 1, or a score is no finite number.
+        ValueError: n is below 1, or a score is not a finite number.
     """
     known = sorted(as_number(score) for score in scores if score is not None)
     if n < 1 or not all(map(math.isfinite, known)):

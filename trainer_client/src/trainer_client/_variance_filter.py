@@ -55,7 +55,7 @@ class RollingThreshold:
             scores: of every scored group of the step, accepted or not; there may be none.
 
         Raises:
-            ValueError: a score is no finite number.
+            ValueError: a score is not a finite number.
         """
         recent = (*self.recent, *(_score(f"scores[{index}]", given) for index, given in enumerate(scores)))
         if self.steps + 1 < self.every:

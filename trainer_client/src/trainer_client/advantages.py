@@ -62,7 +62,7 @@ def group_advantages(
         G advantages, 0.0 where the reward is None.
 
     Raises:
-        ValueError: a reward is no finite number, or an option none of these.
+        ValueError: a reward is not a finite number, or an option none of these.
     """
     if baseline not in get_args(Baseline):
         raise ValueError(f"baseline is {baseline!r}; use one of {', '.join(get_args(Baseline))}")
@@ -108,7 +108,7 @@ def normalise_steps(
         G times {step: z}, with the steps that were given.
 
     Raises:
-        ValueError: a delta is no finite number, or an option is out of range.
+        ValueError: a delta is not a finite number, or an option is out of range.
     """
     _check_deviation(ddof, eps)
     columns: dict[_Step, list[tuple[int, float]]] = {}

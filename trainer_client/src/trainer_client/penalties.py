@@ -29,7 +29,7 @@ def length_penalty(
         excess_only: take lambda * max(0, L - L*) instead, so that nothing is gained by a short response (ours).
 
     Raises:
-        ValueError: the reward is no finite number, or another argument no finite number of at least 0.
+        ValueError: the reward is not a finite number, or another argument no finite number of at least 0.
     """
     excess = _at_least_zero("length", length) - _at_least_zero("target", target)
     taken = _at_least_zero("coefficient", coefficient) * (max(0.0, excess) if excess_only else excess)
@@ -49,8 +49,8 @@ def overlong_penalty(reward: Reward, length: float, *, limit: float, buffer: flo
         buffer: L_cache, over how many tokens it grows, in (0, limit] (DAPO: 4096).
 
     Raises:
-        ValueError: the reward is no finite number, the length no finite number of at least 0, or the buffer is not in
-            (0, limit].
+        ValueError: the reward or the length is not a finite number, the length is below 0, or the buffer is not in (0,
+            limit].
     """
     length, limit, buffer = (
         _at_least_zero(name, given) for name, given in (("length", length), ("limit", limit), ("buffer", buffer))
@@ -72,7 +72,7 @@ def truncation_penalty(reward: Reward, stopped: bool | None, *, factor: float) -
         factor: in [0, 1]; 1 takes nothing. The paper's value is not known.
 
     Raises:
-        ValueError: the reward is no finite number, `stopped` is None, or the factor is not in [0, 1].
+        ValueError: the reward is not a finite number, `stopped` is None, or the factor is not in [0, 1].
     """
     share = as_number(factor)
     if not 0.0 <= share <= 1.0:
@@ -96,7 +96,7 @@ def penalise(reward: Reward, options: RewardOptions, *, tokens: int | None, stop
         stopped: whether it ended by itself; needed by the truncation factor only.
 
     Raises:
-        ValueError: `tokens` or `stopped` is None and a penalty needs it, or the reward is no finite number.
+        ValueError: `tokens` or `stopped` is None and a penalty needs it, or the reward is not a finite number.
     """
     value = _read_reward(reward)
     if options.truncation_factor is not None:

@@ -228,7 +228,7 @@ def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Col
             negative weight nor any `pitfall`, whose satisfaction it would count for the response. `stepwise` needs a
             criterion of kind `answer`, and `graded_mean` any criterion. `likert` and `outcome` take anything, also no
             criteria. No criterion is of the kinds that count.
-        ValueError: an unknown mode or kind, kinds for `likert` or `outcome`, or a weight that is no finite number.
+        ValueError: an unknown mode or kind, kinds for `likert` or `outcome`, or a weight that is not a finite number.
     """
     check_terms(of_kinds(read_criteria(criteria), kinds, mode), mode)
 

@@ -177,7 +177,7 @@ class Checker:
         await self._discard(self._pool)
 
     async def _done(self, work: _Work) -> tuple[Any] | None:
-        """Have a worker do it; None where the whole pool broke down, which is no fault of this work.
+        """Have a worker do it; None where the whole pool broke down, which is not this work's fault.
 
         Raises:
             _Ended: the worker ended, of too much time or of too much memory.

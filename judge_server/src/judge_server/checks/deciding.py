@@ -26,7 +26,7 @@ def decide(check: Check) -> Finding | CallFailed:
             try:
                 return _found(check, None if subject is None else _place(subject, wanted))
             except (re.error, OverflowError, RecursionError) as error:
-                return CallFailed("parse", f"the pattern is no regular expression: {error}"[:300])
+                return CallFailed("parse", f"the pattern is not a regular expression: {error}"[:300])
         case _ if subject is None:
             return NOT_SATISFIED
         case JsonSchema() as wanted:

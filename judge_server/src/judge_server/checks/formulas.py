@@ -95,7 +95,7 @@ def _verify(wanted: _Formulas, given: _Formulas) -> bool:
 
 
 def _in_words(answer: str) -> bool:
-    """Whether an answer is words (`Paris`, `June 20`) and no formula: a run of letters that is no function's name."""
+    """Whether an answer is words (`Paris`, `June 20`) and not a formula: a run of letters that names no function."""
     if read_quantity(answer) is not None:
         return False
     bare = without_text_commands(undressed(answer))

@@ -92,7 +92,7 @@ def compile_within(patterns: Sequence[str], seconds: float, compile_s: float) ->
     except MemoryError:
         return place, "this regular expression takes too much memory to compile; write a simpler one"
     except (re.error, OverflowError, RecursionError) as error:
-        return place, f"this is no regular expression: {error}"
+        return place, f"this is not a regular expression: {error}"
     finally:
         re.purge()
     return None

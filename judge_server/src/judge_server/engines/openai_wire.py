@@ -129,7 +129,7 @@ class Completion(_Shape):
         return next((i for i, p in enumerate(self._positions) if p.token.translate(_SPACE_MARKS).strip()), None)
 
     def masses(self, menu: Menu) -> tuple[float, ...] | None:
-        """Probability of each option at the first token that is no white space; None without log-probabilities.
+        """Probability of each option at the first token that is not white space; None without log-probabilities.
 
         Read them only where they are not `impossible`.
         """

@@ -78,7 +78,7 @@ class Inputs:
         try:
             row = json.loads(text)
             if not isinstance(row, dict):
-                return [BadLine(number, f"this is no input; write an object with {self._fields()}")]
+                return [BadLine(number, f"this is not an input; write an object with {self._fields()}")]
             loaded = self._generator.Input.model_validate(row).loaded(self._file.parent)
             return [self._input(number, one) for one in self._generator.inputs_of(loaded)]
         except UnicodeDecodeError:

@@ -31,7 +31,7 @@ def trainer_rows(
         messages: write prompts as chat messages rather than text.
 
     Raises:
-        ValueError: the folder is no run's, or a record has no question; the message says which.
+        ValueError: the folder does not belong to a run, or a record has no question; the message says which.
     """
     file = folder / SPLITS / f"{split}.jsonl"
     if not file.is_file():

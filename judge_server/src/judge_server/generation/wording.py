@@ -93,7 +93,7 @@ def read_templates(folder: Path) -> dict[str, str]:
 def _read(path: Path, own: Mapping[str, str]) -> str:
     where = f"{path.parent.name}/{path.name}"
     if path.name not in own:
-        raise TemplateRefused(f"{where} is no template of the generators; there are {', '.join(own)}")
+        raise TemplateRefused(f"{where} is not a template of the generators; there are {', '.join(own)}")
     text = read_source(path, where=where)
     given = _variables(own[path.name])
     try:

@@ -113,7 +113,7 @@ class Recorder:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps it from recording safely, None while nothing does; a database that is away is no trouble."""
+        """What keeps it from recording safely, None while nothing does; a database that is away does not count."""
         ended = [worker.name for worker in (self._spooler, self._writer) if worker.died]
         if ended:
             return f"its thread {ended[0]!r} ended and is started again"

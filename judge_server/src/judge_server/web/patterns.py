@@ -29,7 +29,7 @@ async def refuse_unusable_patterns(
     """Look at the patterns of a request's rubric and of those of its groups; criteria of one's own are in either.
 
     Raises:
-        InvalidRequest: one of them is no regular expression, or takes too long to compile; says which.
+        InvalidRequest: one of them is not a regular expression, or takes too long to compile; says which.
         Overloaded: the workers had no turn for them in time.
     """
     found = [*_patterns("rubric.", rubric)]

@@ -5,7 +5,7 @@ A whole published row is read as well: HealthBench keeps the list under `rubrics
 `point`. A pitfall is written with negative points, since points are what the mistake costs.
 
 RuscaRL marks criteria that a program decides by tags: `verifier:rule`, `function:…` and `parameters:…`, in a list or as
-an object. They become the criterion's verification; a rule that is no program here is refused, since a judge would
+an object. They become the criterion's verification; a rule that is not a program here is refused, since a judge would
 decide what no judge was meant to.
 """
 
@@ -80,7 +80,7 @@ def _verification(tags: tuple[str, ...]) -> dict[str, Any] | None:
             return _math(answer)
         case "word_count_range", {"min_count": int() as fewest, "max_count": int() as most} if 0 <= fewest <= most:
             return {"method": "regex", "match": "full", "pattern": _words(fewest, most)}
-    raise _unknown(f"function:{said.get('function')} with parameters:{said.get('parameters')} is no rule that is known")
+    raise _unknown(f"function:{said.get('function')} with parameters:{said.get('parameters')} is not a known rule")
 
 
 def _math(answer: object) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def check_functions(functions: Sequence[RewardFunction], weights: Sequence[float
     """Give the weights of the rubric and of these functions, 1 each unless given.
 
     Raises:
-        TypeError: one is no function; models go to the trainer.
+        TypeError: one is not a function; models go to the trainer.
         ValueError: there is not one finite weight for each.
     """
     torch = sys.modules.get("torch")
@@ -38,7 +38,7 @@ def check_functions(functions: Sequence[RewardFunction], weights: Sequence[float
 
 
 async def call_other(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
-    """Give a function's rewards of N rows; None where it gives none, and what is no finite number is told.
+    """Give a function's rewards of N rows; None where it gives none, and what is not a finite number is told.
 
     Raises:
         ValueError: it does not give N.
@@ -59,7 +59,7 @@ async def call_other(function: RewardFunction, columns: Mapping[str, Any], rows:
 
 
 def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> float | None:
-    """Add the parts of a reward; None where one is missing, or the sum is no finite number."""
+    """Add the parts of a reward; None where one is missing, or the sum is not a finite number."""
     total = 0.0
     for part, weight in zip(parts, weights, strict=True):
         if part is None:

@@ -114,7 +114,7 @@ class RubricGRPOConfig(GRPOConfig):
             given: settings that go before the recipe's.
 
         Raises:
-            ValueError: there is no such recipe, or a generation is no whole number of micro-batches.
+            ValueError: there is no such recipe, or a generation is not a whole number of micro-batches.
         """
         return cls(output_dir=output_dir, **recipe(name).arguments(prompts, given))
 

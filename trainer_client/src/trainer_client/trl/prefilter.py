@@ -89,7 +89,7 @@ def answer_rule(name: str | None) -> SplitRule:
             f"--answer-rule {name}: {error}; write MODULE:FUNCTION of a module that can be imported"
         ) from error
     if not callable(found):
-        raise ValueError(f"--answer-rule {name}: {function} is no function")
+        raise ValueError(f"--answer-rule {name}: {function} is not a function")
     rule: SplitRule = found
     return rule
 

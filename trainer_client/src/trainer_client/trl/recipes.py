@@ -41,7 +41,7 @@ class Recipe:
             given: settings that go before the recipe's; of `method_options`, each option by itself.
 
         Raises:
-            ValueError: a generation is no whole number of micro-batches.
+            ValueError: a generation is not a whole number of micro-batches.
         """
         merged = {"method": self.method, "method_options": {}, **self.settings, **given}
         if isinstance(merged["method_options"], Mapping):
@@ -53,7 +53,7 @@ class Recipe:
         if responses % (self.updates * micro):
             raise ValueError(
                 f"{count} prompts with {group} responses in {self.updates} updates are {responses / self.updates:g} "
-                f"responses an update, which is no multiple of per_device_train_batch_size x processes ({micro}); set "
+                f"responses an update, not a multiple of per_device_train_batch_size x processes ({micro}); set "
                 "per_device_train_batch_size to a divisor, or prompts to another number"
             )
         merged.setdefault("gradient_accumulation_steps", responses // self.updates // micro)

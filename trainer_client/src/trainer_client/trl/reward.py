@@ -79,7 +79,7 @@ class RubricReward:
 
     Raises:
         InvalidRequest: an option or an inline rubric breaks the contract.
-        TypeError: there is no such option, `client` is none, or one of `others` is no function.
+        TypeError: there is no such option, `client` is none, or one of `others` is not a function.
         ValueError: a number is out of range.
     """
 
