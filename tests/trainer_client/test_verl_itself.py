@@ -141,3 +141,81 @@ def test_verls_own_estimators_pass_nan_on_to_the_whole_group():
     for name in ("grpo", "rloo"):
         advantages, _ = imported(CORE).get_adv_estimator_fn(name)(**batch)
         assert advantages[:, 0].isnan().all()
+
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+CRITERIA = [{"id": f"c{n}", "description": f"Says {n}.", "weight": -1 if n == 3 else n + 1} for n in range(4)]
+
+
+class Server:
+    """Stands for the servers that generate: keeps the prompts, and answers each with the same text."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.prompts = tokenizer, []
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **_):
+        self.prompts.append(self.tokenizer.decode(prompt_ids))
+        output = imported("verl.workers.rollout.replica").TokenOutput
+        return output(token_ids=self.tokenizer.encode("Forty-two.", add_special_tokens=False))
+
+
+def scaffolded(row=None, *, session=0, step=1, **options):
+    """A response of the agent loop, made as verl's workers make it, and the prompt that it was generated from."""
+    agent_loop = imported("verl.experimental.agent_loop.agent_loop")
+    entry = {"_target_": "trainer_client.verl.scaffold_loop.ScaffoldedAgentLoop", "total_steps": 101} | options
+    config = settings("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.model.path=none", "trainer.use_v1=True")
+    tokenizer = byte_level()
+    tokenizer.chat_template = TEMPLATE
+    server = Server(tokenizer)
+
+    async def run():
+        loop = imported("hydra").utils.instantiate(
+            entry,
+            trainer_config=agent_loop.DictConfigWrap(config=config),
+            server_manager=server,
+            tokenizer=tokenizer,
+            processor=None,
+            dataset_cls=object,
+            data_config=agent_loop.DictConfigWrap(config.data),
+        )
+        fields = {"raw_prompt": [{"role": "user", "content": "6 times 7?"}], "extra_info": {"rubric": CRITERIA}}
+        told = {"session_id": session, "global_steps": step}
+        return await loop.run({}, **fields | told | (row or {}))
+
+    output = asyncio.run(run())
+    (prompt,) = server.prompts
+    return output, prompt, tokenizer
+
+
+def test_a_response_is_generated_with_criteria_and_trained_on_without():
+    output, prompt, tokenizer = scaffolded()
+    assert all(f"Says {n}." in prompt for n in range(4))
+    assert prompt.index("Points to include") < prompt.index("Points to avoid") < prompt.index("6 times 7?")
+    assert tokenizer.decode(output.prompt_ids) == "<user>6 times 7?\n<assistant>"
+    assert tokenizer.decode(output.response_ids) == "Forty-two."
+    as_generated, prompt, _ = scaffolded(ratio="scaffolded")
+    assert tokenizer.decode(as_generated.prompt_ids) == prompt
+
+
+def test_the_scaffold_fades_within_a_group_and_over_the_steps():
+    shown = [sum(f"Says {n}." in scaffolded(session=session)[1] for n in range(4)) for session in range(4)]
+    assert shown == [4, 3, 1, 0]
+    assert scaffolded(step=60)[1] == "<user>6 times 7?\n<assistant>"
+    assert scaffolded({"extra_info": {}})[1] == "<user>6 times 7?\n<assistant>"
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "says"),
+    [
+        ({"extra_info": {"rubric": "math/q@3"}}, {}, "write them into the column"),
+        ({}, {"ratio": "corrected"}, "use one of plain, scaffolded"),
+        ({}, {"total_steps": None}, "set total_steps"),
+        ({}, {"pattern": "steep"}, "use one of linear"),
+    ],
+)
+def test_what_no_scaffold_can_be_made_of_is_refused(row, options, says):
+    with pytest.raises(Exception, match=says):
+        scaffolded(row, **options)
