@@ -34,7 +34,7 @@ def edited(draw: st.DrawFn) -> tuple[RubricContent, RubricContent]:
     kept = [
         draw(
             st.sampled_from(
-                [c, c.model_copy(update={"weight": c.weight + 1}), c.model_copy(update={"description": "Other."})]
+                [c, c.model_copy(update={"weight": 1.5}), c.model_copy(update={"description": "Other."})]
                 + [donor.model_copy(update={"id": c.id}) for donor in donors]
             )
         )

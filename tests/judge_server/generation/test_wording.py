@@ -82,7 +82,7 @@ def test_a_set_of_ones_own_replaces_what_it_holds_and_changes_the_digest(tmp_pat
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("answers.j2", b"x", "no template of the generators; there are agreement.j2"),
+        ("answers.j2", b"x", "not a template of the generators; there are agreement.j2"),
         ("answer.j2", b"Solve it.", "does not show 'question'"),
         ("answer.j2", b"{{ question }} {{ ground_truth }}", "uses 'ground_truth', which it is not given"),
         ("answer.j2", b"{{ question ", "answer.j2:1: unexpected end"),
