@@ -18,6 +18,7 @@ __all__ = [
     "scaffold_text",
     "scaffolded_prompt",
     "shown_count",
+    "shown_to_sample",
     "training_progress",
 ]
 
@@ -130,6 +131,24 @@ def draw_criteria(
     seed = [run_seed, prompt_id, step, sample]
     ranks = sorted(range(criteria), key=lambda index: hashlib.sha256(json.dumps([*seed, index]).encode()).digest())
     return sorted(ranks[:count])
+
+
+def shown_to_sample(
+    criteria: int, ratios: Sequence[float], *, run_seed: int, prompt_id: str | int, step: int, sample: int
+) -> list[int]:
+    """Draw the criteria that one sample of a group is shown: its `shown_count` of them, by `draw_criteria`.
+
+    Args:
+        criteria: M, how many there are.
+        ratios: of the samples of the group, see `scaffold_ratios`; shape (G,).
+        run_seed, prompt_id, step: as in `draw_criteria`.
+        sample: i, the sample's place in its group, 1 to G.
+
+    Returns:
+        Their indices in the order of the rubric.
+    """
+    count = shown_count(ratios[sample - 1], criteria)
+    return draw_criteria(criteria, count, run_seed=run_seed, prompt_id=prompt_id, step=step, sample=sample)
 
 
 def scaffold_text(criteria: Sequence[Shown], *, weights: bool = False) -> str:

@@ -53,8 +53,8 @@ async def verdicts(
     service = service_of(request)
     tell(run=body.run)
     own = [group.rubric for group in body.groups]
-    checker, project_id = service_of(request).checker, project_of(request)
-    await refuse_unusable_patterns(checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
+    project_id = project_of(request)
+    await refuse_unusable_patterns(service.checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
     work = judge_responses(
         service.ready_judge(body.judge),
         service.rubrics,

@@ -19,10 +19,9 @@ from trainer_client.scaffold import (
     Decay,
     Pattern,
     Place,
-    draw_criteria,
     scaffold_ratios,
     scaffolded_prompt,
-    shown_count,
+    shown_to_sample,
     training_progress,
 )
 from trainer_client.verl._rows import read_rubric
@@ -116,9 +115,9 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
         step, sample, criteria = int(row["global_steps"]), int(row["session_id"]) + 1, rubric.criteria
         samples = max(int(self.rollout_config.n), sample)
         ratios = scaffold_ratios(training_progress(max(1, step), self._total), samples, **self._schedule)
-        shown = draw_criteria(
+        shown = shown_to_sample(
             len(criteria),
-            shown_count(ratios[sample - 1], len(criteria)),
+            ratios,
             run_seed=self._seed,
             prompt_id=hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest(),
             step=step,

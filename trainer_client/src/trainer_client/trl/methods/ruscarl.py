@@ -13,10 +13,9 @@ from trainer_client.scaffold import (
     Decay,
     Pattern,
     Place,
-    draw_criteria,
     scaffold_ratios,
     scaffolded_prompt,
-    shown_count,
+    shown_to_sample,
 )
 from trainer_client.trl._rows import WithoutRubric
 from trainer_client.trl.methods.base import Asked, Method, Moment
@@ -80,10 +79,9 @@ class Ruscarl(Method):
             decay=self.decay,
             power=self.power,
         )
-        count = shown_count(ratios[asked.sample - 1], len(asked.criteria))
-        return draw_criteria(
+        return shown_to_sample(
             len(asked.criteria),
-            count,
+            ratios,
             run_seed=moment.seed,
             prompt_id=asked.prompt_id,
             step=moment.step,
