@@ -26,13 +26,13 @@ from benchmarks.client_step_http import Replay, exchange, instant_server
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from trainer_client import AsyncClient
-from trainer_client._streams import RewardLines
+from trainer_client._streams import RewardStreamParser
 from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
-from trainer_client.trl._batch import Batch
+from trainer_client.trl._batch import AdvantageBatch
 from trainer_client.trl._readers import StepReader
-from trainer_client.trl._reward_log import metrics, table
-from trainer_client.trl._rows import Rows, read_rows
-from trainer_client.trl.methods import Rollout, Scored, Srar
+from trainer_client.trl._reward_log import reward_metrics, verdict_summaries
+from trainer_client.trl._rows import RowBatch, read_rows
+from trainer_client.trl.methods import Rollout, ScoredResponse, Srar
 from trainer_client.wire import Group
 
 Parts = Mapping[str, Callable[[], Any]]
@@ -87,25 +87,25 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
     rollouts = [Rollout(tokens=len(ids), reward=r) for ids, r in zip(step.completion_ids, rewards, strict=True)]
     read = reader.read(rollouts, [], [], step.completion_ids)
     ids = torch.zeros(step.rows, max(map(len, step.completion_ids)), dtype=torch.long)
-    ends = {step.tokenizer.eos_token_id}
+    stop_token_ids = {step.tokenizer.eos_token_id}
     told = ScoredGeneration(rewards, {}, step.group_size, step.completions, 0, None, True)
     measures = TrainingMeasures()
 
-    def read_all() -> Rows:
+    def read_all() -> RowBatch:
         return read_rows(
             step.prompts, step.completions, step.completion_ids, step.columns,
-            rubric=None, needs_rubric=True, step=None, ends=ends,
+            rubric=None, needs_rubric=True, step=None, stop_token_ids=stop_token_ids,
         )  # fmt: skip
 
     grouped = read_all()
 
     def call_alone() -> None:
-        reward.meanwhile = None
+        reward.overlapped_work = None
         call()
-        reward.meanwhile = reader.place
+        reward.overlapped_work = reader.place
 
     def advantages() -> None:
-        batch = Batch.of(method, read, step.group_size)
+        batch = AdvantageBatch.from_rollouts(method, read, step.group_size)
         batch.tensor(slice(0, step.rows), ids)
         _ = batch.means
 
@@ -113,22 +113,22 @@ def parts(step: Step, reward: RubricReward, call: Callable[[], Any], replay: Rep
         "RubricReward": call,
         "- rows to groups": read_all,
         "- request to JSON": lambda: client.stream_rewards(_groups(grouped), None, "stepwise"),
-        "- answer from JSON": lambda: list(RewardLines("").feed(replay.answer)),
-        "- metrics": lambda: metrics(rows, [], 0.0, set()),
+        "- answer from JSON": lambda: list(RewardStreamParser("").feed(replay.answer)),
+        "- metrics": lambda: reward_metrics(rows, [], 0.0, set()),
         PLACED: lambda: list(reader.place([row.text for row in rows], step.completion_ids)),
         "steps read": lambda: reader.read(rollouts, [], [], step.completion_ids),
         "- their deltas": lambda: [
-            method.deltas(Scored(row.answer, row.criteria)) for row in rows if row.answer and row.criteria
+            method.deltas(ScoredResponse(row.answer, row.criteria)) for row in rows if row.answer and row.criteria
         ],
         "rollouts gathered": lambda: pickle.loads(pickle.dumps(read)),
         "advantages": advantages,
         CALL_ALONE: call_alone,
-        "table of completions, where wanted": lambda: table(rows),
+        "table of completions, where wanted": lambda: verdict_summaries(rows),
         "TrainingMeasures, where wanted": lambda: measures.on_scored(told),
     }
 
 
-def _groups(rows: Rows) -> list[Group]:
+def _groups(rows: RowBatch) -> list[Group]:
     return [
         Group.model_validate(
             {**group.fields, "rubric": group.rubric, "responses": [rows.responses[row] for row in group.rows]}
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with asyncio.Runner() as runner:
         with running_service("scripted://hash") as (url, _):
             client = AsyncClient(url, transport=replay)
-            reward = RubricReward(client, deadline_s=600.0).with_defaults(**Srar().scoring)
+            reward = RubricReward(client, deadline_s=600.0).with_defaults(**Srar().reward_defaults)
             call = reward_call(runner, reward, step)
             call()
         replay.wait_s = WAIT_S

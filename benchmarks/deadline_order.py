@@ -30,7 +30,7 @@ from judge_server.engines.openai import OpenAIEngine
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.admission import QueueRules
 from judge_server.judging.judge import Judge
-from judge_server.ports import Batch, Call, Menu, Reply
+from judge_server.ports import Batch, Call, Reply, TokenChoice
 from judge_server.scoring import Scorer
 from trainer_client import wire
 
@@ -46,7 +46,7 @@ ROOM = 1_000_000
 
 def left_out(batch: Batch, call: Call) -> Reply:
     """Of every fourth answer about several criteria, the first verdict alone."""
-    if isinstance(call.answer, Menu) or zlib.crc32(f"{batch.shared}{call.question}".encode()) % 4:
+    if isinstance(call.answer, TokenChoice) or zlib.crc32(f"{batch.shared}{call.question}".encode()) % 4:
         return by_hash(batch, call)
     return Reply(text='{"verdicts": [{"id": 1, "satisfied": true}]}')
 

@@ -33,7 +33,7 @@ LIGHT_RESPONSES = 4
 BUSY_ENGINE = "scripted://hash?delay_s=0.1&concurrency=4"
 SENDERS = 16
 GRACE_S = 0.2
-PATIENCE_S = 600.0
+TIMEOUT_S = 600.0
 
 WORDS = ("both", "sides", "sum", "divide", "x", "y", "so", "three", "holds", "then", "therefore", "answer")
 
@@ -92,11 +92,11 @@ async def waiting(client: httpx2.AsyncClient) -> float:
 
 async def neighbours(url: str, requests: int, share: str) -> list[dict[str, Any]]:
     """The light run alone, and beside the flood; `share` says what a run may have of the engine."""
-    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client, watching() as late:
+    async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client, watching() as late:
         await light_run(client, 5, "warming up")
         alone = await light_run(client, requests, "the light run alone")
         flood = [
-            asyncio.create_task(client.post("/v1/rewards", json=body("flood", FLOOD_RESPONSES, CRITERIA, PATIENCE_S)))
+            asyncio.create_task(client.post("/v1/rewards", json=body("flood", FLOOD_RESPONSES, CRITERIA, TIMEOUT_S)))
             for _ in range(FLOOD_CALLS // (FLOOD_RESPONSES * CRITERIA) + 1)
         ]
         before, queued = -1.0, 0.0

@@ -21,7 +21,7 @@ from benchmarks.server import running_service
 
 IN_FLIGHT = 4
 RUNS = 8
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 async def send(client: httpx2.AsyncClient, number: int) -> None:
@@ -60,7 +60,7 @@ async def drive(url: str, process: psutil.Process, judgements: int, every: int) 
     rows: list[dict[str, Any]] = []
     numbers = iter(range(1, judgements // PER_REQUEST + 1))
     done = 0
-    async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE_S) as client:
+    async with httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S) as client:
         with Progress(transient=True) as bar:
             task = bar.add_task("judging", total=judgements)
 

@@ -23,7 +23,7 @@ from benchmarks.report import publish
 from judge_server.recomputing import recompute
 from rubric_store import SQLLedger, migrations
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
-from trainer_client.wire.recompute import RecomputedGroup, RecomputeLine, RecomputeRequest
+from trainer_client.wire.recompute import RecomputedGroup, RecomputeEvent, RecomputeRequest
 
 RESPONSES, CRITERIA = 64, 12
 PER_REQUEST = RESPONSES * CRITERIA
@@ -76,7 +76,7 @@ async def timed(ledger: SQLLedger, rules: dict[str, Any]) -> tuple[float, float,
     started, busy, size, verdicts = time.perf_counter(), time.process_time(), 0, 0
     async for part in recompute(ledger, RecomputeRequest.model_validate(rules), project_id="default"):
         if isinstance(part, RecomputedGroup):
-            size += len(RecomputeLine.model_construct(group=part).model_dump_json(exclude_unset=True))
+            size += len(RecomputeEvent.model_construct(group=part).model_dump_json(exclude_unset=True))
         else:
             verdicts = part.verdicts
     return time.perf_counter() - started, time.process_time() - busy, verdicts, size

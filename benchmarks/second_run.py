@@ -25,7 +25,7 @@ from benchmarks.server import running_service, unused_port
 
 SCRIPTED = "scripted://hash?delay_s=0.05&concurrency=16"
 REAL = "llamacpp://qwen2.5-coder-0.5b"
-PATIENCE_S = 3600.0
+TIMEOUT_S = 3600.0
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def timed(client: httpx2.Client, content: bytes) -> tuple[float, dict[str, Any]]
 def twice(client: httpx2.Client, responses: int) -> tuple[float, float]:
     """Seconds of a request nobody has sent before, and of the same request again."""
     request = json.loads(body(random.getrandbits(60)))
-    request["deadline_s"] = PATIENCE_S
+    request["deadline_s"] = TIMEOUT_S
     request["groups"][0]["responses"] = request["groups"][0]["responses"][:responses]
     content = json.dumps(request).encode()
     first, said = timed(client, content)
@@ -76,7 +76,7 @@ def measured(engine: str, cache: str, url: str, responses: int, turns: int) -> d
     """One row: medians over the turns, after one that warms."""
     with (
         running_service(engine, ADJUDGE_CACHE_URL=url) as (address, _),
-        httpx2.Client(base_url=address, timeout=PATIENCE_S) as client,
+        httpx2.Client(base_url=address, timeout=TIMEOUT_S) as client,
     ):
         twice(client, 1)
         pairs = [twice(client, responses) for _ in range(turns)]

@@ -18,7 +18,7 @@ from benchmarks.agreement.items import CALCULATION, Half, Item
 from benchmarks.agreement.store import StoredEngine, slug, stored_engine
 from benchmarks.data import GSM8K, GSM8K_MODELS, PROCESSBENCH, in_steps, rows
 from benchmarks.report import publish
-from judge_server.ports import CallFailed
+from judge_server.ports import CallFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ async def ask_steps(engine: StoredEngine, items: Sequence[StepItem]) -> dict[str
     found: dict[str, int | None] = {}
     for one in items:
         answer = await contender.answer(one.item)
-        if not isinstance(answer, CallFailed):
+        if not isinstance(answer, CallFailure):
             found[one.item.key] = answer[0].step
     await contender.close()
     return found

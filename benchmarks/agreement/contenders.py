@@ -12,20 +12,19 @@ from typing import Protocol
 from benchmarks.agreement.items import Item
 from benchmarks.agreement.store import StoredEngine, StoredReply
 from judge_server.cache.memory import MemoryCache
-from judge_server.judging.calibration import shipped_calibrations
-from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.calibration import builtin_calibrations
+from judge_server.judging.engine_desk import LocalExecutor
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.protocols import YES_NO
-from judge_server.judging.ways import Way
-from judge_server.ports import Batch, Call, CallFailed, Menu
+from judge_server.judging.ways import JudgingConfig
+from judge_server.ports import Batch, Call, CallFailure, TokenChoice
 from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.verdicts import verdict_of
-from trainer_client.thinking import Material
-from trainer_client.wire import Criterion, Verdict
-from trainer_client.wire import Protocol as JudgingProtocol
-from trainer_client.wire.verification import ByJudge
+from trainer_client.thinking import JudgedContent
+from trainer_client.wire import Criterion, JudgingProtocol, Verdict
+from trainer_client.wire.verification import JudgeVerification
 
 DEADLINE_S = 1800.0
 """How long one judgement may take: long enough that a slow machine fails none."""
@@ -64,7 +63,7 @@ class Contender(Protocol):
     def batch(self, item: Item) -> Batch:
         """What the engine is asked about an item: a batch of one call."""
 
-    async def judge(self, item: Item) -> ItemVerdict | CallFailed:
+    async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """The verdict on an item, or why there is none."""
 
     async def close(self) -> None:
@@ -94,15 +93,15 @@ class PlainContender:
         mistake = "The response makes this mistake: " if item.kind == "pitfall" else ""
         question = f"Criterion: {mistake}{item.criterion}\n\nIs it met? Answer yes or no."
         shared = "".join(f"{part}\n\n" for part in parts)
-        return Batch(self.SYSTEM, shared, (Call(question, Menu(YES_NO)),))
+        return Batch(self.SYSTEM, shared, (Call(question, TokenChoice(YES_NO)),))
 
-    async def judge(self, item: Item) -> ItemVerdict | CallFailed:
+    async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """Ask, and compare the probability of yes with that of no."""
         stored = await self._engine.ask(self.batch(item))
-        if isinstance(stored, CallFailed):
+        if isinstance(stored, CallFailure):
             return stored
         if stored.raw_probability is None:
-            return CallFailed("parse", "the judge put no probability on yes or no")
+            return CallFailure("parse", "the judge put no probability on yes or no")
         return item_verdict(stored, stored.raw_probability >= 0.5, stored.raw_probability, stored.raw_probability)
 
     async def close(self) -> None:
@@ -124,9 +123,9 @@ class AdjudgeContender:
         self._engine = engine
         library = TemplateLibrary(None if templates is None else templates.resolve().parent)
         self._judge = Judge(
-            EngineDesk(engine), MemoryCache(), FENCE, templates=library, calibrations=shipped_calibrations()
+            LocalExecutor(engine), MemoryCache(), FENCE, templates=library, calibrations=builtin_calibrations()
         )
-        self._way = Way(
+        self._way = JudgingConfig(
             protocol,
             per_call="all" if protocol == "checklist" else 1,
             template=None if templates is None else templates.resolve().name,
@@ -135,16 +134,16 @@ class AdjudgeContender:
     async def start(self) -> None:
         """Start the engine and check the templates; raises `InvalidRequest` where they cannot be used."""
         await self._judge.start()
-        self._judge.setup(self._way)
+        self._judge.prepared(self._way)
 
     def batch(self, item: Item) -> Batch:
         """The batch that the service's planner makes."""
         return self._plan(item).batch
 
-    async def judge(self, item: Item) -> ItemVerdict | CallFailed:
+    async def judge(self, item: Item) -> ItemVerdict | CallFailure:
         """Have the service's judge ask, and read the verdict as an answer of the service holds it."""
         found = await self.answer(item)
-        if isinstance(found, CallFailed):
+        if isinstance(found, CallFailure):
             return found
         verdict, stored = found
         if stored.raw_probability is None or verdict.score is None or verdict.probability is None:
@@ -154,13 +153,13 @@ class AdjudgeContender:
             stored, verdict.score >= 0.5, verdict.probability, stored.raw_probability if raw is None else raw
         )
 
-    async def answer(self, item: Item) -> tuple[Verdict, StoredReply] | CallFailed:
+    async def answer(self, item: Item) -> tuple[Verdict, StoredReply] | CallFailure:
         """The service's verdict under any protocol, and the engine's reply that it was read from."""
         plan = self._plan(item)
         outcomes = await self._judge.outcomes([plan], asyncio.get_running_loop().time() + DEADLINE_S)
         (slot,) = plan.slots
-        outcome = outcomes.of[slot.digests[0]]
-        if isinstance(outcome, CallFailed):
+        outcome = outcomes.by_digest[slot.digests[0]]
+        if isinstance(outcome, CallFailure):
             return outcome
         stored = self._engine.find(plan.batch)
         if stored is None:
@@ -173,11 +172,16 @@ class AdjudgeContender:
 
     def _plan(self, item: Item) -> ResponsePlan:
         criterion = Criterion.model_validate(
-            {"id": "c", "description": item.criterion, "kind": item.kind, "verification": ByJudge(method="judge")}
+            {
+                "id": "c",
+                "description": item.criterion,
+                "kind": item.kind,
+                "verification": JudgeVerification(method="judge"),
+            }
         )
-        context = Context(item.prompt, item.grounding, item.reference_answer, item.ground_truth)
-        planner = GroupPlanner(self._judge.setup(self._way), context, (criterion,))
-        return planner.plan(Material(item.response, 0, None))
+        context = GroupContext(item.prompt, item.grounding, item.reference_answer, item.ground_truth)
+        planner = GroupPlanner(self._judge.prepared(self._way), context, (criterion,))
+        return planner.plan(JudgedContent(item.response, 0, None))
 
 
 def item_verdict(stored: StoredReply, satisfied: bool, probability: float, raw_probability: float) -> ItemVerdict:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from benchmarks.agreement.items import Item, load_items, tasks_of
 from benchmarks.agreement.store import ReplyStore
 from benchmarks.agreement.verdicts import Verdicts, load_verdicts
-from judge_server.judging.calibration import shipped_calibrations
-from judge_server.prompts import Form, PromptTemplates
+from judge_server.judging.calibration import builtin_calibrations
+from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.fencing import Fence
 
 MAPS = Path("judge_server/src/judge_server/prompts/calibrations.json")
@@ -123,7 +123,7 @@ def entry(
     shipped: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A fitted calibration as `calibrations.json` holds it; `shipped` is the one of which a part stays."""
-    templates = PromptTemplates(Form(protocol), Fence(b"any secret of 16 bytes or more"))
+    templates = PromptTemplates(PromptForm(protocol), Fence(b"any secret of 16 bytes or more"))
     return {
         "weights": [weights],
         "protocol": protocol,
@@ -175,8 +175,8 @@ def main() -> None:
             print(model, protocol, json.dumps(maps[-1]["calibration"]))
     if given.write:
         MAPS.write_text(json.dumps({**kept, "maps": maps}, indent=2) + "\n", encoding="utf-8")
-        shipped_calibrations.cache_clear()
-        print(f"wrote {len(shipped_calibrations().maps)} maps to {MAPS}")
+        builtin_calibrations.cache_clear()
+        print(f"wrote {len(builtin_calibrations().maps)} maps to {MAPS}")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Tokens(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class VerdictArrays:
     """Verdicts with their labels, in arrays of shape (n,): what the figures are computed from."""
 
     labels: NDArray[np.bool_]
@@ -177,7 +177,7 @@ def _measure(
             for name in ("tokens_computed", "tokens_reused")
         )
         tokens[contender] = Tokens(_average(computed), _average(computed + reused))
-        sample = Sample(
+        sample = VerdictArrays(
             labels,
             np.array([v.satisfied for v in of_scored], dtype=bool),
             np.array([v.probability for v in of_scored], dtype=float),

@@ -19,10 +19,10 @@ from benchmarks.agreement.metrics import measure
 from benchmarks.agreement.store import StoredEngine, StoredReply, slug, stored_engine
 from benchmarks.figures import auroc
 from benchmarks.report import publish
-from judge_server.ports import CallFailed
-from trainer_client.wire import Protocol, Verdict
+from judge_server.ports import CallFailure
+from trainer_client.wire import JudgingProtocol, Verdict
 
-PROTOCOLS: tuple[Protocol, ...] = ("binary", "stepwise", "graded", "checklist", "likert")
+PROTOCOLS: tuple[JudgingProtocol, ...] = ("binary", "stepwise", "graded", "checklist", "likert")
 FULL = 0.999
 
 
@@ -58,7 +58,7 @@ class ProtocolVerdict:
 
 
 async def ask_protocols(
-    engine: StoredEngine, items: Sequence[Item], protocols: Sequence[Protocol]
+    engine: StoredEngine, items: Sequence[Item], protocols: Sequence[JudgingProtocol]
 ) -> dict[str, dict[str, ProtocolVerdict]]:
     """Ask each item under each protocol; returns the verdicts by protocol and item key. Failed ones are left out."""
     found: dict[str, dict[str, ProtocolVerdict]] = {}
@@ -68,7 +68,7 @@ async def ask_protocols(
         found[protocol] = {}
         for item in items:
             answer = await contender.answer(item)
-            if not isinstance(answer, CallFailed):
+            if not isinstance(answer, CallFailure):
                 found[protocol][item.key] = ProtocolVerdict(*answer)
         await contender.close()
         print(f"{protocol}: {len(found[protocol])} of {len(items)} items", flush=True)

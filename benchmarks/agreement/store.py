@@ -16,7 +16,7 @@ from pathlib import Path
 from judge_server.engines.llamacpp import LlamaCppEngine
 from judge_server.errors import EngineStartError
 from judge_server.judging.fingerprint import CallDigests
-from judge_server.ports import Batch, Call, CallFailed, Capabilities, Engine, EngineIdentity, Menu, Reply
+from judge_server.ports import Batch, Call, CallFailure, Capabilities, Engine, EngineIdentity, Reply, TokenChoice
 
 FOLDER = Path(".cache/agreement")
 
@@ -141,7 +141,7 @@ class StoredEngine:
         asked: how many calls reached the other engine.
     """
 
-    dead = ""
+    fatal_error = ""
     concurrent_calls = None
 
     def __init__(self, store: ReplyStore, engine: Engine | None) -> None:
@@ -156,28 +156,28 @@ class StoredEngine:
             self._identity = self._identity_of_store() if self._engine is None else await self._engine.start()
         return self._identity
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Answer the calls in order."""
         for index, call in enumerate(batch.calls):
             outcome = await self.ask(replace(batch, calls=(call,)))
-            yield index, outcome if isinstance(outcome, CallFailed) else outcome.reply
+            yield index, outcome if isinstance(outcome, CallFailure) else outcome.reply
 
-    async def ask(self, batch: Batch) -> StoredReply | CallFailed:
+    async def ask(self, batch: Batch) -> StoredReply | CallFailure:
         """Ask a batch of one call."""
         found = self.find(batch)
         if found is not None:
             return found
         if self._engine is None:
-            return CallFailed("parse", "this call is not in the store")
+            return CallFailure("parse", "this call is not in the store")
         began = time.perf_counter()
         async for _, outcome in self._engine.answer(batch):
-            if isinstance(outcome, CallFailed):
+            if isinstance(outcome, CallFailure):
                 return outcome
             self.asked += 1
             stored = self._stored(batch, outcome, time.perf_counter() - began)
             self._store.add(stored)
             return stored
-        return CallFailed("engine", "the engine gave no answer to the call")
+        return CallFailure("engine", "the engine gave no answer to the call")
 
     def find(self, batch: Batch) -> StoredReply | None:
         """The stored reply to a batch of one call, if there is one."""
@@ -200,7 +200,7 @@ class StoredEngine:
         return digests.of(call)[0].hex()
 
     def _stored(self, batch: Batch, reply: Reply, seconds: float) -> StoredReply:
-        if reply.masses is None and isinstance(_only(batch).answer, Menu):
+        if reply.masses is None and isinstance(_only(batch).answer, TokenChoice):
             raise ValueError("the engine reads no probabilities; measure with one that does, such as llama.cpp")
         return StoredReply(
             self._key(batch),

@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.bare_engine.engines import ENGINES, Contest, NotHere
+from benchmarks.bare_engine.engines import ENGINES, Contest, EngineUnavailable
 from benchmarks.bare_engine.turns import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from judge_server.ports import Batch
 from trainer_client import AsyncClient
-from trainer_client.wire import Group, Protocol, RewardAnswer
+from trainer_client.wire import Group, JudgingProtocol, RewardAnswer
 
 DEADLINE_S = 600.0
 NOTES = (
@@ -61,14 +61,14 @@ async def _pair(contest: Contest, client: AsyncClient, mine: Group, its: Group, 
         started = time.perf_counter()
         if through:
             answer = await _through(client, mine)
-            through_s = time.perf_counter() - started
+            adjudge_s = time.perf_counter() - started
         else:
             await contest.bare.ask(asked, prompts)
-            straight_s = time.perf_counter() - started
-    return Pair(through_s, _ideal(same), answer.usage.prompt_tokens_computed, straight_s, _ideal(prompts))
+            bare_s = time.perf_counter() - started
+    return Pair(adjudge_s, _ideal(same), answer.usage.prompt_tokens_computed, bare_s, _ideal(prompts))
 
 
-async def _through(client: AsyncClient, group: Group, protocol: Protocol = "binary") -> RewardAnswer:
+async def _through(client: AsyncClient, group: Group, protocol: JudgingProtocol = "binary") -> RewardAnswer:
     answer = await client.rewards(groups=[group], rubric=RUBRIC, protocol=protocol, deadline_s=DEADLINE_S)
     if answer.usage.failed and protocol == "binary":
         reasons = {v.failure.detail for r in answer.groups[0].responses for v in r.verdicts if v.failure}
@@ -76,7 +76,9 @@ async def _through(client: AsyncClient, group: Group, protocol: Protocol = "bina
     return answer
 
 
-async def _prepared(contest: Contest, group: Group, protocol: Protocol = "binary") -> tuple[list[Batch], list[Prompts]]:
+async def _prepared(
+    contest: Contest, group: Group, protocol: JudgingProtocol = "binary"
+) -> tuple[list[Batch], list[Prompts]]:
     asked = batches(group, protocol)
     return asked, [await contest.bare.prepare(batch) for batch in asked]
 
@@ -101,7 +103,7 @@ def main() -> None:
         for model in arguments.models:
             try:
                 rows.append(asyncio.run(measure(engine, model, in_flight, arguments.pairs, arguments.responses)))
-            except NotHere as reason:
+            except EngineUnavailable as reason:
                 Console().print(f"[bold yellow]SKIPPED[/] {engine} with {model}: {reason}", highlight=False)
         if rows:
             title = f"Adjudge against the bare engine on the same calls, in turns: {contender.title}"

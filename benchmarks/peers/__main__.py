@@ -8,7 +8,7 @@ import argparse
 import asyncio
 from dataclasses import replace
 
-from benchmarks.peers.contenders import FAULTS, REAL, SPEED, Contender, Terms
+from benchmarks.peers.contenders import FAULTS, REAL, SPEED, PeerConfig, Terms
 from benchmarks.peers.driving import RESPONSES_AT_ONCE
 from benchmarks.peers.rounds import faults, speed
 from benchmarks.peers.tables import cost_rows, fault_rows, work_rows
@@ -40,10 +40,10 @@ FAULT_NOTES = (
 
 async def _scripted(given: argparse.Namespace, chosen: list[str] | None) -> None:
     judgements = given.responses * given.criteria
-    async with scripted() as under:
-        terms = Terms(under.root, given.criteria, given.in_flight, given.in_flight, PATIENT_S, DEADLINE_S)
+    async with scripted() as backend:
+        terms = Terms(backend.root, given.criteria, given.in_flight, given.in_flight, PATIENT_S, DEADLINE_S)
         if "speed" in given.parts:
-            turns = await speed(under, _among(SPEED, chosen), terms, given.responses, given.repeat, whole=True)
+            turns = await speed(backend, _among(SPEED, chosen), terms, given.responses, given.repeat, whole=True)
             title = (
                 f"Over a server that answers at once: {given.responses} responses of 2 KB x {given.criteria} criteria, "
                 f"{given.in_flight} calls in flight, {given.repeat} rounds"
@@ -53,7 +53,7 @@ async def _scripted(given: argparse.Namespace, chosen: list[str] | None) -> None
         if "faults" in given.parts:
             hasty = replace(terms, timeout_s=given.timeout)
             wrong = {"garbage": given.garbage, "hang": given.hang, "down_s": given.down, "delay_s": DELAY_S}
-            fates = await faults(under, _among(FAULTS, chosen), hasty, given.responses, **wrong)
+            fates = await faults(backend, _among(FAULTS, chosen), hasty, given.responses, **wrong)
             title = (
                 f"Of {judgements} judgements, where {given.garbage:.0%} of the replies are garbage, {given.hang:.0%} "
                 f"never come (timeout {given.timeout:g} s) and the server is away for {given.down:g} s in the middle"
@@ -62,9 +62,9 @@ async def _scripted(given: argparse.Namespace, chosen: list[str] | None) -> None
 
 
 async def _real(given: argparse.Namespace, chosen: list[str] | None) -> None:
-    async with llamacpp(given.model) as under:
-        terms = Terms(under.root, given.criteria, SLOTS, 0, PATIENT_S, PATIENT_S * 6)
-        turns = await speed(under, _among(REAL, chosen), terms, given.real_responses, given.real_repeat, whole=False)
+    async with llamacpp(given.model) as backend:
+        terms = Terms(backend.root, given.criteria, SLOTS, 0, PATIENT_S, PATIENT_S * 6)
+        turns = await speed(backend, _among(REAL, chosen), terms, given.real_responses, given.real_repeat, whole=False)
         title = (
             f"Over a llama.cpp server with four slots and {given.model}: {given.real_responses} responses of 2 KB x "
             f"{given.criteria} criteria, {given.real_repeat} rounds"
@@ -73,7 +73,7 @@ async def _real(given: argparse.Namespace, chosen: list[str] | None) -> None:
         publish("peers_real_work", "What that asked of the server", work_rows(turns), WORK_NOTES)
 
 
-def _among(contenders: tuple[Contender, ...], chosen: list[str] | None) -> list[Contender]:
+def _among(contenders: tuple[PeerConfig, ...], chosen: list[str] | None) -> list[PeerConfig]:
     return [one for one in contenders if chosen is None or one.module in chosen]
 
 

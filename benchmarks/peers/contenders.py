@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.peers.driving import Setting
+from benchmarks.peers.driving import DriverConfig
 from benchmarks.peers.install import python
 from benchmarks.peers.processes import Driver, driver
 from benchmarks.peers.replies import Form
@@ -16,7 +16,7 @@ ADJUDGE = "Adjudge"
 
 
 @dataclass(frozen=True)
-class Contender:
+class PeerConfig:
     """A module of `drivers`, the form of reply that its prompt asks for, and options of its own.
 
     An option `in_flight` is the calls under way at a time, where it is not as many as everybody's.
@@ -42,18 +42,18 @@ class Terms:
     deadline_s: float
 
 
-HAND = Contender("openai + gather", "gather", "yes-no", {"shape": "careful", "order": "last"})
-HAND_FIRST = Contender("… criterion first", "gather", "yes-no", {"shape": "careful", "order": "first"})
-HAND_PLAIN = Contender("… nothing caught", "gather", "yes-no", {"shape": "plain", "order": "last"})
-HAND_ALONE = Contender("openai, a call at a time", "gather", "yes-no", {**HAND.options, "in_flight": 1})
-VERIFIERS = Contender("verifiers", "verifiers", "verdicts")
-INSPECT = Contender("inspect_ai", "inspect_ai", "grade")
-INSPECT_CACHE = Contender("… its cache on", "inspect_ai", "grade", {"cache": True})
-DEEPEVAL = Contender("deepeval", "deepeval", "score")
+HAND = PeerConfig("openai + gather", "gather", "yes-no", {"shape": "careful", "order": "last"})
+HAND_FIRST = PeerConfig("… criterion first", "gather", "yes-no", {"shape": "careful", "order": "first"})
+HAND_PLAIN = PeerConfig("… nothing caught", "gather", "yes-no", {"shape": "plain", "order": "last"})
+HAND_ALONE = PeerConfig("openai, a call at a time", "gather", "yes-no", {**HAND.options, "in_flight": 1})
+VERIFIERS = PeerConfig("verifiers", "verifiers", "verdicts")
+INSPECT = PeerConfig("inspect_ai", "inspect_ai", "grade")
+INSPECT_CACHE = PeerConfig("… its cache on", "inspect_ai", "grade", {"cache": True})
+DEEPEVAL = PeerConfig("deepeval", "deepeval", "score")
 
 SPEED = (
-    Contender(ADJUDGE, "adjudge", "yes-no", service={}),
-    Contender("… ledger off", "adjudge", "yes-no", service={"ADJUDGE_LEDGER": "off"}),
+    PeerConfig(ADJUDGE, "adjudge", "yes-no", service={}),
+    PeerConfig("… ledger off", "adjudge", "yes-no", service={"ADJUDGE_LEDGER": "off"}),
     HAND,
     HAND_FIRST,
     VERIFIERS,
@@ -66,7 +66,7 @@ FAULTS = (SPEED[0], HAND, HAND_PLAIN, VERIFIERS, INSPECT, DEEPEVAL)
 
 
 @asynccontextmanager
-async def started(contender: Contender, terms: Terms) -> AsyncIterator[Driver]:
+async def started(contender: PeerConfig, terms: Terms) -> AsyncIterator[Driver]:
     """The contender's processes until the block is left. Raises `NotHere`."""
     options = {"in_flight": terms.in_flight, **contender.options}
     in_flight = options.pop("in_flight")
@@ -79,6 +79,6 @@ async def started(contender: Contender, terms: Terms) -> AsyncIterator[Driver]:
             service, process = stack.enter_context(running_service(engine, **contender.service))
             options |= {"service": service, "pids": [process.pid], "deadline_s": terms.deadline_s}
             interpreter = sys.executable
-        setting = Setting(f"{terms.root}/v1", contender.form, terms.criteria, in_flight, terms.timeout_s, options)
+        setting = DriverConfig(f"{terms.root}/v1", contender.form, terms.criteria, in_flight, terms.timeout_s, options)
         async with driver(interpreter, contender.module, setting) as running:
             yield running

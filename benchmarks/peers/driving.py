@@ -30,7 +30,7 @@ Score = float | str
 
 
 @dataclass(frozen=True)
-class Setting:
+class DriverConfig:
     """What a contender is told at its start. `options` are its own."""
 
     url: str
@@ -51,7 +51,7 @@ class Pass:
 
 
 @dataclass
-class Took:
+class PassResult:
     """A pass: wall and processor seconds, the scores of each response, and the seconds of each where it was timed.
 
     `broke` says why the pass as a whole brought nothing.
@@ -61,10 +61,10 @@ class Took:
     cpu_s: float = 0.0
     scores: list[list[Score]] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
-    broke: str | None = None
+    error: str | None = None
 
 
-class Contender(Protocol):
+class WorksheetJudge(Protocol):
     """Judges worksheets under the rubric of the setting."""
 
     async def judge(self, set_number: int, numbers: Sequence[int]) -> list[list[Score]]:
@@ -82,9 +82,9 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return total
 
 
-async def take(contender: Contender, asked: Pass, pids: Sequence[int]) -> Took:
+async def run_pass(contender: WorksheetJudge, asked: Pass, pids: Sequence[int]) -> PassResult:
     """Have a pass judged; `pids` are the contender's processes beside this one."""
-    took, numbers = Took(), range(asked.responses)
+    took, numbers = PassResult(), range(asked.responses)
     gc.collect()
     others = cpu_seconds(pids)
     own, began = time.process_time(), time.perf_counter()
@@ -94,14 +94,14 @@ async def take(contender: Contender, asked: Pass, pids: Sequence[int]) -> Took:
         else:
             took.scores = await contender.judge(asked.set_number, numbers)
     except Exception as error:  # noqa: BLE001 - what ends a contender's pass is a finding
-        took.broke = f"{type(error).__name__}: {error}"[:300]
+        took.error = f"{type(error).__name__}: {error}"[:300]
     took.seconds = time.perf_counter() - began
     took.cpu_s = time.process_time() - own
     took.cpu_s += cpu_seconds(pids) - others
     return took
 
 
-async def _timed(contender: Contender, asked: Pass, took: Took) -> None:
+async def _timed(contender: WorksheetJudge, asked: Pass, took: PassResult) -> None:
     numbers = iter(range(asked.responses))
 
     async def sender() -> None:
@@ -116,7 +116,7 @@ async def _timed(contender: Contender, asked: Pass, took: Took) -> None:
 class EachCall:
     """Judging by a function for one criterion: all calls at once, as many under way as the setting allows."""
 
-    def __init__(self, setting: Setting, ask: Callable[[str, str, str], Awaitable[Score]]) -> None:
+    def __init__(self, setting: DriverConfig, ask: Callable[[str, str, str], Awaitable[Score]]) -> None:
         self._criteria = criteria(setting.criteria)
         self._slots = asyncio.Semaphore(setting.in_flight)
         self._ask = ask
@@ -145,19 +145,19 @@ def failed(error: BaseException) -> str:
     return type(error).__name__
 
 
-def drive(make: Callable[[Setting], Contender]) -> None:
+def drive(make: Callable[[DriverConfig], WorksheetJudge]) -> None:
     """Be a contender's process until standard input closes."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     asyncio.run(_drive(make, out))
 
 
-async def _drive(make: Callable[[Setting], Contender], out: TextIO) -> None:
-    setting = Setting(**json.loads(sys.stdin.readline()))
+async def _drive(make: Callable[[DriverConfig], WorksheetJudge], out: TextIO) -> None:
+    setting = DriverConfig(**json.loads(sys.stdin.readline()))
     contender = make(setting)
     _say(out, {"ready": True})
     while line := await asyncio.to_thread(sys.stdin.readline):
-        _say(out, asdict(await take(contender, Pass(**json.loads(line)), setting.options.get("pids", []))))
+        _say(out, asdict(await run_pass(contender, Pass(**json.loads(line)), setting.options.get("pids", []))))
 
 
 def _say(out: TextIO, said: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.driving import Pass, Setting, Took
+from benchmarks.peers.driving import DriverConfig, Pass, PassResult
 
 START_S = 300.0
 """How long imports may take on a cold and busy machine."""
@@ -23,7 +23,7 @@ QUIET = {"DEEPEVAL_TELEMETRY_OPT_OUT": "1", "ERROR_REPORTING": "0", "HF_HUB_OFFL
 LONGEST_LINE = 64 * 2**20
 
 
-class NotHere(Exception):
+class PeerUnavailable(Exception):
     """A contender that cannot be measured here, and why."""
 
 
@@ -34,26 +34,26 @@ class Driver:
         self._process = process
         self._said = said
 
-    async def take(self, asked: Pass, patience_s: float) -> Took:
+    async def run_pass(self, asked: Pass, timeout_s: float) -> PassResult:
         """Have a pass judged. Raises `RuntimeError` where it takes too long or the process ends."""
-        return Took(**await self._exchange(json.dumps(asdict(asked)), patience_s))
+        return PassResult(**await self._exchange(json.dumps(asdict(asked)), timeout_s))
 
-    async def start(self, setting: Setting) -> None:
+    async def start(self, setting: DriverConfig) -> None:
         """Wait until it is set up; raises `NotHere` where it never is."""
         try:
             await self._exchange(json.dumps(asdict(setting)), START_S)
         except RuntimeError as error:
-            raise NotHere(str(error)) from error
+            raise PeerUnavailable(str(error)) from error
 
-    async def _exchange(self, line: str, patience_s: float) -> dict[str, Any]:
+    async def _exchange(self, line: str, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
             self._process.stdin.write(line.encode() + b"\n")
             await self._process.stdin.drain()
-            answer = await asyncio.wait_for(self._process.stdout.readline(), patience_s)
+            answer = await asyncio.wait_for(self._process.stdout.readline(), timeout_s)
         except TimeoutError:
-            raise RuntimeError(f"said nothing for {patience_s:.0f} s") from None
+            raise RuntimeError(f"said nothing for {timeout_s:.0f} s") from None
         except ConnectionError:
             answer = b""
         if not answer:
@@ -64,10 +64,10 @@ class Driver:
 
 
 @asynccontextmanager
-async def driver(python: str, module: str, setting: Setting) -> AsyncIterator[Driver]:
+async def driver(python: str, module: str, setting: DriverConfig) -> AsyncIterator[Driver]:
     """The process of `benchmarks.peers.drivers.MODULE` under a Python, until the block is left. Raises `NotHere`."""
     if not shutil.which(python):
-        raise NotHere(f"there is no {python}; run make bench-peers")
+        raise PeerUnavailable(f"there is no {python}; run make bench-peers")
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder, "said")
         environment = os.environ | QUIET | {"INSPECT_CACHE_DIR": folder, "DEEPEVAL_HOME": folder}

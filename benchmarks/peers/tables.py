@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.peers.contenders import ADJUDGE
-from benchmarks.peers.rounds import Fate, Turn
+from benchmarks.peers.rounds import FaultResult, RoundResult
 
 
-def cost_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
+def cost_rows(turns: Mapping[str, Sequence[RoundResult]]) -> list[dict[str, Any]]:
     """What each contender's judgements cost, those that failed not counted. Ratios are None without Adjudge."""
     mine = turns.get(ADJUDGE)
     return [
@@ -29,7 +29,7 @@ def cost_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
     ]
 
 
-def work_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
+def work_rows(turns: Mapping[str, Sequence[RoundResult]]) -> list[dict[str, Any]]:
     """What each contender asked of the server for a judgement, and what the same responses cost again."""
     return [
         {
@@ -45,7 +45,7 @@ def work_rows(turns: Mapping[str, Sequence[Turn]]) -> list[dict[str, Any]]:
     ]
 
 
-def fault_rows(fates: Mapping[str, Fate]) -> list[dict[str, Any]]:
+def fault_rows(fates: Mapping[str, FaultResult]) -> list[dict[str, Any]]:
     """A row for each contender."""
     return [
         {
@@ -63,28 +63,28 @@ def fault_rows(fates: Mapping[str, Fate]) -> list[dict[str, Any]]:
     ]
 
 
-def _p99(turns: Sequence[Turn]) -> float | None:
+def _p99(turns: Sequence[RoundResult]) -> float | None:
     seconds = [second for turn in turns if turn.timed is not None for second in turn.timed.latencies]
     return statistics.quantiles(seconds, n=100, method="inclusive")[98] * 1000 if len(seconds) > 1 else None
 
 
-def _scored(turn: Turn) -> int:
+def _scored(turn: RoundResult) -> int:
     return sum(isinstance(score, float) for scores in turn.first.scores for score in scores)
 
 
-def _failed(turn: Turn) -> int:
+def _failed(turn: RoundResult) -> int:
     return sum(map(len, turn.first.scores)) - _scored(turn)
 
 
-def _rate(turn: Turn) -> float:
+def _rate(turn: RoundResult) -> float:
     return _scored(turn) / turn.first.seconds
 
 
-def _cpu(turn: Turn) -> float:
+def _cpu(turn: RoundResult) -> float:
     return _each(turn, turn.first.cpu_s)
 
 
-def _each(turn: Turn, total: float) -> float:
+def _each(turn: RoundResult, total: float) -> float:
     return _over(total, _scored(turn))
 
 
@@ -92,11 +92,11 @@ def _over(one: float, other: float) -> float:
     return one / other if other else math.inf
 
 
-def _pairs(mine: Sequence[Turn], its: Sequence[Turn]) -> Iterator[tuple[Turn, Turn]]:
+def _pairs(mine: Sequence[RoundResult], its: Sequence[RoundResult]) -> Iterator[tuple[RoundResult, RoundResult]]:
     return zip(mine, its, strict=True)
 
 
-def _second_run(turns: Sequence[Turn]) -> str | None:
+def _second_run(turns: Sequence[RoundResult]) -> str | None:
     ratios = [turn.first.seconds / turn.second.seconds for turn in turns if turn.second is not None]
     return _spread(ratios) if ratios else None
 
@@ -121,8 +121,8 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _reasons(fate: Fate) -> str:
-    if fate.took.broke is not None:
-        return fate.took.broke.partition(":")[0]
+def _reasons(fate: FaultResult) -> str:
+    if fate.took.error is not None:
+        return fate.took.error.partition(":")[0]
     said = [score for scores in fate.took.scores for score in scores if isinstance(score, str)]
     return ", ".join(f"{reason} {said.count(reason)}" for reason in sorted(set(said)))

@@ -3,12 +3,12 @@
 from collections.abc import Set
 from dataclasses import dataclass
 
-from benchmarks.peers.driving import Took
+from benchmarks.peers.driving import PassResult
 from benchmarks.peers.worksheets import pair, truth
 
 
 @dataclass(frozen=True)
-class Tally:
+class JudgementCounts:
     """Judgements of a pass.
 
     `made_up` are scores of pairs on which the server never gave a verdict, or that are not its verdict. `lost` came
@@ -21,7 +21,7 @@ class Tally:
     lost: int
 
 
-def tally(took: Took, set_number: int, judgements: int, answered: Set[str]) -> Tally:
+def tally(took: PassResult, set_number: int, judgements: int, answered: Set[str]) -> JudgementCounts:
     """Compare what a contender gave with what the scripted server answered."""
     right = failed = made_up = 0
     for number, scores in enumerate(took.scores):
@@ -33,4 +33,4 @@ def tally(took: Took, set_number: int, judgements: int, answered: Set[str]) -> T
                 right += 1
             else:
                 made_up += 1
-    return Tally(right, failed, made_up, judgements - right - failed - made_up)
+    return JudgementCounts(right, failed, made_up, judgements - right - failed - made_up)

@@ -35,7 +35,7 @@ class Counts:
     answered: set[str] = field(default_factory=set)
 
 
-class Underneath(ABC):
+class Backend(ABC):
     """A running server; `root` is its address without `/v1`."""
 
     def __init__(self, root: str, process: psutil.Process, http: httpx2.AsyncClient) -> None:
@@ -68,7 +68,7 @@ class Underneath(ABC):
         return (await self._http.get(f"{self.root}{path}")).raise_for_status()
 
 
-class Scripted(Underneath):
+class ScriptedBackend(Backend):
     """The scripted server."""
 
     async def begin(self, **faults: float) -> None:
@@ -89,7 +89,7 @@ class Scripted(Underneath):
         return Counts(told["calls"], told["computed"], told["written"], told["again"], cpu_s, set(told["answered"]))
 
 
-class LlamaCpp(Underneath):
+class LlamaCppBackend(Backend):
     """llama.cpp's server, which counts no calls."""
 
     async def _totals(self) -> Counts:
@@ -103,18 +103,18 @@ class LlamaCpp(Underneath):
 
 
 @asynccontextmanager
-async def scripted() -> AsyncIterator[Scripted]:
+async def scripted() -> AsyncIterator[ScriptedBackend]:
     """The scripted server on a free port."""
     port = unused_port()
     root = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "benchmarks.peers.scripted_server", str(port)]
     with running(command, dict(os.environ), f"{root}/health") as process:
         async with httpx2.AsyncClient(timeout=10.0) as http:
-            yield Scripted(root, process, http)
+            yield ScriptedBackend(root, process, http)
 
 
 @asynccontextmanager
-async def llamacpp(model: str) -> AsyncIterator[LlamaCpp]:
+async def llamacpp(model: str) -> AsyncIterator[LlamaCppBackend]:
     """A server of llama.cpp with four slots on a free port."""
     port = unused_port()
     root = f"http://127.0.0.1:{port}"
@@ -123,4 +123,4 @@ async def llamacpp(model: str) -> AsyncIterator[LlamaCpp]:
     command = [sys.executable, "-m", "benchmarks.bare_engine.llamacpp_server", str(file), str(port), context, "counts"]
     with running(command, dict(os.environ), f"{root}/health") as process:
         async with httpx2.AsyncClient(timeout=10.0) as http:
-            yield LlamaCpp(root, process, http)
+            yield LlamaCppBackend(root, process, http)

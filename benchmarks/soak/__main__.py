@@ -16,35 +16,35 @@ from rich.console import Console
 from benchmarks.report import publish
 from benchmarks.soak import books
 from benchmarks.soak.faults import FAULTS, judges_gone
-from benchmarks.soak.figures import TIMES_CALM, asked, between, by_kind, p99
-from benchmarks.soak.knowing import compared, right_answers
-from benchmarks.soak.soaking import Plan, Soaked, soak
+from benchmarks.soak.figures import TIMES_CALM, between, by_kind, p99, request_timings
+from benchmarks.soak.knowing import compare_answers, compute_expected
+from benchmarks.soak.soaking import Plan, SoakResult, soak
 from benchmarks.soak.subjects import AT_A_JUDGE
-from benchmarks.soak.watching import flatness
+from benchmarks.soak.watching import growth_rows
 
 
-def checked(soaked: Soaked, say: Console) -> tuple[list[str], list[str]]:
+def checked(result: SoakResult, say: Console) -> tuple[list[str], list[str]]:
     """What is wrong, and what there was, in words."""
-    told = [line for line in soaked.lines if "error" not in line]
-    errors = Counter(line["error"].partition(":")[0] for line in soaked.lines if "error" in line)
-    subjects = {line["subject"] for line in told} | {s for one in soaked.operations for s in one.submitted.subjects}
+    told = [line for line in result.lines if "error" not in line]
+    errors = Counter(line["error"].partition(":")[0] for line in result.lines if "error" in line)
+    subjects = {line["subject"] for line in told} | {s for one in result.operations for s in one.submitted.subjects}
     say.print(f"asking a calm service about {len(subjects):,} groups")
-    known = right_answers(subjects)
-    about = compared(told, known)
-    ledger = books.ledger(soaked.database, told, soaked.kills)
+    known = compute_expected(subjects)
+    about = compare_answers(told, known)
+    ledger = books.ledger(result.database, told, result.kills)
     operations = books.operations(
-        soaked.database, soaked.operations, known, lost_calls=AT_A_JUDGE * judges_gone(soaked.faults)
+        result.database, result.operations, known, lost_calls=AT_A_JUDGE * judges_gone(result.faults)
     )
-    wrong = about.wrong + ledger.wrong + operations.wrong + soaked.unwritten
-    wrong += [f"group {line['subject']}: {line['error']}" for line in soaked.lines if "error" in line]
+    violations = about.violations + ledger.violations + operations.violations + result.unwritten
+    violations += [f"group {line['subject']}: {line['error']}" for line in result.lines if "error" in line]
     if operations.figures["operations"] == 0:
-        wrong.append("no operation was accepted")
+        violations.append("no operation was accepted")
     notes = [
         f"requests answered {len(told):,}; errors after all tries {dict(errors)}; failed {dict(about.failures)}",
         f"ledger: {ledger.figures}",
-        f"operations: {operations.figures}; submissions refused after all tries: {len(soaked.refused)}",
+        f"operations: {operations.figures}; submissions refused after all tries: {len(result.refused)}",
     ]
-    return wrong, notes
+    return violations, notes
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def main() -> None:
     plan = Plan(
         faults=round(given.minutes * 60 / given.every),
         rest_s=given.every / 2,
-        every_s=given.every,
+        interval_s=given.every,
         hold_s=given.hold,
         calm_s=given.calm,
         seed=given.seed,
@@ -77,13 +77,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        soaked = soak(plan, folder, say, lambda soaked: found.append(checked(soaked, console)))
-    ((wrong, notes),) = found
-    requests = asked(soaked.lines)
-    calm = p99(between(requests, *soaked.calm))
-    rows = by_kind(requests, soaked.faults, soaked.end, calm)
+        result = soak(plan, folder, say, lambda result: found.append(checked(result, console)))
+    ((violations, notes),) = found
+    requests = request_timings(result.lines)
+    calm = p99(between(requests, *result.calm))
+    rows = by_kind(requests, result.faults, result.end, calm)
     soon, none_slow = (sum(row[name] for row in rows) for name in ("p99 as before then", "none slow after 10 s"))
-    hosts = flatness(soaked.looks)
+    hosts = growth_rows(result.samples)
     more_mb = max(hosts, key=lambda row: row["MB, last quarter"] - row["MB, first quarter"])
     more_files = max(hosts, key=lambda row: row["files, last quarter"] - row["files, first quarter"])
     publish(
@@ -99,17 +99,17 @@ def main() -> None:
     publish(
         "soak",
         f"{given.minutes:g} minutes with a fault every {given.every:g} s, at {plan.share:.0%} of "
-        f"{soaked.capacity:,.0f} verdicts/s",
+        f"{result.capacity:,.0f} verdicts/s",
         rows,
         [
             f"p99 in the calm time: {calm:.2f} s; from 10 s after a fault on, it is below {TIMES_CALM:g} times that "
-            f"after {soon} of {len(soaked.faults)}, and no request is slower after {none_slow}",
+            f"after {soon} of {len(result.faults)}, and no request is slower after {none_slow}",
             *notes,
-            f"wrong: {len(wrong)}",
-            *wrong[:20],
+            f"wrong: {len(violations)}",
+            *violations[:20],
         ],
     )
-    raise SystemExit(bool(wrong))
+    raise SystemExit(bool(violations))
 
 
 if __name__ == "__main__":

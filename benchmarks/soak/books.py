@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from benchmarks.soak.bulk import Ended
-from benchmarks.soak.knowing import Compared, Right, compared, right
+from benchmarks.soak.bulk import FinishedOperation
+from benchmarks.soak.knowing import AnswerComparison, ExpectedAnswer, compare_answers, right
 from benchmarks.soak.subjects import VERDICTS
 from trainer_client.wire import GroupRewards
 
@@ -18,14 +18,14 @@ SPOOL_S = 1.0
 """What a kill may cost the ledger: answers of the second before it."""
 
 
-class Books(NamedTuple):
+class InvariantReport(NamedTuple):
     """What was found: how many of each, and what is wrong, in words."""
 
     figures: dict[str, int]
-    wrong: list[str]
+    violations: list[str]
 
 
-def ledger(database: str, lines: Sequence[Mapping[str, Any]], kills: Sequence[float]) -> Books:
+def ledger(database: str, lines: Sequence[Mapping[str, Any]], kills: Sequence[float]) -> InvariantReport:
     """Compare the ledger with answers; `kills` are the times at which apis were killed."""
     with psycopg.connect(database) as connection:
         kept = _kept(connection)
@@ -35,32 +35,36 @@ def ledger(database: str, lines: Sequence[Mapping[str, Any]], kills: Sequence[fl
         counted = _one(connection, "SELECT coalesce(sum(verdicts), 0) FROM ledger_run_steps")
         tokens = _one(connection, "SELECT coalesce(sum(tokens_computed), 0) FROM ledger_requests")
         budgeted = _one(connection, "SELECT coalesce(sum(tokens), 0) FROM project_usage")
-    lost, wrong = 0, []
+    lost, violations = 0, []
     if rejudged:
-        wrong.append(f"{rejudged} calls have a second verdict that differs from the first")
+        violations.append(f"{rejudged} calls have a second verdict that differs from the first")
     if uses != said:
-        wrong.append(f"the ledger holds {uses} uses, of requests that had {said}")
+        violations.append(f"the ledger holds {uses} uses, of requests that had {said}")
     if counted != uses:
-        wrong.append(f"the figures of the runs say {counted} verdicts, and the ledger holds {uses}")
+        violations.append(f"the figures of the runs say {counted} verdicts, and the ledger holds {uses}")
     for line in lines:
         times = kept.get(line["request_id"], [])
         if not times and any(0 <= kill - line["ended"] <= SPOOL_S for kill in kills):
             lost += 1
         elif len(times) != 1:
-            wrong.append(f"request {line['request_id']} is in the ledger {len(times)} times, ended {line['ended']:.2f}")
+            violations.append(
+                f"request {line['request_id']} is in the ledger {len(times)} times, ended {line['ended']:.2f}"
+            )
         elif times[0] != (VERDICTS, line["rewards"]):
-            wrong.append(f"request {line['request_id']} is in the ledger with {times[0]}")
+            violations.append(f"request {line['request_id']} is in the ledger with {times[0]}")
     answered = len({line["request_id"] for line in lines})
     figures = {"requests answered": answered, "lost with a killed api": lost, "uses": uses}
-    return Books(figures | {"tokens": tokens, "tokens counted for budgets": budgeted}, wrong)
+    return InvariantReport(figures | {"tokens": tokens, "tokens counted for budgets": budgeted}, violations)
 
 
-def operations(database: str, ended: Sequence[Ended], known: Mapping[int, Right], *, lost_calls: int = 0) -> Books:
+def operations(
+    database: str, ended: Sequence[FinishedOperation], known: Mapping[int, ExpectedAnswer], *, lost_calls: int = 0
+) -> InvariantReport:
     """Compare operations with what is right, and what they were billed with what they did.
 
     `lost_calls` is how many calls at most were at judges when these went away: they are made again, and were made.
     """
-    wrong: list[str] = []
+    violations: list[str] = []
     again = results = made_again = 0
     lines: list[dict[str, Any]] = []
     with psycopg.connect(database) as connection:
@@ -74,13 +78,13 @@ def operations(database: str, ended: Sequence[Ended], known: Mapping[int, Right]
     for submitted, operation, found in ended:
         name, subjects = operation.id, submitted.subjects
         if operation.state != "done":
-            wrong.append(f"{name} is {operation.state}: {operation.progress.done} done, {operation.problem}")
+            violations.append(f"{name} is {operation.state}: {operation.progress.done} done, {operation.problem}")
         if sorted(result["index"] for result in found) != list(range(len(subjects))):
-            wrong.append(f"{name} has {len(found)} results for {len(subjects)} groups, or some of them twice")
+            violations.append(f"{name} has {len(found)} results for {len(subjects)} groups, or some of them twice")
         lines += [_line(subjects[result["index"]], result) for result in found]
         seen, broke = submitted.seen, submitted.broke
         if broke or not seen or seen != sorted(set(seen)) or seen[-1] != operation.revision:
-            wrong.append(f"{name} was followed through {seen} to {operation.revision}: {broke}")
+            violations.append(f"{name} was followed through {seen} to {operation.revision}: {broke}")
         inputs, tried = attempts[name]
         usage = operation.usage
         billed = usage.judge_calls + usage.cached + usage.joined
@@ -88,11 +92,13 @@ def operations(database: str, ended: Sequence[Ended], known: Mapping[int, Right]
         again += int(tried - inputs)
         made_again += max(0, billed - VERDICTS * int(tried))
         if billed < due - usage.failed:
-            wrong.append(f"{name} was billed {billed} verdicts, and {due} are due")
+            violations.append(f"{name} was billed {billed} verdicts, and {due} are due")
         results += len(found)
     if made_again > lost_calls:
-        wrong.append(f"{made_again} verdicts were billed beyond those tried; judges that went away had {lost_calls}")
-    about: Compared = compared(lines, known)
+        violations.append(
+            f"{made_again} verdicts were billed beyond those tried; judges that went away had {lost_calls}"
+        )
+    about: AnswerComparison = compare_answers(lines, known)
     figures = {
         "operations": len(ended),
         "results": results,
@@ -101,7 +107,7 @@ def operations(database: str, ended: Sequence[Ended], known: Mapping[int, Right]
         "calls billed that a judge took along": made_again,
         "operations not done": unfinished,
     }
-    return Books(figures, wrong + about.wrong)
+    return InvariantReport(figures, violations + about.violations)
 
 
 def _line(subject: int, result: Mapping[str, Any]) -> dict[str, Any]:

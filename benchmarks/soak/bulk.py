@@ -22,7 +22,7 @@ class Submitted(NamedTuple):
     broke: list[str]
 
 
-class Ended(NamedTuple):
+class FinishedOperation(NamedTuple):
     """An operation when it had ended, or nobody waited for it any more, and its results."""
 
     submitted: Submitted
@@ -33,12 +33,12 @@ class Ended(NamedTuple):
 class Bulk:
     """Submits operations of so many groups until it is stopped."""
 
-    def __init__(self, url: str, groups: int, every_s: float) -> None:
+    def __init__(self, url: str, groups: int, interval_s: float) -> None:
         self.submitted: list[Submitted] = []
         self.refused: list[str] = []
         self._client = Client(url, run="bulk", retries=30, retry_budget_s=_PATIENCE_S)
         self._groups = groups
-        self._every_s = every_s
+        self._every_s = interval_s
         self._stopped = threading.Event()
         self._followers: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name="bulk", daemon=True)
@@ -54,7 +54,7 @@ class Bulk:
         self._stopped.set()
         self._client.close()
 
-    def ended(self, within_s: float) -> list[Ended]:
+    def ended(self, within_s: float) -> list[FinishedOperation]:
         """Every operation with its results, when all have ended or the time is over."""
         until = time.monotonic() + within_s
         found = []
@@ -63,7 +63,7 @@ class Bulk:
             while not operation.ended and time.monotonic() < until:
                 time.sleep(0.5)
                 operation = self._client.operation(submitted.id)
-            found.append(Ended(submitted, operation, list(self._client.operation_results(submitted.id))))
+            found.append(FinishedOperation(submitted, operation, list(self._client.operation_results(submitted.id))))
         for follower in self._followers:
             follower.join(max(_LAST_EVENT_S, until - time.monotonic()))
         return found

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.soak.hosts import Host
+from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.links import Network
-from benchmarks.soak.stores import Forgetful, PostgreSQL
+from benchmarks.soak.stores import PostgreSQL, Valkey
 from rubric_store import migrations
 
 FENCES = "those of a soak, of some length"
@@ -23,13 +23,13 @@ class Cluster:
         self.folder = folder
         self.network = Network()
         self.postgres = PostgreSQL("postgres", folder / "postgres")
-        self.redis = Forgetful("redis", folder / "redis")
+        self.redis = Valkey("redis", folder / "redis")
         link, known = self.network.link, settings | {"ADJUDGE_FENCE_SECRET": FENCES}
         self.judges = {}
         for n in NUMBERS:
             cache = self.redis.url(link(f"judge-{n} to redis", self.redis.port), 0)
             arguments = ("judge", "--engine", engine)
-            self.judges[n] = Host(f"judge-{n}", folder, arguments, known | {"ADJUDGE_CACHE_URL": cache})
+            self.judges[n] = AdjudgeProcess(f"judge-{n}", folder, arguments, known | {"ADJUDGE_CACHE_URL": cache})
         judges = " ".join(
             f"http://127.0.0.1:{link(f'apis to judge-{n}', judge.port)}" for n, judge in self.judges.items()
         )
@@ -40,18 +40,20 @@ class Cluster:
                 "ADJUDGE_JUDGES": judges,
                 "ADJUDGE_CACHE_URL": self.redis.url(redis, 0),
             }
-            self.apis[n] = Host(f"api-{n}", folder, ("api",), known | named)
+            self.apis[n] = AdjudgeProcess(f"api-{n}", folder, ("api",), known | named)
         apis = [api.port for api in self.apis.values()]
         self.url = f"http://127.0.0.1:{link('trainers to apis', *apis)}"
         self.workers = {}
         for n in NUMBERS:
             named = self._stores(f"worker-{n}", link(f"worker-{n} to redis", self.redis.port))
             named["ADJUDGE_URL"] = f"http://127.0.0.1:{link(f'worker-{n} to apis', *apis)}"
-            said = "Adjudge works on operations"
-            self.workers[n] = Host(f"worker-{n}", folder, ("worker", "--concurrency", "2"), known | named, said=said)
+            ready_message = "Adjudge works on operations"
+            self.workers[n] = AdjudgeProcess(
+                f"worker-{n}", folder, ("worker", "--concurrency", "2"), known | named, ready_message=ready_message
+            )
 
     @property
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[AdjudgeProcess]:
         """The processes of `adjudge`, in the order in which they are started."""
         return [*self.judges.values(), *self.apis.values(), *self.workers.values()]
 

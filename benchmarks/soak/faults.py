@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.soak.cluster import NUMBERS, Cluster
-from benchmarks.soak.hosts import Host
+from benchmarks.soak.hosts import AdjudgeProcess
 from benchmarks.soak.links import State
 from benchmarks.soak.stores import Store
 
@@ -30,7 +30,7 @@ class Fault(NamedTuple):
 
 
 @contextmanager
-def killed(host: Host) -> Iterator[None]:
+def killed(host: AdjudgeProcess) -> Iterator[None]:
     """The host is dead, and comes back."""
     host.kill()
     yield
@@ -39,7 +39,7 @@ def killed(host: Host) -> Iterator[None]:
 
 
 @contextmanager
-def held(host: Host) -> Iterator[None]:
+def held(host: AdjudgeProcess) -> Iterator[None]:
     """The host does nothing, and all its connections stay."""
     host.send(signal.SIGSTOP)
     yield
@@ -63,7 +63,7 @@ def parted(cluster: Cluster, link: str, state: State, delay_s: float = 0.0, *, f
 
 
 @contextmanager
-def replaced(hosts: Sequence[Host]) -> Iterator[None]:
+def replaced(hosts: Sequence[AdjudgeProcess]) -> Iterator[None]:
     """All hosts are asked to stop and started again, one after another, each when the one before is ready."""
     for host in hosts:
         host.stop()
@@ -72,11 +72,11 @@ def replaced(hosts: Sequence[Host]) -> Iterator[None]:
     yield
 
 
-Begin = Callable[[Cluster, int], tuple[str, AbstractContextManager[None]]]
+FaultFactory = Callable[[Cluster, int], tuple[str, AbstractContextManager[None]]]
 """From a cluster and the number of one of two: whom it is done to, and the fault."""
 
 
-def _link(state: State, name: str, delay_s: float = 0.0, *, forget: bool = False) -> Begin:
+def _link(state: State, name: str, delay_s: float = 0.0, *, forget: bool = False) -> FaultFactory:
     def begin(cluster: Cluster, n: int) -> tuple[str, AbstractContextManager[None]]:
         link = name.format(n=n)
         return link, parted(cluster, link, state, delay_s, forget=forget)
@@ -84,9 +84,9 @@ def _link(state: State, name: str, delay_s: float = 0.0, *, forget: bool = False
     return begin
 
 
-def _host(what: Callable[[Host], AbstractContextManager[None]], role: str) -> Begin:
+def _host(what: Callable[[AdjudgeProcess], AbstractContextManager[None]], role: str) -> FaultFactory:
     def begin(cluster: Cluster, n: int) -> tuple[str, AbstractContextManager[None]]:
-        hosts: dict[int, Host] = getattr(cluster, role)
+        hosts: dict[int, AdjudgeProcess] = getattr(cluster, role)
         return hosts[n].name, what(hosts[n])
 
     return begin
@@ -98,7 +98,7 @@ _LOST = partial(_link, "frozen", forget=True)
 NOTHING = "nothing"
 """What is no fault, and counted as one: what the same figures are where nothing was done."""
 
-FAULTS: dict[str, Begin] = {
+FAULTS: dict[str, FaultFactory] = {
     NOTHING: lambda _, __: ("nobody", nullcontext()),
     "a judge killed": _host(killed, "judges"),
     "an api killed": _host(killed, "apis"),

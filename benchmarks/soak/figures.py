@@ -16,11 +16,11 @@ CLEAR_S = 2.0
 TIMES_CALM = 2.0
 """Requests are as before when their 99th percentile is below so many times that of the calm time."""
 
-Asked = Sequence[tuple[float, float]]
+RequestTimings = Sequence[tuple[float, float]]
 """When each request began, in seconds since 1970, and how many seconds it took, in order."""
 
 
-def asked(lines: Sequence[Mapping[str, Any]]) -> Asked:
+def request_timings(lines: Sequence[Mapping[str, Any]]) -> RequestTimings:
     """Of what trainers wrote down."""
     return sorted((line["began"], line["ended"] - line["began"]) for line in lines)
 
@@ -30,12 +30,12 @@ def p99(seconds: Sequence[float]) -> float:
     return sorted(seconds)[math.ceil(len(seconds) * 0.99) - 1] if seconds else math.nan
 
 
-def between(requests: Asked, begin: float, end: float) -> list[float]:
+def between(requests: RequestTimings, begin: float, end: float) -> list[float]:
     """Seconds of requests that began in this time."""
     return [took for began, took in requests if begin <= began < end]
 
 
-def recovered_s(requests: Asked, fault: Fault, until: float, calm: float) -> float:
+def recovered_s(requests: RequestTimings, fault: Fault, until: float, calm: float) -> float:
     """Seconds from the end of a fault to the first of the windows that are as before up to `until`; inf without one.
 
     The 99th percentile of so short a window is its slowest request: a single slow one later on begins it anew.
@@ -50,13 +50,13 @@ def recovered_s(requests: Asked, fault: Fault, until: float, calm: float) -> flo
     return after
 
 
-def settled(requests: Asked, fault: Fault, until: float, calm: float) -> bool:
+def settled(requests: RequestTimings, fault: Fault, until: float, calm: float) -> bool:
     """Whether the 99th percentile from `WITHIN_S` after a fault up to `until` is as before."""
     after = between(requests, fault.ended + WITHIN_S, until)
     return bool(after) and p99(after) <= TIMES_CALM * calm
 
 
-def by_kind(requests: Asked, faults: Sequence[Fault], end: float, calm: float) -> list[dict[str, Any]]:
+def by_kind(requests: RequestTimings, faults: Sequence[Fault], end: float, calm: float) -> list[dict[str, Any]]:
     """A row for each kind of fault."""
     rows: defaultdict[str, list[tuple[Fault, float]]] = defaultdict(list)
     untils = [later.began for later in faults[1:]] + [end]
@@ -65,7 +65,7 @@ def by_kind(requests: Asked, faults: Sequence[Fault], end: float, calm: float) -
     return [_row(kind, requests, some, calm) for kind, some in sorted(rows.items())]
 
 
-def _row(kind: str, requests: Asked, some: Sequence[tuple[Fault, float]], calm: float) -> dict[str, Any]:
+def _row(kind: str, requests: RequestTimings, some: Sequence[tuple[Fault, float]], calm: float) -> dict[str, Any]:
     under = [
         took for fault, _ in some for began, took in requests if began < fault.ended and began + took > fault.began
     ]

@@ -17,7 +17,7 @@ _STOP_S = 60.0
 _LAST_WORDS = 3000
 
 
-class Host:
+class AdjudgeProcess:
     """A process of `adjudge`. A port is given to one that listens; another is ready when it has `said` so.
 
     `kills` has the times, in seconds since 1970, at which it was killed.
@@ -30,13 +30,13 @@ class Host:
         arguments: Sequence[str],
         settings: Mapping[str, str],
         *,
-        said: str | None = None,
+        ready_message: str | None = None,
     ) -> None:
         self.name = name
         self.port = port_to_keep()
         self.kills: list[float] = []
-        self._listens = said is None
-        self._said = said
+        self._listens = ready_message is None
+        self._ready_message = ready_message
         self._log = folder / f"{name}.log"
         port = ["--port", str(self.port)] if self._listens else []
         self._command = [sys.executable, "-m", "adjudge_services.cli", *arguments, *port]
@@ -105,10 +105,10 @@ class Host:
         return self._log.read_text(errors="replace")[-_LAST_WORDS:] if self._log.exists() else "nothing"
 
     def _ready(self) -> bool:
-        if self._said is not None:
+        if self._ready_message is not None:
             with self._log.open("rb") as log:
                 log.seek(self._read_from)
-                return self._said.encode() in log.read()
+                return self._ready_message.encode() in log.read()
         try:
             return httpx2.get(f"{self.url}/readyz", timeout=2.0).status_code == 200
         except httpx2.TransportError:

@@ -14,11 +14,11 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.soak.bulk import Bulk, Ended
+from benchmarks.soak.bulk import Bulk, FinishedOperation
 from benchmarks.soak.cluster import Cluster, running_cluster
 from benchmarks.soak.faults import FAULTS, Fault, order, strike
 from benchmarks.soak.subjects import AT_A_JUDGE, CRITERIA, RUBRIC, RULES, VERDICTS
-from benchmarks.soak.watching import Look, Watch
+from benchmarks.soak.watching import ProcessMonitor, ProcessSample
 from trainer_client import Client
 
 RUNS = (1, 2)
@@ -36,7 +36,7 @@ class Plan:
     """
 
     faults: int
-    every_s: float = 30.0
+    interval_s: float = 30.0
     hold_s: float = 6.0
     rest_s: float = 15.0
     seed: int = 1
@@ -45,14 +45,14 @@ class Plan:
     calm_s: float = 60.0
     share: float = 0.7
     bulk_share: float = 0.1
-    bulk_every_s: float = 15.0
+    bulk_interval_s: float = 15.0
     senders: int = 12
     engine: str = f"scripted://hash?delay_s=0.02&concurrency={AT_A_JUDGE // CRITERIA}"
     settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
-class Soaked:
+class SoakResult:
     """What came of it. `lines` are what trainers were told, but for the capacity's; times in seconds since 1970."""
 
     capacity: float
@@ -60,15 +60,15 @@ class Soaked:
     faults: list[Fault]
     end: float
     lines: Lines
-    operations: list[Ended]
+    operations: list[FinishedOperation]
     refused: list[str]
-    looks: list[Look]
+    samples: list[ProcessSample]
     unwritten: list[str]
     database: str
     kills: list[float]
 
 
-def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[Soaked], None]) -> Soaked:
+def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[SoakResult], None]) -> SoakResult:
     """Do it; `say` is told how it goes on, and `check` is called at the end, while the stores are still there."""
     with ExitStack() as closing:
         say("starting two apis, two judges, two workers, PostgreSQL and Redis")
@@ -77,13 +77,13 @@ def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[
             client.publish_rubric(RUBRIC, RULES)
         say(f"measuring the capacity for {plan.capacity_s:g} s")
         capacity = _capacity(cluster, plan)
-        groups = max(1, round(plan.bulk_share * capacity * plan.bulk_every_s / VERDICTS))
+        groups = max(1, round(plan.bulk_share * capacity * plan.bulk_interval_s / VERDICTS))
         period = plan.senders * len(RUNS) * VERDICTS / (capacity * (plan.share - plan.bulk_share))
         say(f"capacity {capacity:,.0f} verdicts/s; a calm time of {plan.calm_s:g} s at {plan.share:.0%} of it")
-        bulk = closing.enter_context(_bulk(cluster, groups, plan.bulk_every_s))
+        bulk = closing.enter_context(_bulk(cluster, groups, plan.bulk_interval_s))
         with _trainers(cluster, plan.senders, period, 0) as logs:
             time.sleep(min(5.0, plan.calm_s / 2))
-            watch = Watch(cluster.hosts)
+            watch = ProcessMonitor(cluster.hosts)
             begin = time.time()
             time.sleep(plan.calm_s)
             calm = (begin, time.time())
@@ -94,7 +94,7 @@ def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[
         watch.stop()
         lines = [line for log in logs for line in _read(log)]
         say("waiting for operations and the ledger")
-        soaked = Soaked(
+        result = SoakResult(
             capacity=capacity,
             calm=calm,
             faults=faults,
@@ -102,18 +102,18 @@ def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[
             lines=lines,
             operations=bulk.ended(_ANSWERED_WITHIN_S),
             refused=bulk.refused,
-            looks=watch.looks,
+            samples=watch.samples,
             unwritten=_written(cluster),
             database=cluster.database,
             kills=[kill for api in cluster.apis.values() for kill in api.kills],
         )
-        check(soaked)
-        return soaked
+        check(result)
+        return result
 
 
 def _faults(cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Iterator[Fault]:
     for kind, n in islice(order(plan.seed, plan.kinds), plan.faults):
-        next_at = time.monotonic() + plan.every_s
+        next_at = time.monotonic() + plan.interval_s
         fault = strike(cluster, kind, n, plan.hold_s)
         say(f"{kind}: {fault.victim}, {fault.ended - fault.began:.1f} s")
         yield fault
@@ -156,8 +156,8 @@ def _trainers(cluster: Cluster, senders: int, period_s: float, first: int) -> It
 
 
 @contextmanager
-def _bulk(cluster: Cluster, groups: int, every_s: float) -> Iterator[Bulk]:
-    bulk = Bulk(cluster.url, groups, every_s)
+def _bulk(cluster: Cluster, groups: int, interval_s: float) -> Iterator[Bulk]:
+    bulk = Bulk(cluster.url, groups, interval_s)
     try:
         yield bulk
     finally:
@@ -166,7 +166,7 @@ def _bulk(cluster: Cluster, groups: int, every_s: float) -> Iterator[Bulk]:
 
 def _written(cluster: Cluster) -> list[str]:
     """Wait until every api has written its ledger; what is wrong with those that have not, or lost some."""
-    wrong = []
+    violations = []
     for api in cluster.apis.values():
         until = time.monotonic() + _WRITTEN_WITHIN_S
         while (state := httpx2.get(f"{api.url}/v1/ledger", timeout=30.0).json())["waiting"]:
@@ -174,8 +174,8 @@ def _written(cluster: Cluster) -> list[str]:
                 break
             time.sleep(0.2)
         if state["waiting"] or state["lost"] or state["spool_bytes"]:
-            wrong.append(f"the ledger of {api.name}: {state}")
-    return wrong
+            violations.append(f"the ledger of {api.name}: {state}")
+    return violations
 
 
 def _read(log: Path) -> Lines:

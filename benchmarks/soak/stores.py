@@ -104,7 +104,7 @@ class PostgreSQL(Store):
         return True
 
 
-class Forgetful(Store):
+class Valkey(Store):
     """A Valkey that keeps nothing on disk."""
 
     def url(self, port: int, database: int) -> str:

@@ -24,7 +24,7 @@ DEADLINE_S = 15.0
 RETRY_BUDGET_S = 90.0
 
 
-def told(answer: RewardAnswer) -> dict[str, Any]:
+def answer_record(answer: RewardAnswer) -> dict[str, Any]:
     """Of an answer: rewards, and verdicts as a text for each response, with a 1, a 0 or a - for each criterion."""
     responses = answer.groups[0].responses
     verdicts = [verdict for response in responses for verdict in response.verdicts]
@@ -85,7 +85,7 @@ class Run:
         group, step = group_of(subject), request // 10
         try:
             answer = await self._client.rewards([group], self._rubric, deadline_s=DEADLINE_S, step=step)
-            what: dict[str, Any] = told(answer)
+            what: dict[str, Any] = answer_record(answer)
         except AdjudgeError as error:
             what = {"error": f"{type(error).__name__}: {error}"}
         line = {"subject": subject, "began": began, "ended": time.time(), **what}

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.soak.hosts import Host
+from benchmarks.soak.hosts import AdjudgeProcess
 
 EVERY_S = 2.0
 GROWN_UP_S = 30.0
 """How old a process is before it is compared: a start fills what stays full."""
 
 
-class Look(NamedTuple):
+class ProcessSample(NamedTuple):
     """What a host's process had at a moment; `age_s` since it was started."""
 
     host: str
@@ -27,11 +27,11 @@ class Look(NamedTuple):
     threads: int
 
 
-class Watch:
+class ProcessMonitor:
     """Looks at hosts until it is stopped."""
 
-    def __init__(self, hosts: Sequence[Host]) -> None:
-        self.looks: list[Look] = []
+    def __init__(self, hosts: Sequence[AdjudgeProcess]) -> None:
+        self.samples: list[ProcessSample] = []
         self._hosts = hosts
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -56,15 +56,15 @@ class Watch:
                 now = time.time()
                 memory = process.memory_info().rss / 2**20
                 age = now - process.create_time()
-                self.looks.append(Look(name, now, age, memory, process.num_fds(), process.num_threads()))
+                self.samples.append(ProcessSample(name, now, age, memory, process.num_fds(), process.num_threads()))
         except psutil.Error:  # killed meanwhile
             pass
 
 
-def flatness(looks: Sequence[Look]) -> list[dict[str, Any]]:
+def growth_rows(samples: Sequence[ProcessSample]) -> list[dict[str, Any]]:
     """For each host, its figures in the first and the last quarter of the time: medians over grown-up processes."""
-    grown: defaultdict[str, list[Look]] = defaultdict(list)
-    for look in looks:
+    grown: defaultdict[str, list[ProcessSample]] = defaultdict(list)
+    for look in samples:
         if look.age_s >= GROWN_UP_S:
             grown[look.host].append(look)
     rows = []

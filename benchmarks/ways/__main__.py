@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.report import publish
 from benchmarks.server import running_service
-from benchmarks.ways.measure import ask, row, ways
+from benchmarks.ways.measure import ask, call_configs, row
 from benchmarks.ways.samples import DATA_SETS
 from trainer_client import AsyncClient
-from trainer_client.wire import Protocol
+from trainer_client.wire import JudgingProtocol
 
 NOTES = (
     "k: criteria in a call; computed, reused, written: prompt tokens and tokens written for each judgement;",
@@ -28,7 +28,7 @@ NOTES = (
 
 
 async def measure(
-    url: str, folder: Path, names: list[str], protocols: list[Protocol], limit: int | None, reasoned: int | None
+    url: str, folder: Path, names: list[str], protocols: list[JudgingProtocol], limit: int | None, reasoned: int | None
 ) -> tuple[str, list[dict[str, Any]]]:
     """The judge's name and a row for each data set and way."""
     judge = ""
@@ -41,13 +41,13 @@ async def measure(
                 plain = data.plain if limit is None else limit
                 samples = data.make(folder, plain)
                 few = samples[: min(plain, data.reasoned) if reasoned is None else reasoned]
-                for way in ways(protocols, max(sample.criteria for sample in samples)):
-                    asked_of = few if way.rationale else samples
+                for config in call_configs(protocols, max(sample.criteria for sample in samples)):
+                    asked_of = few if config.rationale else samples
                     if not asked_of:
                         continue
-                    task = bar.add_task(f"{name}: {way}", total=len(asked_of))
-                    asked = await ask(client, asked_of, way, f"({len(found) + 1})", partial(bar.advance, task))
-                    found.append(row(name, way, asked_of, asked))
+                    task = bar.add_task(f"{name}: {config}", total=len(asked_of))
+                    asked = await ask(client, asked_of, config, f"({len(found) + 1})", partial(bar.advance, task))
+                    found.append(row(name, config, asked_of, asked))
                     judge = next((a.judge.model for a in asked.answers if a.judge), judge)
     return judge, found
 

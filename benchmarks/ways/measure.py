@@ -10,7 +10,7 @@ from typing import Any, Literal
 from benchmarks.figures import agreement, auroc
 from benchmarks.ways.samples import Sample
 from trainer_client import AsyncClient
-from trainer_client.wire import Protocol, Verdict, VerdictAnswer
+from trainer_client.wire import JudgingProtocol, Verdict, VerdictAnswer
 
 SOME = 4
 """How many criteria share a call where it is neither one nor all."""
@@ -19,10 +19,10 @@ DEADLINE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CallConfig:
     """One way of asking."""
 
-    protocol: Protocol
+    protocol: JudgingProtocol
     k: int | Literal["all"]
     rationale: bool
 
@@ -31,31 +31,33 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConfigAnswers:
     """What a way came to on samples: an answer for each, and the seconds that all took."""
 
     answers: tuple[VerdictAnswer, ...]
     seconds: float
 
 
-def ways(protocols: Sequence[Protocol], most_criteria: int) -> Iterator[Way]:
+def call_configs(protocols: Sequence[JudgingProtocol], most_criteria: int) -> Iterator[CallConfig]:
     """Every way worth asking; `all` only where some rubric has more criteria than `SOME`."""
     sizes: list[int | Literal["all"]] = [1, SOME, "all"] if most_criteria > SOME else [1, SOME]
     for protocol in protocols:
         for rationale in (False, True):
-            yield from (Way(protocol, k, rationale) for k in sizes)
+            yield from (CallConfig(protocol, k, rationale) for k in sizes)
 
 
-async def ask(client: AsyncClient, samples: Sequence[Sample], way: Way, mark: str, done: Callable[[], None]) -> Asked:
+async def ask(
+    client: AsyncClient, samples: Sequence[Sample], config: CallConfig, mark: str, done: Callable[[], None]
+) -> ConfigAnswers:
     """Ask all samples at once. `mark` begins each prompt, so that no prefix is known from another way's."""
 
     async def one(sample: Sample) -> VerdictAnswer:
         group = {**sample.group, "prompt": f"{mark} {sample.group['prompt']}"}
         answer = await client.verdicts(
             [group],
-            protocol=way.protocol,
-            criteria_per_call=way.k,
-            rationale=way.rationale,
+            protocol=config.protocol,
+            criteria_per_call=config.k,
+            rationale=config.rationale,
             deadline_s=DEADLINE_S,
         )
         done()
@@ -63,10 +65,10 @@ async def ask(client: AsyncClient, samples: Sequence[Sample], way: Way, mark: st
 
     started = time.perf_counter()
     answers = await asyncio.gather(*map(one, samples))
-    return Asked(tuple(answers), time.perf_counter() - started)
+    return ConfigAnswers(tuple(answers), time.perf_counter() - started)
 
 
-def row(data: str, way: Way, samples: Sequence[Sample], asked: Asked) -> dict[str, Any]:
+def row(data: str, config: CallConfig, samples: Sequence[Sample], asked: ConfigAnswers) -> dict[str, Any]:
     """One row. Tokens are for each verdict asked for; the rate, agreement and AUROC are of those that did not fail."""
     pairs: list[tuple[Verdict, int]] = [
         (verdict, labels[verdict.criterion])
@@ -81,9 +83,9 @@ def row(data: str, way: Way, samples: Sequence[Sample], asked: Asked) -> dict[st
     order = auroc([p for p, _ in likely], [label for _, label in likely]) if likely else math.nan
     return {
         "data set": data,
-        "protocol": way.protocol,
-        "k": str(way.k),
-        "rationale": "yes" if way.rationale else "no",
+        "protocol": config.protocol,
+        "k": str(config.k),
+        "rationale": "yes" if config.rationale else "no",
         "verdicts": len(pairs),
         "failed": len(pairs) - len(given),
         "judgements/s": len(given) / asked.seconds,

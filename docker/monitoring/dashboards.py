@@ -125,7 +125,7 @@ OPERATIONS: list[Panel] = [
     (
         "Chunks that came to an end",
         "ops",
-        [(rate("adjudge_chunk_tries_total", "kind, outcome", STORE), "{{kind}} {{outcome}}")],
+        [(rate("adjudge_chunk_attempts_total", "kind, outcome", STORE), "{{kind}} {{outcome}}")],
     ),
     (
         "Seconds of a chunk",

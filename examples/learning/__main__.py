@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.report import commit, machine
 from benchmarks.server import running_service
 from examples.learning.plot import draw
-from examples.learning.policy import CACHE, taught
-from examples.learning.runs import PARTS, RUNS, Part
+from examples.learning.policy import CACHE, load_or_train_policy
+from examples.learning.runs import EXPERIMENTS, RUNS, Experiment
 from tqdm import tqdm
 
 FILES = {"plain": "learning", "hard": "learning-hard", "unanswered": "learning-unanswered"}
@@ -33,15 +33,15 @@ def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int | None, *, f
     if not todo:
         return
     for run, _ in todo:
-        taught(PARTS[RUNS[run].part].start)
+        load_or_train_policy(EXPERIMENTS[RUNS[run].experiment].start)
     # programs verify everything here, so that the engine is never asked
     with running_service("scripted://hash") as (url, _), tqdm(total=len(todo), unit="run", desc="training") as bar:
 
         def one(job: tuple[str, int]) -> None:
             run, seed = job
-            part = PARTS[RUNS[run].part]
+            experiment = EXPERIMENTS[RUNS[run].experiment]
             command = [sys.executable, "-m", "examples.learning.train", run, str(seed), "--url", url]
-            command += ["--start", str(CACHE / part.start.name), "--steps", str(steps or part.steps)]
+            command += ["--start", str(CACHE / experiment.start.name), "--steps", str(steps or experiment.steps)]
             command += ["--out", str(result(run, seed, steps))]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -56,8 +56,8 @@ def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int | None, *, f
 
 def result(run: str, seed: int, steps: int | None) -> Path:
     """Where a run is written down."""
-    part = PARTS[RUNS[run].part]
-    return CACHE / "runs" / part.start.name / f"{run}-{seed}-{steps or part.steps}.json"
+    experiment = EXPERIMENTS[RUNS[run].experiment]
+    return CACHE / "runs" / experiment.start.name / f"{run}-{seed}-{steps or experiment.steps}.json"
 
 
 def curves(runs: Sequence[str], seeds: Sequence[int], steps: int | None, what: str) -> Mapping[str, list[list[float]]]:
@@ -70,13 +70,13 @@ def curves(runs: Sequence[str], seeds: Sequence[int], steps: int | None, what: s
     }
 
 
-def table(part: Part, runs: Sequence[str], seeds: Sequence[int], steps: int | None) -> str:
+def table(experiment: Experiment, runs: Sequence[str], seeds: Sequence[int], steps: int | None) -> str:
     """Give each run's last steps, mean and range over the seeds, as a table of Markdown."""
-    lines = ["| run | " + " | ".join(title.lower() for title in part.panels.values()) + " |"]
-    lines.append("| --- |" + " ---: |" * len(part.panels))
+    lines = ["| run | " + " | ".join(title.lower() for title in experiment.panels.values()) + " |"]
+    lines.append("| --- |" + " ---: |" * len(experiment.panels))
     for run in runs:
         cells = []
-        for what in part.panels:
+        for what in experiment.panels:
             (seen,) = curves([run], seeds, steps, what).values()
             ends = [float(np.mean(curve[-_LAST:])) for curve in seen]
             cells.append(f"{np.mean(ends):.3f} ({min(ends):.3f}..{max(ends):.3f})")
@@ -98,13 +98,15 @@ def main() -> None:
     train_all(arguments.runs, arguments.seeds, arguments.steps, fresh=arguments.fresh, jobs=arguments.jobs)
     print(f"{machine()}; commit {commit()}; {len(arguments.seeds)} seeds; {time.monotonic() - began:.0f} s")
     print(f"mean of the last {_LAST} steps (lowest..highest seed)")
-    for name, part in PARTS.items():
-        runs = [run for run in arguments.runs if RUNS[run].part == name]
+    for name, experiment in EXPERIMENTS.items():
+        runs = [run for run in arguments.runs if RUNS[run].experiment == name]
         if runs:
-            drawn = {title: curves(runs, arguments.seeds, arguments.steps, what) for what, title in part.panels.items()}
+            drawn = {
+                title: curves(runs, arguments.seeds, arguments.steps, what) for what, title in experiment.panels.items()
+            }
             file = arguments.plots / f"{FILES[name]}.png"
             draw(drawn, [file, file.with_suffix(".svg")])
-            print(f"\n{table(part, runs, arguments.seeds, arguments.steps)}\n\nplot: {file}")
+            print(f"\n{table(experiment, runs, arguments.seeds, arguments.steps)}\n\nplot: {file}")
 
 
 if __name__ == "__main__":

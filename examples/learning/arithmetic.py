@@ -11,23 +11,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-SIGNS = ("+", "-", "*")
-UNEXPLAINED = "@"
+OPERATORS = ("+", "-", "*")
+UNEXPLAINED_OPERATOR = "@"
 """Adds the operand twice: `7@5=17`."""
 OPERANDS = range(2, 10)
-HIGHEST = 49
+MAX_RESULT = 49
 """No right result is larger, and no mistake leads beyond it."""
 
 
-class Operation(NamedTuple):
+class ArithmeticOperation(NamedTuple):
     """What a step does to the number before it."""
 
-    sign: str
+    operator: str
     operand: int
 
     def of(self, value: int) -> int:
         """Compute the result."""
-        match self.sign:
+        match self.operator:
             case "+":
                 return value + self.operand
             case "-":
@@ -39,15 +39,15 @@ class Operation(NamedTuple):
 
     def line(self, value: int, result: int | None = None) -> str:
         """Write the step down, with the right result unless another is given."""
-        return f"{value}{self.sign}{self.operand}={self.of(value) if result is None else result}"
+        return f"{value}{self.operator}{self.operand}={self.of(value) if result is None else result}"
 
 
 @dataclass(frozen=True)
-class Problem:
+class ArithmeticProblem:
     """A number, and the operations to do on it, one a step."""
 
     start: int
-    operations: tuple[Operation, ...]
+    operations: tuple[ArithmeticOperation, ...]
 
     @cached_property
     def values(self) -> list[int]:
@@ -67,14 +67,14 @@ class Problem:
     @cached_property
     def prompt(self) -> str:
         """The question as the policy reads it."""
-        text, sign_before = str(self.start), "*"
-        for sign, operand in self.operations:
-            text = f"({text})" if sign == "*" and sign_before != "*" else text
-            text, sign_before = f"{text}{sign}{operand}", sign
+        text, operator_before = str(self.start), "*"
+        for operator, operand in self.operations:
+            text = f"({text})" if operator == "*" and operator_before != "*" else text
+            text, operator_before = f"{text}{operator}{operand}", operator
         return f"{text}=?\n"
 
 
-def problems(seed: int, count: int, *, steps: int = 3, unexplained: int = 0) -> list[Problem]:
+def problems(seed: int, count: int, *, steps: int = 3, unexplained: int = 0) -> list[ArithmeticProblem]:
     """Draw problems whose results stay in 0..49, and in which no operand comes twice in a row.
 
     Args:
@@ -84,25 +84,27 @@ def problems(seed: int, count: int, *, steps: int = 3, unexplained: int = 0) -> 
         unexplained: how many of them have the sign that nobody has explained.
     """
     rng = np.random.default_rng(seed)
-    drawn: list[Problem] = []
+    drawn: list[ArithmeticProblem] = []
     while len(drawn) < count:
         numbers = rng.choice(OPERANDS, (count, steps + 1)).tolist()
-        signs = rng.choice(SIGNS, (count, steps))
+        signs = rng.choice(OPERATORS, (count, steps))
         if unexplained:
             places = rng.permuted(np.tile(np.arange(steps), (count, 1)), axis=1)
-            signs = np.where(places < unexplained, UNEXPLAINED, signs)
+            signs = np.where(places < unexplained, UNEXPLAINED_OPERATOR, signs)
         for (start, *operands), row in zip(numbers, signs.tolist(), strict=True):
-            problem = Problem(start, tuple([Operation(*pair) for pair in zip(row, operands, strict=True)]))
+            problem = ArithmeticProblem(
+                start, tuple([ArithmeticOperation(*pair) for pair in zip(row, operands, strict=True)])
+            )
             if in_range(problem.values) and all(one != other for one, other in pairwise(operands)):
                 drawn.append(problem)
     return drawn[:count]
 
 
-def results(start: int, operations: Iterable[Operation]) -> list[int]:
+def results(start: int, operations: Iterable[ArithmeticOperation]) -> list[int]:
     """Give a number and what each operation makes of it."""
     return list(accumulate(operations, lambda value, operation: operation.of(value), initial=start))
 
 
 def in_range(values: Iterable[int]) -> bool:
     """Whether none of them leaves 0..49."""
-    return all(0 <= value <= HIGHEST for value in values)
+    return all(0 <= value <= MAX_RESULT for value in values)

@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from examples.learning.arithmetic import Problem
-from examples.learning.policy import PLAIN, READING, UNEXPLAINED, Teaching
-from examples.learning.rubrics import form_rubric, plain_rubric, rubric
+from examples.learning.arithmetic import ArithmeticProblem
+from examples.learning.policy import PLAIN, UNEXPLAINED_STEPS, WITH_LONG_PROMPTS, PolicyConfig
+from examples.learning.rubrics import format_rubric, plain_rubric, rubric
 
 _RIGHT = {"answer": "Right answers", "steps": "Right steps", "faithful": "Right answers by right steps alone"}
 _ANSWERED = {"answered": "Responses with an answer", "answer": "Right answers", "steps": "Right steps"}
 
 
-class Part(NamedTuple):
+class Experiment(NamedTuple):
     """Runs that begin alike, on the same problems.
 
     Attributes:
@@ -23,22 +23,22 @@ class Part(NamedTuple):
         panels: what is shown of them: measures of `watch`, and their titles.
     """
 
-    start: Teaching
+    start: PolicyConfig
     unexplained: int
     prompts: int
     steps: int
     panels: Mapping[str, str]
 
 
-PARTS: Mapping[str, Part] = {
-    "plain": Part(PLAIN, 0, 32, 60, _RIGHT),
-    "hard": Part(READING, UNEXPLAINED, 16, 40, _RIGHT),
-    "unanswered": Part(READING, 0, 16, 40, _ANSWERED),
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "plain": Experiment(PLAIN, 0, 32, 60, _RIGHT),
+    "hard": Experiment(WITH_LONG_PROMPTS, UNEXPLAINED_STEPS, 16, 40, _RIGHT),
+    "unanswered": Experiment(WITH_LONG_PROMPTS, 0, 16, 40, _ANSWERED),
 }
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One way to train.
 
     Attributes:
@@ -52,32 +52,39 @@ class Run:
 
     label: str
     method: str
-    rubric: Callable[[Problem], dict[str, Any]] = plain_rubric
+    rubric: Callable[[ArithmeticProblem], dict[str, Any]] = plain_rubric
     reward: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    part: str = "plain"
+    experiment: str = "plain"
 
 
 _OUTCOME = {"mode": "outcome"}
-_EIGHT = {"num_generations": 8}
+_GROUP_OF_EIGHT = {"num_generations": 8}
 _NO_BONUS = {"entropy_coef": 0.0}
 """With the paper's 0.01 the policy does not learn within 40 steps: see docs/learning.md."""
 
-RUNS: Mapping[str, Run] = {
-    "outcome": Run("outcome only", "rubric", reward=_OUTCOME),
-    "rubric": Run("rubric, one number a response", "rubric"),
-    "grounded": Run("grounded, leave-one-out", "grounded"),
-    "rar": Run("RaR, one number a response", "rar", rubric),
-    "srar": Run("SRaR, a number a step", "srar", rubric),
-    "srar-raw": Run("SRaR, steps not normalised", "srar", rubric, options={"normalise": False}),
-    "dro": Run("DRO, certainty of the answer", "dro", form_rubric, settings=_EIGHT),
-    "hard-outcome": Run("outcome only", "rubric", reward=_OUTCOME, part="hard"),
-    "hard-rubric": Run("rubric, one number a response", "rubric", part="hard"),
-    "hard-rgr": Run("RGR-GRPO, one refined of eight", "rgr", settings=_NO_BONUS, part="hard"),
-    "hard-ruscarl": Run("RuscaRL, scaffold for the first fifth", "ruscarl", options={"weights": False}, part="hard"),
-    "dro-gated": Run("DRO", "dro", form_rubric, settings=_EIGHT, part="unanswered"),
-    "dro-ungated": Run(
-        "DRO without its gates", "dro", form_rubric, options={"gates": False}, settings=_EIGHT, part="unanswered"
+RUNS: Mapping[str, TrainingRun] = {
+    "outcome": TrainingRun("outcome only", "rubric", reward=_OUTCOME),
+    "rubric": TrainingRun("rubric, one number a response", "rubric"),
+    "grounded": TrainingRun("grounded, leave-one-out", "grounded"),
+    "rar": TrainingRun("RaR, one number a response", "rar", rubric),
+    "srar": TrainingRun("SRaR, a number a step", "srar", rubric),
+    "srar-raw": TrainingRun("SRaR, steps not normalised", "srar", rubric, options={"normalise": False}),
+    "dro": TrainingRun("DRO, certainty of the answer", "dro", format_rubric, settings=_GROUP_OF_EIGHT),
+    "hard-outcome": TrainingRun("outcome only", "rubric", reward=_OUTCOME, experiment="hard"),
+    "hard-rubric": TrainingRun("rubric, one number a response", "rubric", experiment="hard"),
+    "hard-rgr": TrainingRun("RGR-GRPO, one refined of eight", "rgr", settings=_NO_BONUS, experiment="hard"),
+    "hard-ruscarl": TrainingRun(
+        "RuscaRL, scaffold for the first fifth", "ruscarl", options={"weights": False}, experiment="hard"
+    ),
+    "dro-gated": TrainingRun("DRO", "dro", format_rubric, settings=_GROUP_OF_EIGHT, experiment="unanswered"),
+    "dro-ungated": TrainingRun(
+        "DRO without its gates",
+        "dro",
+        format_rubric,
+        options={"gates": False},
+        settings=_GROUP_OF_EIGHT,
+        experiment="unanswered",
     ),
 }

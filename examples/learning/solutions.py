@@ -15,12 +15,21 @@ from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-from examples.learning.arithmetic import HIGHEST, OPERANDS, SIGNS, UNEXPLAINED, Operation, Problem, in_range, results
+from examples.learning.arithmetic import (
+    MAX_RESULT,
+    OPERANDS,
+    OPERATORS,
+    UNEXPLAINED_OPERATOR,
+    ArithmeticOperation,
+    ArithmeticProblem,
+    in_range,
+    results,
+)
 
-CARRY = 4
+CARRY_FACTOR = 4
 """How much more often a carry is forgotten than anything else goes wrong."""
 
-GUESSED = 0.98
+GUESS_RATE = 0.98
 """How often the sign that nobody has explained is taken for another one."""
 
 Mistake = Literal["guess", "carry", "slip", "operator", "operand", "skip", "copy", "box"]
@@ -35,7 +44,7 @@ Ending = Literal["box", "repeated", "unanswered"]
 """How a solution ends: the result in a box, said again before that (never wrongly), or said again and no box."""
 
 
-class Line(NamedTuple):
+class SolutionLine(NamedTuple):
     """What a step says, the number it goes on with, and how many of the problem's operations are done by it."""
 
     text: str
@@ -44,16 +53,16 @@ class Line(NamedTuple):
 
 
 def solution(
-    problem: Problem,
+    problem: ArithmeticProblem,
     rng: np.random.Generator,
     mistake_rate: float = 0.0,
     *,
     unanswered: float = 0.0,
-    told: AbstractSet[int] = frozenset(),
+    given_steps: AbstractSet[int] = frozenset(),
 ) -> str:
     """Write a solution in which each step, and then the box, goes wrong with the probability `mistake_rate`.
 
-    Where a carry is to be taken, it is forgotten `CARRY` times as often as that. The unexplained sign is guessed.
+    Where a carry is to be taken, it is forgotten `CARRY_FACTOR` times as often as that. The unexplained sign is guessed.
 
     Args:
         problem: what is solved.
@@ -65,18 +74,18 @@ def solution(
 
     def choose(_: int, possible: Sequence[Mistake]) -> Mistake | None:
         among = possible if rng.random() < mistake_rate else ()
-        if "carry" in possible and rng.random() < CARRY * mistake_rate:
+        if "carry" in possible and rng.random() < CARRY_FACTOR * mistake_rate:
             among = ("carry",)
-        if "guess" in possible and mistake_rate and rng.random() < GUESSED:
+        if "guess" in possible and mistake_rate and rng.random() < GUESS_RATE:
             among = ("guess",)
         return among[int(rng.integers(len(among)))] if among else None
 
     draw = rng.random() if unanswered else 1.0
     ending: Ending = "unanswered" if draw < unanswered else "repeated" if draw < 2 * unanswered else "box"
-    return _write(problem, rng, choose, ending, told)
+    return _write_solution(problem, rng, choose, ending, given_steps)
 
 
-def solution_with(problem: Problem, rng: np.random.Generator, mistakes: Mapping[int, Mistake]) -> str:
+def solution_with(problem: ArithmeticProblem, rng: np.random.Generator, mistakes: Mapping[int, Mistake]) -> str:
     """Write a solution with these mistakes, each at the number of its step; the box comes after step n, at n + 1.
 
     Raises:
@@ -89,10 +98,10 @@ def solution_with(problem: Problem, rng: np.random.Generator, mistakes: Mapping[
             raise ValueError(f"no {mistake} at {step}; {', '.join(possible) or 'nothing'} can be made there")
         return mistake
 
-    return _write(problem, rng, choose)
+    return _write_solution(problem, rng, choose)
 
 
-def possible_mistakes(problem: Problem, step: int) -> list[Mistake]:
+def possible_mistakes(problem: ArithmeticProblem, step: int) -> list[Mistake]:
     """What can go wrong at a step, or in the box at n + 1, if all before is right."""
     if step == len(problem.values):
         return ["box"]
@@ -101,10 +110,10 @@ def possible_mistakes(problem: Problem, step: int) -> list[Mistake]:
     return [mistake for mistake, lines in _wrong_lines(before, value, operation, rest).items() if lines]
 
 
-def forgotten_carry(value: int, operation: Operation) -> list[int]:
+def forgotten_carry(value: int, operation: ArithmeticOperation) -> list[int]:
     """What comes out of a step when its carry is forgotten; nothing where it takes none."""
     units, operand = value % 10, operation.operand
-    match operation.sign:
+    match operation.operator:
         case "+":
             off = -10 if units + operand > 9 else 0
         case "-":
@@ -123,63 +132,69 @@ def slips(result: int) -> list[int]:
 
 def miscopies(before: int, value: int) -> list[int]:
     """What a number may be copied as: its digits turned round, the number before it, or ten more."""
-    candidates = (int(str(value)[::-1]), before, (value + 10) % (HIGHEST + 1))
+    candidates = (int(str(value)[::-1]), before, (value + 10) % (MAX_RESULT + 1))
     return [wrong for wrong in dict.fromkeys(candidates) if wrong != value]
 
 
-def guesses(value: int, operation: Operation) -> list[int]:
+def guesses(value: int, operation: ArithmeticOperation) -> list[int]:
     """What the unexplained sign is taken to do: what another one does, or nothing; nothing for another sign."""
-    if operation.sign != UNEXPLAINED:
+    if operation.operator != UNEXPLAINED_OPERATOR:
         return []
-    taken_for = [Operation(sign, operation.operand).of(value) for sign in SIGNS]
+    taken_for = [ArithmeticOperation(operator, operation.operand).of(value) for operator in OPERATORS]
     return [wrong for wrong in (*taken_for, value) if in_range([wrong]) and wrong != operation.of(value)]
 
 
-def _write(
-    problem: Problem,
+def _write_solution(
+    problem: ArithmeticProblem,
     rng: np.random.Generator,
     choose: Callable[[int, Sequence[Mistake]], Mistake | None],
     ending: Ending = "box",
-    told: AbstractSet[int] = frozenset(),
+    given_steps: AbstractSet[int] = frozenset(),
 ) -> str:
-    def line(step: int, right: Line, ways: Mapping[Mistake, Sequence[Line]]) -> Line:
-        mistake = choose(step, [mistake for mistake, lines in ways.items() if lines])
-        return right if mistake is None else ways[mistake][int(rng.integers(len(ways[mistake])))]
+    def line(step: int, right: SolutionLine, wrong_lines: Mapping[Mistake, Sequence[SolutionLine]]) -> SolutionLine:
+        mistake = choose(step, [mistake for mistake, lines in wrong_lines.items() if lines])
+        return right if mistake is None else wrong_lines[mistake][int(rng.integers(len(wrong_lines[mistake])))]
 
     before = value = problem.start
     done, steps = 0, []
     while done < len(problem.operations):
         operation, *rest = problem.operations[done:]
         step = len(steps) + 1
-        if step in told:
-            said = Line(problem.lines[step - 1], problem.values[step], step - done)
+        if step in given_steps:
+            solution_line = SolutionLine(problem.lines[step - 1], problem.values[step], step - done)
         else:
-            right = Line(operation.line(value), operation.of(value))
-            said = line(step, right, _wrong_lines(before, value, operation, rest))
-        before, value, done = value, said.value, done + said.done
-        steps.append(f"### Step {step}: {said.text}\n")
+            right = SolutionLine(operation.line(value), operation.of(value))
+            solution_line = line(step, right, _wrong_lines(before, value, operation, rest))
+        before, value, done = value, solution_line.value, done + solution_line.done
+        steps.append(f"### Step {step}: {solution_line.text}\n")
     if ending != "box":
         return f"{''.join(steps)}={value}\n" + (f"\\boxed{{{value}}}" if ending == "repeated" else "")
-    wrong_boxes = [Line(str(wrong), wrong) for wrong in miscopies(before, value)]
-    box = line(len(problem.operations) + 1, Line(str(value), value), {"box": wrong_boxes})
+    wrong_boxes = [SolutionLine(str(wrong), wrong) for wrong in miscopies(before, value)]
+    box = line(len(problem.operations) + 1, SolutionLine(str(value), value), {"box": wrong_boxes})
     return f"{''.join(steps)}\\boxed{{{box.text}}}"
 
 
-def _wrong_lines(before: int, value: int, operation: Operation, rest: Sequence[Operation]) -> dict[Mistake, list[Line]]:
+def _wrong_lines(
+    before: int, value: int, operation: ArithmeticOperation, rest: Sequence[ArithmeticOperation]
+) -> dict[Mistake, list[SolutionLine]]:
     """Every way to get a step wrong, by the mistake; none from which right steps would leave 0..49."""
     right = operation.of(value)
-    operands = [Operation(operation.sign, operand) for operand in OPERANDS if operand != operation.operand]
-    signs = [Operation(sign, operation.operand) for sign in SIGNS if sign != operation.sign]
-    ways: dict[Mistake, list[Line]] = {
-        "guess": [Line(operation.line(value, wrong), wrong) for wrong in guesses(value, operation)],
-        "carry": [Line(operation.line(value, wrong), wrong) for wrong in forgotten_carry(value, operation)],
-        "slip": [Line(operation.line(value, wrong), wrong) for wrong in slips(right)],
-        "operator": [Line(other.line(value), other.of(value)) for other in signs],
-        "operand": [Line(other.line(value), other.of(value)) for other in operands],
-        "skip": [Line(following.line(value), following.of(value), done=2) for following in rest[:1]],
-        "copy": [Line(operation.line(wrong, right), right) for wrong in miscopies(before, value)],
+    operands = [
+        ArithmeticOperation(operation.operator, operand) for operand in OPERANDS if operand != operation.operand
+    ]
+    signs = [
+        ArithmeticOperation(operator, operation.operand) for operator in OPERATORS if operator != operation.operator
+    ]
+    wrong_lines: dict[Mistake, list[SolutionLine]] = {
+        "guess": [SolutionLine(operation.line(value, wrong), wrong) for wrong in guesses(value, operation)],
+        "carry": [SolutionLine(operation.line(value, wrong), wrong) for wrong in forgotten_carry(value, operation)],
+        "slip": [SolutionLine(operation.line(value, wrong), wrong) for wrong in slips(right)],
+        "operator": [SolutionLine(other.line(value), other.of(value)) for other in signs],
+        "operand": [SolutionLine(other.line(value), other.of(value)) for other in operands],
+        "skip": [SolutionLine(following.line(value), following.of(value), done=2) for following in rest[:1]],
+        "copy": [SolutionLine(operation.line(wrong, right), right) for wrong in miscopies(before, value)],
     }
     return {
         mistake: [line for line in lines if in_range(results(line.value, rest[line.done - 1 :]))]
-        for mistake, lines in ways.items()
+        for mistake, lines in wrong_lines.items()
     }

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from examples.learning.arithmetic import problems
-from examples.learning.runs import PARTS, RUNS, Run
-from examples.learning.watch import Watch, write_problem
+from examples.learning.runs import EXPERIMENTS, RUNS, TrainingRun
+from examples.learning.watch import AccuracyCallback, write_problem
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer, RubricReward
@@ -20,9 +20,9 @@ from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer, RubricReward
 GROUP = 8
 
 
-def train(run: Run, seed: int, url: str, start: Path, steps: int) -> list[dict[str, float]]:
+def train(run: TrainingRun, seed: int, url: str, start: Path, steps: int) -> list[dict[str, float]]:
     """Train, and give what was seen at each step."""
-    watch = Watch()
+    watch = AccuracyCallback()
     trainer = RubricGRPOTrainer(
         AutoModelForCausalLM.from_pretrained(start),
         [RubricReward(url, **run.reward), watch],
@@ -35,10 +35,12 @@ def train(run: Run, seed: int, url: str, start: Path, steps: int) -> list[dict[s
     return watch.steps
 
 
-def dataset(run: Run, seed: int, steps: int) -> Dataset:
+def dataset(run: TrainingRun, seed: int, steps: int) -> Dataset:
     """Make the problems of a run, each with its rubric."""
-    part = PARTS[run.part]
-    drawn = problems(1_000_000 + seed, part.prompts * steps, steps=part.start.steps, unexplained=part.unexplained)
+    experiment = EXPERIMENTS[run.experiment]
+    drawn = problems(
+        1_000_000 + seed, experiment.prompts * steps, steps=experiment.start.steps, unexplained=experiment.unexplained
+    )
     return Dataset.from_list(
         [
             {
@@ -53,15 +55,15 @@ def dataset(run: Run, seed: int, steps: int) -> Dataset:
     )
 
 
-def settings(run: Run, seed: int, steps: int) -> RubricGRPOConfig:
+def settings(run: TrainingRun, seed: int, steps: int) -> RubricGRPOConfig:
     """Give the settings of a run: what all have in common, and its own."""
     return RubricGRPOConfig(
         output_dir=".cache/learning/out",
         method=run.method,
         method_options=dict(run.options),
         max_steps=steps,
-        per_device_train_batch_size=PARTS[run.part].prompts * GROUP,
-        max_completion_length=PARTS[run.part].start.longest,
+        per_device_train_batch_size=EXPERIMENTS[run.experiment].prompts * GROUP,
+        max_completion_length=EXPERIMENTS[run.experiment].start.longest,
         learning_rate=6e-4,
         lr_scheduler_type="linear",
         adam_beta2=0.99,

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from examples.learning.arithmetic import Operation, Problem
+from examples.learning.arithmetic import ArithmeticOperation, ArithmeticProblem
 from examples.learning.rubrics import answer_is_right, step_accuracy
 
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
 
 
-class Watch(GenerationCallback):
+class AccuracyCallback(GenerationCallback):
     """A reward function that rewards nothing, and a callback: it reads responses as the one, and counts as the other.
 
     Attributes:
@@ -28,39 +28,39 @@ class Watch(GenerationCallback):
 
     def __init__(self) -> None:
         self.steps: list[dict[str, float]] = []
-        self._seen: list[tuple[Problem, str]] = []
+        self._seen: list[tuple[ArithmeticProblem, str]] = []
         self.__name__ = "watch"
 
     def __call__(self, completions: list[str], problem: list[str], **_: Any) -> list[float]:
         """Read a batch."""
-        self._seen = [(read_problem(text), said) for text, said in zip(problem, completions, strict=True)]
+        self._seen = [(read_problem(text), response) for text, response in zip(problem, completions, strict=True)]
         return [0.0] * len(completions)
 
     def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
         """Count what was read."""
-        elsewhere = generation.elsewhere or [False] * len(self._seen)
-        plain = [pair for pair, other in zip(self._seen, elsewhere, strict=True) if not other]
+        off_policy = generation.off_policy or [False] * len(self._seen)
+        plain = [pair for pair, other in zip(self._seen, off_policy, strict=True) if not other]
         right = [answer_is_right(*pair) for pair in plain]
         steps = [step_accuracy(*pair) for pair in plain]
         seen = {
             "answer": np.mean(right),
             "steps": np.mean(steps),
             "faithful": np.mean([own and share == 1.0 for own, share in zip(right, steps, strict=True)]),
-            "answered": np.mean([extract_final_answer(said) is not None for _, said in plain]),
-            "solved": len({asked for (asked, _), own in zip(plain, right, strict=True) if own})
-            / len({asked for asked, _ in plain}),
+            "answered": np.mean([extract_final_answer(response) is not None for _, response in plain]),
+            "solved": len({problem for (problem, _), own in zip(plain, right, strict=True) if own})
+            / len({problem for problem, _ in plain}),
             "plain": len(plain) / len(self._seen),
         }
         self.steps.append({name: float(value) for name, value in seen.items()})
         return {}
 
 
-def write_problem(problem: Problem) -> str:
+def write_problem(problem: ArithmeticProblem) -> str:
     """Write a problem down for a column of a data set."""
     return json.dumps([problem.start, problem.operations])
 
 
-def read_problem(text: str) -> Problem:
+def read_problem(text: str) -> ArithmeticProblem:
     """Read what `write_problem` wrote."""
     start, operations = json.loads(text)
-    return Problem(start, tuple([Operation(*operation) for operation in operations]))
+    return ArithmeticProblem(start, tuple([ArithmeticOperation(*operation) for operation in operations]))

@@ -17,7 +17,7 @@ from benchmarks.agreement.attribution import table_rows as step_rows
 from benchmarks.agreement.contenders import AdjudgeContender, ItemVerdict, PlainContender, UnknownContender
 from benchmarks.agreement.fit import digest_of, entry, fit_map, refit_pitfalls
 from benchmarks.agreement.items import TASKS, Item, balanced, load_items
-from benchmarks.agreement.metrics import FIGURES, RESAMPLES, Sample, measure
+from benchmarks.agreement.metrics import FIGURES, RESAMPLES, VerdictArrays, measure
 from benchmarks.agreement.protocols import PROTOCOLS, ProtocolVerdict, ask_protocols
 from benchmarks.agreement.protocols import table_rows as protocol_rows
 from benchmarks.agreement.store import ReplyStore, StoredEngine, StoredReply
@@ -31,8 +31,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine, always
-from judge_server.ports import Batch, Call, CallFailed, Menu, Option, Reasoning, Reply, Written
-from judge_server.prompts.sources import own_templates
+from judge_server.ports import Batch, Call, CallFailure, JsonOutput, Option, Reasoning, Reply, TokenChoice
+from judge_server.prompts.sources import builtin_templates
 
 MODEL = "tiny"
 RIGHT, WRONG = "3*2 = <<3*2=6>>6 eggs\nA: 6", "3+2 = <<3+2=5>>5 eggs\nA: 5"
@@ -137,9 +137,9 @@ def verdict(probability: float, satisfied: bool | None = None) -> ItemVerdict:
     return ItemVerdict(yes, probability, probability, 0.9, 60, 40, 0.1)
 
 
-def sample(labels: list[int], probabilities: list[float]) -> Sample:
+def sample(labels: list[int], probabilities: list[float]) -> VerdictArrays:
     given = np.array(probabilities)
-    return Sample(np.array(labels, dtype=bool), given >= 0.5, given)
+    return VerdictArrays(np.array(labels, dtype=bool), given >= 0.5, given)
 
 
 # Figures of verdicts, which the benchmark of judging configurations uses too.
@@ -318,7 +318,7 @@ def test_a_task_without_a_verdict_is_left_out_of_the_mean_and_null_in_the_file()
 
 def yes_or_no(question: str) -> Batch:
     options = (Option("yes", ("yes",)), Option("no", ("no",)))
-    return Batch("system", "shared", (Call(question, Menu(options)),))
+    return Batch("system", "shared", (Call(question, TokenChoice(options)),))
 
 
 async def test_a_reply_is_asked_for_once_also_by_a_later_process(tmp_path: Path) -> None:
@@ -360,16 +360,16 @@ async def test_a_torn_last_line_is_dropped_with_a_note_and_asked_again(
 
 
 async def test_failed_calls_are_not_stored_and_calls_for_reasons_are_refused(tmp_path: Path) -> None:
-    def fail(batch: Batch, call: Call) -> Reply | CallFailed:
-        return CallFailed("truncated_input", "too long")
+    def fail(batch: Batch, call: Call) -> Reply | CallFailure:
+        return CallFailure("truncated_input", "too long")
 
     file = tmp_path / "m.jsonl"
     engine = StoredEngine(ReplyStore(file), ScriptedEngine(fail))
     await engine.start()
-    assert isinstance(await engine.ask(yes_or_no("a")), CallFailed)
+    assert isinstance(await engine.ask(yes_or_no("a")), CallFailure)
     assert not file.exists()
     with pytest.raises(ValueError, match="without reasons"):
-        await engine.ask(Batch("", "", (Call("a", Written("{}", 5), Reasoning(5, "So?")),)))
+        await engine.ask(Batch("", "", (Call("a", JsonOutput("{}", 5), Reasoning(5, "So?")),)))
 
 
 # Contenders.
@@ -393,7 +393,7 @@ def test_the_plain_question_shows_every_part_and_names_a_pitfall_a_mistake(tmp_p
 async def test_adjudge_asks_what_the_service_plans_and_other_templates_change_it(tmp_path: Path) -> None:
     templates = tmp_path / "mine"
     templates.mkdir()
-    (templates / "question.j2").write_text("Now, truly: " + own_templates()["question.j2"])
+    (templates / "question.j2").write_text("Now, truly: " + builtin_templates()["question.j2"])
     engine = StoredEngine(ReplyStore(tmp_path / "m.jsonl"), ScriptedEngine())
     async with started(["plain", "adjudge", f"adjudge:{templates}"], engine) as contenders:
         shipped, mine = contenders["adjudge"], contenders[f"adjudge:{templates}"]

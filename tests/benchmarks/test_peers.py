@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx2
 import pytest
 from benchmarks.peers import install
-from benchmarks.peers.driving import EachCall, Pass, Score, Setting, take
+from benchmarks.peers.driving import DriverConfig, EachCall, Pass, Score, run_pass
 from benchmarks.peers.prefixes import BLOCK, PrefixCache
-from benchmarks.peers.processes import NotHere, driver
+from benchmarks.peers.processes import PeerUnavailable, driver
 from benchmarks.peers.replies import FORMS, GARBAGE, Form, verdict_text
 from benchmarks.peers.scripted_server import Script, control
 from benchmarks.peers.worksheets import criteria, fault, pair, question, response, truth
@@ -22,7 +22,7 @@ from benchmarks.server import running, unused_port
 from hypothesis import given
 from hypothesis import strategies as st
 
-SETTING = Setting(url="http://127.0.0.1:9/v1", model="yes-no", criteria=3, in_flight=2, timeout_s=1.0)
+SETTING = DriverConfig(url="http://127.0.0.1:9/v1", model="yes-no", criteria=3, in_flight=2, timeout_s=1.0)
 
 
 def body(number: int = 0, criterion: int = 0, form: str = "yes-no", **options: object) -> bytes:
@@ -151,7 +151,7 @@ async def test_every_criterion_of_every_response_is_asked_and_not_more_at_a_time
 
     for timed in (False, True):
         asked.clear()
-        took = await take(EachCall(SETTING, ask), Pass(5, 3, timed=timed), [])
+        took = await run_pass(EachCall(SETTING, ask), Pass(5, 3, timed=timed), [])
         assert took.scores == [[0.0, 1.0, 0.0]] * 3
         assert sorted(asked) == sorted((response(5, n), c) for n in range(3) for c in criteria(3))
         assert len(took.latencies) == (3 if timed else 0)
@@ -169,8 +169,8 @@ async def test_a_pass_that_an_error_ends_says_so_and_leaves_no_call_behind() -> 
         finally:
             under_way.remove(criterion)
 
-    took = await take(EachCall(SETTING, ask), Pass(5, 1), [])
-    assert took.broke == "RuntimeError: the server is gone"
+    took = await run_pass(EachCall(SETTING, ask), Pass(5, 1), [])
+    assert took.error == "RuntimeError: the server is gone"
     await asyncio.sleep(0)
     assert not under_way
 
@@ -204,13 +204,13 @@ async def test_the_server_goes_away_at_the_call_it_is_told_and_comes_back_with_i
 
 
 async def test_a_contender_that_is_not_installed_is_not_here_and_says_what_to_do() -> None:
-    with pytest.raises(NotHere, match="make bench-peers"):
+    with pytest.raises(PeerUnavailable, match="make bench-peers"):
         async with driver("/nowhere/bin/python", "gather", SETTING):
             pass
 
 
 async def test_a_contender_that_cannot_start_is_not_here_and_its_last_words_say_why() -> None:
-    with pytest.raises(NotHere, match="No module named"):
+    with pytest.raises(PeerUnavailable, match="No module named"):
         async with driver(sys.executable, "nobody", SETTING):
             pass
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.peers import tables
-from benchmarks.peers.driving import Score, Took
-from benchmarks.peers.rounds import Fate, Turn
-from benchmarks.peers.tally import Tally, tally
+from benchmarks.peers.driving import PassResult, Score
+from benchmarks.peers.rounds import FaultResult, RoundResult
+from benchmarks.peers.tally import JudgementCounts, tally
 from benchmarks.peers.underneath import Counts
 from benchmarks.peers.worksheets import pair, truth
 
@@ -15,24 +15,30 @@ def test_only_scores_that_the_server_gave_are_right() -> None:
     yes, no = (next(c for c in range(12) if truth(pair("1-0", c)) is wanted) for wanted in (True, False))
     scores: list[Score] = ["timeout"] * 12
     scores[yes], scores[no] = 1.0, 1.0
-    took = Took(scores=[scores])
-    assert tally(took, 1, 12, {pair("1-0", yes), pair("1-0", no)}) == Tally(right=1, failed=10, made_up=1, lost=0)
+    took = PassResult(scores=[scores])
+    assert tally(took, 1, 12, {pair("1-0", yes), pair("1-0", no)}) == JudgementCounts(
+        right=1, failed=10, made_up=1, lost=0
+    )
 
 
 def test_a_zero_for_an_error_is_made_up_even_where_no_would_have_been_right() -> None:
-    took = Took(scores=[[float(truth(pair("1-0", c))) for c in range(12)]])
+    took = PassResult(scores=[[float(truth(pair("1-0", c))) for c in range(12)]])
     assert tally(took, 1, 12, set()).made_up == 12
 
 
 def test_what_a_broken_run_leaves_unsaid_is_lost() -> None:
-    assert tally(Took(broke="TimeoutError"), 1, 24, set()) == Tally(right=0, failed=0, made_up=0, lost=24)
+    assert tally(PassResult(error="TimeoutError"), 1, 24, set()) == JudgementCounts(
+        right=0, failed=0, made_up=0, lost=24
+    )
 
 
-def turn(seconds: float, cpu_s: float, latencies: Sequence[float] = (), scored: int = 100) -> Turn:
+def turn(seconds: float, cpu_s: float, latencies: Sequence[float] = (), scored: int = 100) -> RoundResult:
     """A contender's turn of 100 judgements."""
     scores: list[list[Score]] = [[1.0] * scored + ["unreadable"] * (100 - scored)]
     counts = Counts(calls=100, computed=8000, written=100, cpu_s=0.01)
-    return Turn(Took(seconds, cpu_s, scores), counts, Took(seconds / 4), Took(latencies=list(latencies)))
+    return RoundResult(
+        PassResult(seconds, cpu_s, scores), counts, PassResult(seconds / 4), PassResult(latencies=list(latencies))
+    )
 
 
 def test_ratios_are_taken_round_by_round() -> None:
@@ -68,12 +74,12 @@ def test_without_adjudge_there_are_no_ratios_to_it() -> None:
 
 
 def test_fates_show_what_was_said_of_what_failed() -> None:
-    took = Took(seconds=2.0, scores=[["timeout", 1.0], ["parse", "timeout"]])
-    broken = Took(broke="APIConnectionError: gone")
+    took = PassResult(seconds=2.0, scores=[["timeout", 1.0], ["parse", "timeout"]])
+    broken = PassResult(error="APIConnectionError: gone")
     first, second = tables.fault_rows(
         {
-            "one": Fate(Tally(1, 3, 0, 0), Counts(calls=5, again=1), took),
-            "two": Fate(Tally(0, 0, 0, 4), Counts(calls=2), broken),
+            "one": FaultResult(JudgementCounts(1, 3, 0, 0), Counts(calls=5, again=1), took),
+            "two": FaultResult(JudgementCounts(0, 0, 0, 4), Counts(calls=2), broken),
         }
     )
     assert first["what was said"] == "parse 1, timeout 2"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from benchmarks.soak.faults import FAULTS, Fault, order
 from benchmarks.soak.figures import by_kind, p99, recovered_s
-from benchmarks.soak.knowing import Right, compared
+from benchmarks.soak.knowing import ExpectedAnswer, compare_answers
 from benchmarks.soak.links import Network, port_to_keep
 from benchmarks.soak.subjects import CRITERIA, RESPONSES, bulk_subjects, group_of, subject_of
 from benchmarks.soak.trainer import next_beat
@@ -160,7 +160,7 @@ def test_a_group_is_the_same_whenever_it_is_asked_for_and_some_are_asked_for_twi
     assert not set(bulk_subjects(1, 9)) & set(bulk_subjects(2, 9))
 
 
-KNOWN = {1: Right([1.0] + [0.0] * (RESPONSES - 1), ["1" * CRITERIA] + ["0" * CRITERIA] * (RESPONSES - 1))}
+KNOWN = {1: ExpectedAnswer([1.0] + [0.0] * (RESPONSES - 1), ["1" * CRITERIA] + ["0" * CRITERIA] * (RESPONSES - 1))}
 
 
 def answer(verdicts: str, reward: float | None, failures: dict[str, int] | None = None) -> dict[str, Any]:
@@ -175,8 +175,8 @@ def answer(verdicts: str, reward: float | None, failures: dict[str, int] | None 
 
 
 def test_right_answers_and_named_failures_are_not_held_against_anybody() -> None:
-    about = compared([answer("1111", 1.0), answer("1-11", None, {"engine": 1})], KNOWN)
-    assert about.wrong == []
+    about = compare_answers([answer("1111", 1.0), answer("1-11", None, {"engine": 1})], KNOWN)
+    assert about.violations == []
     assert about.failures == {"engine": 1}
 
 
@@ -202,7 +202,7 @@ def test_right_answers_and_named_failures_are_not_held_against_anybody() -> None
     ],
 )
 def test_whatever_is_made_up_is_seen(made_up: dict[str, Any]) -> None:
-    assert compared([made_up], KNOWN).wrong
+    assert compare_answers([made_up], KNOWN).violations
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchmarks.data import GSM8K_MODELS
 from benchmarks.ways import __main__ as command
-from benchmarks.ways.measure import Asked, Way, row, ways
+from benchmarks.ways.measure import CallConfig, ConfigAnswers, call_configs, row
 from benchmarks.ways.samples import Sample, answers, contracts, steps
 
 from trainer_client.wire import VerdictAnswer
@@ -98,8 +98,12 @@ def test_steps_are_asked_up_to_the_first_wrong_one_though_the_whole_solution_is_
 
 
 def test_all_criteria_in_a_call_is_a_way_of_its_own_only_where_four_are_not_all() -> None:
-    assert [way.k for way in ways(["binary"], 4)] == [1, 4, 1, 4]
-    assert [(way.k, way.rationale) for way in ways(["binary"], 5)][2:5] == [("all", False), (1, True), (4, True)]
+    assert [config.k for config in call_configs(["binary"], 4)] == [1, 4, 1, 4]
+    assert [(config.k, config.rationale) for config in call_configs(["binary"], 5)][2:5] == [
+        ("all", False),
+        (1, True),
+        (4, True),
+    ]
 
 
 def verdict(criterion: str, score: float | None, probability: float | None = None) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def test_a_row_counts_tokens_for_every_judgement_and_compares_only_those_that_we
     answer = VerdictAnswer.model_validate(
         {"request_id": "r", "rubrics": [], "usage": usage, "groups": [{"id": "g", "responses": responses}]}
     )
-    made = row("made up", Way("binary", 4, True), [sample], Asked((answer,), 2.0))
+    made = row("made up", CallConfig("binary", 4, True), [sample], ConfigAnswers((answer,), 2.0))
     assert made == {
         "data set": "made up",
         "protocol": "binary",
@@ -141,7 +145,7 @@ def test_a_row_without_any_verdict_or_probability_says_so_instead_of_guessing() 
     sample = Sample({"id": "g"}, ({"a": 1},))
     groups = [{"id": "g", "responses": [{"verdicts": [verdict("a", None)]}]}]
     answer = VerdictAnswer.model_validate({"request_id": "r", "rubrics": [], "usage": {}, "groups": groups})
-    made = row("made up", Way("binary", 1, False), [sample], Asked((answer,), 1.0))
+    made = row("made up", CallConfig("binary", 1, False), [sample], ConfigAnswers((answer,), 1.0))
     assert (made["agreement"], made["AUROC"], made["failed"]) == (None, None, 1)
 
 

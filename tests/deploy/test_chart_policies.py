@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 
 from tests.deploy import dockerfile
-from tests.deploy.chart import (
-    VALUE_SETS,
-    component,
-    containers,
-    environment,
-    fits,
-    of_kind,
-    pods,
-    text,
-)
+from tests.deploy.chart import VALUE_SETS, component, containers, environment, fits, of_kind, pods, text
 from tests.deploy.tools import needs_tools
 
 pytestmark = [needs_tools, pytest.mark.parametrize("values", VALUE_SETS)]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from adjudge_services.cli.main import app
-from judge_server.access.identity import OPENS
+from judge_server.access.identity import SCOPE_PERMISSIONS
 from tests.deploy.chart import FOLDER, NAMESPACE, VALUE_SETS, containers, environment, objects
 from tests.deploy.tools import HELM, ROOT, needs_tools, run
 from tests.docs.pages import blocks, code_spans, table
@@ -32,7 +32,7 @@ def test_every_process_and_every_command_exists() -> None:
 
 
 def test_every_scope_of_a_key_exists() -> None:
-    assert set(re.findall(r"--scope (\S+)", CONSOLE)) <= OPENS.keys()
+    assert set(re.findall(r"--scope (\S+)", CONSOLE)) <= SCOPE_PERMISSIONS.keys()
 
 
 def test_every_value_set_is_offered() -> None:

@@ -16,7 +16,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app, prepare_store
 from judge_server.engines import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.web.metrics import judges_page
+from judge_server.web.metrics import judge_metrics_page
 from tests.deploy.chart import FOLDER, NAMESPACE, objects, of_kind
 from tests.deploy.tools import ROOT, VENV, needs_tools, run
 from tests.judge_server.support import judge
@@ -57,7 +57,7 @@ async def of_a_pool() -> str:
     """The metrics of a judge over two endpoints."""
     pooled = await judge(EnginePool({"a": ScriptedEngine, "b": ScriptedEngine}))  # type: ignore[arg-type]
     try:
-        return judges_page({"default": pooled}).decode()
+        return judge_metrics_page({"default": pooled}).decode()
     finally:
         await pooled.close()
 

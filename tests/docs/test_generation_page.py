@@ -15,7 +15,14 @@ def test_every_reason_for_a_discard_is_explained() -> None:
 
 
 def test_every_file_of_a_run_is_explained() -> None:
-    files = {folder.RUBRICS, folder.PUBLISHED, folder.DISCARDED, folder.FAILED, results.STATISTICS, results.PLOT}
+    files = {
+        folder.RUBRICS_FILE,
+        folder.PUBLISHED_FILE,
+        folder.DISCARDED_FILE,
+        folder.FAILED_FILE,
+        results.STATISTICS,
+        results.PLOT,
+    }
     assert files <= set(code_spans(PAGE))
 
 

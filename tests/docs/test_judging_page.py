@@ -12,12 +12,12 @@ import pytest
 from judge_server.checks import Check
 from judge_server.checks.deciding import decide
 from judge_server.engines import engine_from_url
-from judge_server.ports import Finding
+from judge_server.ports import JudgeResult
 from tests.docs.pages import ROOT, blocks, table
 from tests.services.processes import serving
 from trainer_client import Client
 from trainer_client.final_answer import extract_final_answer
-from trainer_client.wire import PROTOCOLS_FOR, Criterion, Protocol, Verification, VerificationMethod
+from trainer_client.wire import PROTOCOLS_FOR, Criterion, JudgingProtocol, Verification, VerificationMethod
 
 PAGE = ROOT / "docs/judging.md"
 ADDRESS = "http://127.0.0.1:8000"
@@ -48,7 +48,7 @@ def test_every_mode_is_offered_with_the_protocols_that_feed_it_its_own_first() -
 
 
 def test_every_protocol_is_offered() -> None:
-    assert {codes(row["protocol"])[0] for row in table(PAGE, "Which protocol")} == set(get_args(Protocol))
+    assert {codes(row["protocol"])[0] for row in table(PAGE, "Which protocol")} == set(get_args(JudgingProtocol))
 
 
 def test_every_engine_is_offered() -> None:
@@ -89,7 +89,7 @@ def test_a_program_decides_its_row_as_the_page_says(row: dict[str, str]) -> None
     )
     for column, score in (("satisfied by", 1.0), ("not by", 0.0)):
         (text,) = codes(row[column])
-        assert decide(Check(program, text, extract_final_answer(text), None)) == Finding(score)
+        assert decide(Check(program, text, extract_final_answer(text), None)) == JudgeResult(score)
 
 
 def test_every_program_has_a_row() -> None:

@@ -5,15 +5,15 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from examples.learning.arithmetic import UNEXPLAINED, Operation, Problem, problems
-from examples.learning.rubrics import answer_is_right, pitfall_of, plain_rubric, right_steps, rubric, step_accuracy
+from examples.learning.arithmetic import UNEXPLAINED_OPERATOR, ArithmeticOperation, ArithmeticProblem, problems
+from examples.learning.rubrics import answer_is_right, pitfall_id, plain_rubric, right_steps, rubric, step_accuracy
 from examples.learning.solutions import MISTAKES, Mistake, guesses, possible_mistakes, solution, solution_with
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from judge_server.checks import Check
 from judge_server.checks.deciding import decide
-from judge_server.ports import Finding
+from judge_server.ports import JudgeResult
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.rewards import check_rubric
 from trainer_client.steps import has_format, split_steps
@@ -23,15 +23,15 @@ SEEDS = st.integers(0, 2**32 - 1)
 LENGTHS = st.integers(1, 6)
 
 
-def one(seed: int, steps: int = 4, unexplained: int = 0) -> Problem:
+def one(seed: int, steps: int = 4, unexplained: int = 0) -> ArithmeticProblem:
     return problems(seed, 1, steps=steps, unexplained=unexplained)[0]
 
 
-def right(problem: Problem) -> str:
+def right(problem: ArithmeticProblem) -> str:
     return solution(problem, np.random.default_rng(0))
 
 
-def found(problem: Problem, response: str) -> dict[str, Finding]:
+def found(problem: ArithmeticProblem, response: str) -> dict[str, JudgeResult]:
     """What the real checks find of the step-wise rubric."""
     steps = tuple(split_steps(response))
     findings = {}
@@ -40,12 +40,12 @@ def found(problem: Problem, response: str) -> dict[str, Finding]:
         finding = decide(
             Check(criterion.verification, response, extract_final_answer(response), None, steps, names_step=True)
         )
-        assert isinstance(finding, Finding)
+        assert isinstance(finding, JudgeResult)
         findings[criterion.id] = finding
     return findings
 
 
-def satisfied(problem: Problem, response: str) -> set[str]:
+def satisfied(problem: ArithmeticProblem, response: str) -> set[str]:
     return {id_ for id_, finding in found(problem, response).items() if finding.score == 1.0}
 
 
@@ -63,10 +63,10 @@ def test_a_problem_has_as_many_unexplained_signs_as_asked_for_and_each_adds_its_
     seed: int, unexplained: int
 ) -> None:
     problem = one(seed, unexplained=unexplained)
-    assert [sign for sign, _ in problem.operations].count(UNEXPLAINED) == unexplained
+    assert [operator for operator, _ in problem.operations].count(UNEXPLAINED_OPERATOR) == unexplained
     assert all(0 <= value < 50 for value in problem.values)
     for before, operation, after in zip(problem.values, problem.operations, problem.values[1:], strict=False):
-        assert operation.sign != UNEXPLAINED or after == before + operation.operand + operation.operand
+        assert operation.operator != UNEXPLAINED_OPERATOR or after == before + operation.operand + operation.operand
 
 
 def test_the_unexplained_sign_is_nearly_always_guessed_and_no_guess_is_right() -> None:
@@ -74,20 +74,20 @@ def test_the_unexplained_sign_is_nearly_always_guessed_and_no_guess_is_right() -
     drawn = problems(0, 500, unexplained=1, steps=1)
     right_ones = np.mean([step_accuracy(problem, solution(problem, rng, 0.1)) for problem in drawn])
     assert 0.0 < right_ones < 0.1
-    assert guesses(7, Operation(UNEXPLAINED, 5)) == [12, 2, 35, 7]
-    assert guesses(7, Operation("+", 5)) == []
+    assert guesses(7, ArithmeticOperation(UNEXPLAINED_OPERATOR, 5)) == [12, 2, 35, 7]
+    assert guesses(7, ArithmeticOperation("+", 5)) == []
 
 
 @given(SEEDS, st.sets(st.integers(1, 4)), st.integers(0, 4))
 def test_steps_that_a_writer_was_told_are_right_whatever_goes_wrong_before(
-    seed: int, told: set[int], unexplained: int
+    seed: int, given_steps: set[int], unexplained: int
 ) -> None:
     problem = one(seed, unexplained=unexplained)
-    response = solution(problem, np.random.default_rng(seed), 1.0, told=told)
+    response = solution(problem, np.random.default_rng(seed), 1.0, given_steps=given_steps)
     reached = {step.number for step in split_steps(response)}  # a skipped step leaves fewer
     said = right_steps(problem, response)
-    assert all(said[step - 1] for step in told & reached)
-    assert told != {1, 2, 3, 4} or all(said)
+    assert all(said[step - 1] for step in given_steps & reached)
+    assert given_steps != {1, 2, 3, 4} or all(said)
 
 
 def test_solutions_go_without_an_answer_as_often_as_asked_for() -> None:
@@ -141,10 +141,10 @@ def test_a_mistake_is_found_by_its_pitfall_in_the_step_where_it_was_made(
     assume(mistake in possible_mistakes(problem, where))
     response = solution_with(problem, np.random.default_rng(seed), {where: mistake})
     findings = found(problem, response)
-    pitfall = findings[pitfall_of(mistake, step)]
+    pitfall = findings[pitfall_id(mistake, step)]
     assert (pitfall.score, pitfall.step) == (1.0, 4 if mistake == "box" else step)
     others = {id_ for id_ in satisfied(problem, response) if id_.startswith(("slip", "copy", "box", "other"))}
-    assert others == {pitfall_of(mistake, step)} or mistake == "skip"
+    assert others == {pitfall_id(mistake, step)} or mistake == "skip"
     assert {f"right-{k}" for k in range(1, where)} <= satisfied(problem, response)
     assert mistake == "box" or findings[f"right-{step}"].score == 0.0
 
@@ -157,7 +157,7 @@ def test_a_wrong_copy_does_not_show_in_the_answer_and_a_wrong_result_carries_on(
     for mistake in {"slip", "carry"} & set(possible_mistakes(problem, 1)):
         first, second, *_ = solution_with(problem, rng, {1: mistake}).splitlines()
         assert first.startswith("### Step 1: ")
-        assert second.startswith(f"### Step 2: {first.partition('=')[2]}{problem.operations[1].sign}")
+        assert second.startswith(f"### Step 2: {first.partition('=')[2]}{problem.operations[1].operator}")
 
 
 def test_mistakes_are_as_frequent_as_asked_for_and_carries_are_forgotten_more_often() -> None:
@@ -189,7 +189,9 @@ def test_the_rubrics_feed_the_modes_they_are_made_for(seed: int) -> None:
         check_rubric(RubricContent.model_validate(plain_rubric(one(seed))).criteria, mode)
 
 
-async def rewards(http: httpx2.AsyncClient, make: Any, mode: str, asked: dict[Problem, list[str]]) -> RewardAnswer:
+async def rewards(
+    http: httpx2.AsyncClient, make: Any, mode: str, asked: dict[ArithmeticProblem, list[str]]
+) -> RewardAnswer:
     groups = [
         {"id": problem.prompt, "prompt": problem.prompt, "responses": responses, "rubric": make(problem)}
         for problem, responses in asked.items()

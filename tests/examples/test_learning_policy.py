@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 import torch
 from examples.learning.arithmetic import problems
-from examples.learning.lessons import KINDS, lacks
+from examples.learning.lessons import DEMONSTRATION_KINDS, failed_criteria
 from examples.learning.policy import (
-    LONGEST_READ,
-    READING,
-    Teaching,
-    able_to_read,
+    MAX_CONTEXT_LENGTH,
+    WITH_LONG_PROMPTS,
+    PolicyConfig,
+    extend_vocabulary,
+    load_or_train_policy,
     make_model,
     make_tokenizer,
-    taught,
-    teach,
-    write,
+    sample_solutions,
+    train_supervised,
 )
 from examples.learning.rubrics import step_accuracy
 from examples.learning.solutions import solution
 
 pytestmark = pytest.mark.trl
 
-BRIEF = Teaching(updates=20, batch_size=8, width=32, layers=1)
+BRIEF = PolicyConfig(updates=20, batch_size=8, width=32, layers=1)
 
 
 def test_prompts_and_solutions_come_back_from_their_tokens_and_fit_in_the_longest() -> None:
@@ -52,38 +52,42 @@ def test_what_every_solution_says_takes_one_token_each() -> None:
 
 def test_a_model_learns_from_solutions() -> None:
     tokenizer = make_tokenizer()
-    untaught = teach(make_model(BRIEF, tokenizer), tokenizer, Teaching(updates=4, batch_size=8, learning_rate=1e-9))
-    assert teach(make_model(BRIEF, tokenizer), tokenizer, BRIEF) < untaught
+    untaught = train_supervised(
+        make_model(BRIEF, tokenizer), tokenizer, PolicyConfig(updates=4, batch_size=8, learning_rate=1e-9)
+    )
+    assert train_supervised(make_model(BRIEF, tokenizer), tokenizer, BRIEF) < untaught
 
 
 def test_a_policy_is_taught_once_and_then_the_same_from_the_cache(tmp_path: Path) -> None:
     asked = problems(0, 2, steps=BRIEF.steps)
     said = []
     for _ in range(2):
-        model, tokenizer = taught(BRIEF, tmp_path)
+        model, tokenizer = load_or_train_policy(BRIEF, tmp_path)
         torch.manual_seed(0)
-        said.append(write(model, tokenizer, [problem.prompt for problem in asked], tokens=BRIEF.longest, samples=3))
+        said.append(
+            sample_solutions(model, tokenizer, [problem.prompt for problem in asked], tokens=BRIEF.longest, samples=3)
+        )
     assert said[0] == said[1]
     assert len(said[0]) == 6
     assert [path.name for path in tmp_path.iterdir()] == [BRIEF.name]
-    assert Teaching().name != BRIEF.name
+    assert PolicyConfig().name != BRIEF.name
 
 
 def test_longer_prompts_and_their_answers_come_back_from_their_tokens_and_fit() -> None:
-    _, tokenizer = able_to_read(make_model(BRIEF, make_tokenizer()), make_tokenizer(), 0)
+    _, tokenizer = extend_vocabulary(make_model(BRIEF, make_tokenizer()), make_tokenizer(), 0)
     rng = np.random.default_rng(0)
-    for kind in KINDS:
-        for problem in problems(0, 100, steps=READING.steps, unexplained=3):
-            lesson = kind(problem, rng, READING.mistake_rate, READING.unanswered)
+    for kind in DEMONSTRATION_KINDS:
+        for problem in problems(0, 100, steps=WITH_LONG_PROMPTS.steps, unexplained=3):
+            lesson = kind(problem, rng, WITH_LONG_PROMPTS.mistake_rate, WITH_LONG_PROMPTS.unanswered)
             asked, answered = (tokenizer(text)["input_ids"] for text in lesson)
             assert (tokenizer.decode(asked), tokenizer.decode(answered)) == tuple(lesson)
-            assert len(answered) < READING.longest
-            assert len(asked) + READING.longest <= LONGEST_READ
+            assert len(answered) < WITH_LONG_PROMPTS.longest
+            assert len(asked) + WITH_LONG_PROMPTS.longest <= MAX_CONTEXT_LENGTH
 
 
 def test_learning_to_read_keeps_the_tokens_that_are_known() -> None:
     before, after = make_tokenizer(), make_tokenizer()
-    model, _ = able_to_read(make_model(BRIEF, after), after, 0)
+    model, _ = extend_vocabulary(make_model(BRIEF, after), after, 0)
     text = problems(0, 1)[0].prompt + "### Step 1: 3"
     assert after(text)["input_ids"] == before(text)["input_ids"]
     assert model.get_input_embeddings().weight.shape[0] == len(after) > len(before)
@@ -91,12 +95,12 @@ def test_learning_to_read_keeps_the_tokens_that_are_known() -> None:
 
 def test_lessons_name_what_is_lacking_and_answer_with_it() -> None:
     rng = np.random.default_rng(0)
-    _, scaffolded, refined = KINDS
+    _, scaffolded, refined = DEMONSTRATION_KINDS
     for problem in problems(0, 50, steps=4, unexplained=3):
         lesson = refined(problem, rng, 0.15, 0.25)
         assert step_accuracy(problem, lesson.answer) == 1.0
         previous = lesson.prompt.partition("<previous_answer>\n")[2].partition("\n</previous_answer>")[0]
-        lacking = [criterion["description"] for criterion in lacks(problem, previous)]
+        lacking = [criterion["description"] for criterion in failed_criteria(problem, previous)]
         assert lacking
         assert [line for line in lesson.prompt.splitlines() if line.startswith("- ")] == [f"- {own}" for own in lacking]
         lines = [f"Step {k} is {line}." for k, line in enumerate(problem.lines, 1)]
@@ -107,9 +111,9 @@ def test_lessons_name_what_is_lacking_and_answer_with_it() -> None:
 
 
 def test_a_policy_that_reads_goes_on_from_one_that_does_not(tmp_path: Path) -> None:
-    reading = replace(READING, after=BRIEF, updates=6, batch_size=4)
-    model, tokenizer = taught(reading, tmp_path)
-    assert model.config.max_position_embeddings == LONGEST_READ
+    reading = replace(WITH_LONG_PROMPTS, after=BRIEF, updates=6, batch_size=4)
+    model, tokenizer = load_or_train_policy(reading, tmp_path)
+    assert model.config.max_position_embeddings == MAX_CONTEXT_LENGTH
     assert {path.name for path in tmp_path.iterdir()} == {BRIEF.name, reading.name}
     assert tokenizer.decode(tokenizer("7@5=17")["input_ids"]) == "7@5=17"
-    assert len({own.name for own in (Teaching(), reading, BRIEF)}) == 3
+    assert len({own.name for own in (PolicyConfig(), reading, BRIEF)}) == 3

@@ -10,20 +10,20 @@ pytest.importorskip("trl")
 
 from examples.learning import __main__ as command
 from examples.learning.arithmetic import problems
-from examples.learning.runs import PARTS, RUNS
+from examples.learning.runs import EXPERIMENTS, RUNS
 from examples.learning.solutions import solution
 from examples.learning.train import GROUP, dataset, settings
-from examples.learning.watch import Watch, read_problem, write_problem
+from examples.learning.watch import AccuracyCallback, read_problem, write_problem
 
 from trainer_client.trl.generation_callback import ScoredGeneration
 
 pytestmark = pytest.mark.trl
 
 
-def watched(said: list[str], asked: list[str], elsewhere: list[bool] | None) -> dict[str, float]:
-    watch = Watch()
+def watched(said: list[str], asked: list[str], off_policy: list[bool] | None) -> dict[str, float]:
+    watch = AccuracyCallback()
     assert watch(completions=said, problem=asked) == [0.0] * len(said)
-    scored = ScoredGeneration([0.0] * len(said), {}, len(said), said, 0, elsewhere, training=True)
+    scored = ScoredGeneration([0.0] * len(said), {}, len(said), said, 0, off_policy, training=True)
     assert watch.on_scored(scored) == {}
     (step,) = watch.steps
     return step
@@ -55,14 +55,14 @@ def test_a_run_has_settings_and_problems_with_rubrics(name: str) -> None:
     assert (config.num_generations, config.temperature, config.top_p, config.top_k) == (GROUP, 1.0, 1.0, 0)
     assert config.method == run.method
     rows = dataset(run, 0, 2)
-    assert len(rows) == 2 * PARTS[run.part].prompts
+    assert len(rows) == 2 * EXPERIMENTS[run.part].prompts
     unexplained = {sum(sign == "@" for sign, _ in read_problem(row["problem"]).operations) for row in rows}
-    assert unexplained == {PARTS[run.part].unexplained}
+    assert unexplained == {EXPERIMENTS[run.part].unexplained}
     assert all(json.loads(row["rubric"])["criteria"] for row in rows)
 
 
 def test_labels_differ_within_a_part() -> None:
-    for part in PARTS:
+    for part in EXPERIMENTS:
         labels = [run.label for run in RUNS.values() if run.part == part]
         assert len(labels) == len(set(labels)) > 1
 
@@ -73,11 +73,11 @@ def test_a_table_shows_the_last_steps_of_each_run_over_its_seeds(
     monkeypatch.setattr(command, "CACHE", tmp_path)
     for seed, end in enumerate((0.25, 0.75)):
         file = command.result("dro-gated", seed, None)
-        assert file.name == f"dro-gated-{seed}-{PARTS['unanswered'].steps}.json"
+        assert file.name == f"dro-gated-{seed}-{EXPERIMENTS['unanswered'].steps}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         steps = [{"answered": 1.0, "answer": 0.0, "steps": 0.0}] * 30
         steps += [{"answered": 0.5, "answer": end, "steps": 1.0}] * 10
         file.write_text(json.dumps(steps), encoding="utf-8")
-    head, _, row = command.table(PARTS["unanswered"], ["dro-gated"], [0, 1], None).splitlines()
+    head, _, row = command.table(EXPERIMENTS["unanswered"], ["dro-gated"], [0, 1], None).splitlines()
     assert head == "| run | responses with an answer | right answers | right steps |"
     assert row == "| DRO | 0.500 (0.500..0.500) | 0.500 (0.250..0.750) | 1.000 (1.000..1.000) |"

@@ -1,7 +1,7 @@
 """A calibration for tests: a set with maps for the scripted engine and the templates that are shipped."""
 
 from judge_server.judging.calibration import Calibration, CalibrationSet, FittedCalibration, PlattScaling
-from tests.judge_server.support import setup
+from tests.judge_server.support import prepared
 
 DEFAULT, OF_PITFALLS = PlattScaling(2.0, -1.0), PlattScaling(1.0, 2.0)
 CALIBRATION = Calibration("test-v1", "sha256:0", 100, DEFAULT, {"pitfall": OF_PITFALLS})
@@ -11,6 +11,6 @@ SCRIPTED = "none"
 
 def fitted(**changed: object) -> CalibrationSet:
     """A set with one calibration, for `binary` unless changed."""
-    templates = setup("stepwise" if changed.get("protocol") == "stepwise" else "binary").alone.digest
+    templates = prepared("stepwise" if changed.get("protocol") == "stepwise" else "binary").single_templates.digest
     fields = {"weights": ("other", SCRIPTED), "protocol": "binary", "templates": templates, "calibration": CALIBRATION}
     return CalibrationSet(maps=(FittedCalibration.model_validate(fields | changed),))

@@ -26,7 +26,7 @@ Serve = Callable[..., Awaitable[httpx2.AsyncClient]]
 def _no_checker_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whoever does not close a judge leaves processes behind, and Python would wait for them at its end."""
     used: set[Checker] = set()
-    started = Checker._started
+    started = Checker._get_pool
 
     async def noted(self: Checker) -> ProcessPool:
         used.add(self)

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from judge_server.engines import LlamaCppEngine, OpenAIEngine, ScriptedEngine
 from judge_server.models import fetch
-from judge_server.ports import AnswerForm, Batch, Call, CallFailed, Engine, EngineIdentity, Menu, Option, Reply
+from judge_server.ports import AnswerForm, Batch, Call, CallFailure, Engine, EngineIdentity, Option, Reply, TokenChoice
 from tests.judge_server.openai_fixtures import LlamaCppServer
 
 MODEL = "qwen2.5-coder-0.5b"
@@ -21,7 +21,7 @@ CONTEXT_TOKENS = 600
 
 YES = Option("yes", ("yes", "Yes", " yes", " Yes"))
 NO = Option("no", ("no", "No", " no", " No"))
-YES_NO = Menu((YES, NO))
+YES_NO = TokenChoice((YES, NO))
 
 Started = TypeVar("Started", bound=Engine)
 _IDENTITIES: WeakKeyDictionary[Any, EngineIdentity] = WeakKeyDictionary()
@@ -123,9 +123,9 @@ def asked(*questions: str, answer: AnswerForm = YES_NO, shared: str = "7 is prim
     return Batch("Answer yes or no.", shared, tuple(Call(question, answer, **more) for question in questions))
 
 
-async def answers(engine: Engine, batch: Batch) -> list[Reply | CallFailed]:
+async def answers(engine: Engine, batch: Batch) -> list[Reply | CallFailure]:
     """Every call's outcome; fails where a call has none or two."""
-    outcomes: dict[int, Reply | CallFailed] = {}
+    outcomes: dict[int, Reply | CallFailure] = {}
     async for index, outcome in engine.answer(batch):
         assert index not in outcomes
         outcomes[index] = outcome
@@ -139,8 +139,8 @@ async def replies(engine: Engine, batch: Batch) -> list[Reply]:
     return [outcome for outcome in outcomes if isinstance(outcome, Reply)]
 
 
-async def failures(engine: Engine, batch: Batch) -> list[CallFailed]:
+async def failures(engine: Engine, batch: Batch) -> list[CallFailure]:
     """Every call's outcome, which must be a failure."""
     outcomes = await answers(engine, batch)
-    assert all(isinstance(outcome, CallFailed) for outcome in outcomes), outcomes
-    return [outcome for outcome in outcomes if isinstance(outcome, CallFailed)]
+    assert all(isinstance(outcome, CallFailure) for outcome in outcomes), outcomes
+    return [outcome for outcome in outcomes if isinstance(outcome, CallFailure)]

@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 from judge_server.comparing import compare
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.judging.plan import Context, GroupPlanner
-from judge_server.ports import Batch, Call, Choice, Menu, Reply, RubricSource
-from judge_server.prompts.library import TemplateLibrary, shipped_sets
+from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.ports import Batch, Call, LabelChoice, Reply, RubricSource, TokenChoice
+from judge_server.prompts.library import TemplateLibrary, builtin_sets
 from judge_server.web import Service, create_app
-from tests.judge_server.support import STEPPED, group, judge, plan, setup
-from trainer_client.thinking import judged
-from trainer_client.wire import ComparisonRequest, Criterion, CriterionKind, Group, Protocol, as_response
+from tests.judge_server.support import STEPPED, group, judge, plan, prepared
+from trainer_client.thinking import judged_content
+from trainer_client.wire import ComparisonRequest, Criterion, CriterionKind, Group, JudgingProtocol, as_response
 from trainer_client.wire.judging import ReasoningPart
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -79,7 +79,7 @@ GROUPS: dict[str, Group] = {
     "thinking": group("<think>\n7 is odd, and 7 = 2 * 3 + 1.\n</think>\n\nYes, 7 is prime."),
 }
 
-ALSO_READ: dict[str, tuple[tuple[Protocol, ReasoningPart, int | None], ...]] = {
+ALSO_READ: dict[str, tuple[tuple[JudgingProtocol, ReasoningPart, int | None], ...]] = {
     "hostile": (("binary", "strip", 40),),
     "tools": (("binary", "keep", None), ("binary", "strip", 40)),
     "thinking": (("binary", "keep", None), ("binary", "only", None)),
@@ -88,9 +88,9 @@ ALSO_READ: dict[str, tuple[tuple[Protocol, ReasoningPart, int | None], ...]] = {
 
 def prompts() -> dict[str, str]:
     """Every golden prompt by file name: what is asked under each protocol, and what is read of each group."""
-    asked = {f"{protocol}.txt": _asked(protocol) for protocol in get_args(Protocol)}
+    asked = {f"{protocol}.txt": _asked(protocol) for protocol in get_args(JudgingProtocol)}
     read = {f"shared.{name}.txt": _read(name) for name in GROUPS}
-    sets = {f"set.{name}.txt": _asked_with(name) for name in shipped_sets()}
+    sets = {f"set.{name}.txt": _asked_with(name) for name in builtin_sets()}
     return asked | {"comparison.txt": asyncio.run(_compared())} | read | sets
 
 
@@ -98,42 +98,45 @@ def _asked_with(name: str) -> str:
     """What a set of the package's asks under its protocols, and what it shows of a group that has everything."""
     of = GROUPS["everything"]
     texts = []
-    for protocol in get_args(Protocol):
-        if protocol in (TemplateLibrary(None).find(name).declared.protocols or ()):
-            made = setup(protocol, template=name)
+    for protocol in get_args(JudgingProtocol):
+        if protocol in (TemplateLibrary(None).find(name).declaration.protocols or ()):
+            made = prepared(protocol, template=name)
             shared = plan(made, of, of.responses[0], SEVERAL).batch.shared
             texts += [_together([("shared", protocol, shared)]), _asked(protocol, name)]
     return "".join(texts)
 
 
-def _asked(protocol: Protocol, template: str | None = None) -> str:
+def _asked(protocol: JudgingProtocol, template: str | None = None) -> str:
     """System messages, questions, what follows reasons, and forms of answer: by one criterion and by several."""
     sections: Sections = []
     for rationale in (False, True):
-        way = " with reasons" if rationale else ""
+        config = " with reasons" if rationale else ""
         alone, together = (
-            setup(protocol, rationale=rationale, per_call=size, template=template) for size in (1, "all")
+            prepared(protocol, rationale=rationale, per_call=size, template=template) for size in (1, "all")
         )
         for criterion in [] if protocol == "checklist" else CRITERIA:
             batch = plan(alone, GROUPS["steps"], STEPPED, [criterion]).batch
-            sections += _call(way, criterion.id, batch.system, batch.calls[0])
+            sections += _call(config, criterion.id, batch.system, batch.calls[0])
         batch = plan(together, GROUPS["steps"], STEPPED, SEVERAL).batch
-        sections += _call(way, "several", batch.system, batch.calls[0])
+        sections += _call(config, "several", batch.system, batch.calls[0])
         if protocol == "likert":
             batch = plan(alone, GROUPS["steps"], STEPPED, []).batch
-            sections += _call(way, "none", batch.system, batch.calls[0])
+            sections += _call(config, "none", batch.system, batch.calls[0])
     return _together(sections)
 
 
 def _read(name: str) -> str:
     """The part that all criteria share, with and without steps, and what else is shown of some responses."""
     of = GROUPS[name]
-    context = Context(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
-    ways: list[tuple[Protocol, ReasoningPart, int | None]] = [("binary", "strip", None), ("stepwise", "strip", None)]
+    context = GroupContext(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
+    ways: list[tuple[JudgingProtocol, ReasoningPart, int | None]] = [
+        ("binary", "strip", None),
+        ("stepwise", "strip", None),
+    ]
     sections: Sections = []
     for protocol, part, keep in [*ways, *ALSO_READ.get(name, ())]:
-        material = judged(as_response(of.responses[0]), part)
-        shared = GroupPlanner(setup(protocol), context, CRITERIA).plan(material, keep=keep).batch.shared
+        material = judged_content(as_response(of.responses[0]), part)
+        shared = GroupPlanner(prepared(protocol), context, CRITERIA).plan(material, keep=keep).batch.shared
         unlike = [f"thinking: {part}"] * (part != "strip") + [f"{keep} characters"] * (keep is not None)
         sections.append(("shared", ", ".join([protocol, *unlike]), shared))
     return _together(sections)
@@ -144,7 +147,7 @@ async def _compared() -> str:
     sections: Sections = []
 
     def note(batch: Batch, call: Call) -> Reply:
-        sections.extend([("shared", "", batch.shared), *_call(way, about, batch.system, call)])
+        sections.extend([("shared", "", batch.shared), *_call(config, about, batch.system, call)])
         return Reply(masses=(0.5, 0.5))
 
     asking = await judge(ScriptedEngine(note))
@@ -156,7 +159,7 @@ async def _compared() -> str:
     ]
     for rationale in (False, True):
         for rubric in (None, {"criteria": SEVERAL}):
-            way, about = " with reasons" if rationale else "", "several" if rubric else "none"
+            config, about = " with reasons" if rationale else "", "several" if rubric else "none"
             request = ComparisonRequest.model_validate(
                 {"pairs": pairs, "rubric": rubric, "judging": {"rationale": rationale}}
             )
@@ -165,16 +168,16 @@ async def _compared() -> str:
     return _together(sections)
 
 
-def _call(way: str, about: str, system: str, call: Call) -> Sections:
-    sections = [(f"system{way}", about, system), (f"question{way}", about, call.question)]
+def _call(config: str, about: str, system: str, call: Call) -> Sections:
+    sections = [(f"system{config}", about, system), (f"question{config}", about, call.question)]
     if call.reasoning is not None:
         return [*sections, ("after the reasons", about, call.reasoning.ask)]
     answer = call.answer
-    if isinstance(answer, Menu):
+    if isinstance(answer, TokenChoice):
         form = f"one token of {', '.join(option.label for option in answer.options)}"
         if answer.then is not None:
             form += f"; then {answer.then.lead!r} and one of {', '.join(answer.then.labels)}"
-    elif isinstance(answer, Choice):
+    elif isinstance(answer, LabelChoice):
         form = f"{answer.lead}one of {', '.join(answer.labels)}"
     else:
         form = f"JSON of at most {answer.max_tokens} tokens"

@@ -10,13 +10,13 @@ import asyncio
 import json
 import sys
 
-from tests.judge_server.misbehaviours import GOES_WRONG, MODEL, SEEN, Asked, completion
+from tests.judge_server.misbehaviours import GOES_WRONG, MODEL, SEEN, FakeServerRequest, completion
 
 TRIGGER = "misbehave"
 MOODS = ("well", "swapped", "down", "mute")
 
 
-async def chat(asked: Asked) -> None:
+async def chat(asked: FakeServerRequest) -> None:
     """`/chat/completions`."""
     body, name = asked.body, asked.name
     SEEN[asked.tag].events.append(f"begin {asked.words[-1:]}")
@@ -37,7 +37,7 @@ async def chat(asked: Asked) -> None:
     SEEN[asked.tag].events.append(f"end {asked.words[-1:]}")
 
 
-async def models(asked: Asked) -> None:
+async def models(asked: FakeServerRequest) -> None:
     """`/models`."""
     mood = SEEN[asked.tag].mood
     card = {
@@ -60,7 +60,7 @@ async def models(asked: Asked) -> None:
         asked.send(200, {"object": "list", "data": cards})
 
 
-async def route(asked: Asked) -> None:
+async def route(asked: FakeServerRequest) -> None:
     """Answer one request."""
     if asked.path == "seen":
         seen = SEEN[asked.tag]
@@ -105,7 +105,7 @@ async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             tag, _, rest = target.strip("/").partition("/")
             name, _, path = rest.partition("/")
             body = json.loads(content) if content else None
-            await route(Asked(method, tag, name, path or name, headers, body, reader, writer))
+            await route(FakeServerRequest(method, tag, name, path or name, headers, body, reader, writer))
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):
         pass

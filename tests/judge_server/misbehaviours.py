@@ -19,7 +19,7 @@ TOO_LONG = "This model's maximum context length is 8 tokens. However, your promp
 
 
 @dataclass
-class Seen:
+class RequestLog:
     """What was asked under a tag, and what happened."""
 
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Seen:
 
 
 @dataclass
-class Asked:
+class FakeServerRequest:
     """One request."""
 
     method: str
@@ -63,10 +63,10 @@ class Asked:
         SEEN[self.tag].events.append("gone")
 
 
-SEEN: defaultdict[str, Seen] = defaultdict(Seen)
+SEEN: defaultdict[str, RequestLog] = defaultdict(RequestLog)
 
 
-def completion(asked: Asked, **changes: Any) -> dict[str, Any]:
+def completion(asked: FakeServerRequest, **changes: Any) -> dict[str, Any]:
     """The answer of a server that behaves."""
     body = asked.body
     limit = body.get("max_tokens", body.get("max_completion_tokens"))
@@ -90,7 +90,7 @@ def completion(asked: Asked, **changes: Any) -> dict[str, Any]:
     return {"model": MODEL, "system_fingerprint": "fp_1", "choices": [choice], "usage": usage} | changes
 
 
-def position(asked: Asked, token: str) -> dict[str, Any]:
+def position(asked: FakeServerRequest, token: str) -> dict[str, Any]:
     """A token with the likeliest ones at its place."""
     if asked.name == "certain":  # log-probabilities after a temperature of zero, which say nothing
         return {"token": token, "top_logprobs": [{"token": "Yes", "logprob": 0.0}, {"token": "No", "logprob": -9999.0}]}
@@ -99,31 +99,31 @@ def position(asked: Asked, token: str) -> dict[str, Any]:
     return {"token": token, "logprob": top[0]["logprob"], "top_logprobs": top}
 
 
-async def reset(asked: Asked) -> None:
+async def reset(asked: FakeServerRequest) -> None:
     """Break the connection without a word."""
     linger = struct.pack("ii", 1, 0)
     asked.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     asked.writer.close()
 
 
-async def half(asked: Asked) -> None:
+async def half(asked: FakeServerRequest) -> None:
     """Promise a body and send half of it."""
     asked.send(200, '{"model": "judge-1", "choi', Content_Length="52")
     asked.writer.close()
 
 
-async def silent(asked: Asked) -> None:
+async def silent(asked: FakeServerRequest) -> None:
     """Take the request and never answer."""
     await asked.hang()
 
 
-async def stalled(asked: Asked) -> None:
+async def stalled(asked: FakeServerRequest) -> None:
     """Begin the answer and never end it."""
     asked.send(200, '{"model": ', Content_Length="5000")
     await asked.hang()
 
 
-async def endless(asked: Asked) -> None:
+async def endless(asked: FakeServerRequest) -> None:
     """Send an answer without an end."""
     asked.writer.write(b"HTTP/1.1 200 It\r\nContent-Type: application/json\r\n\r\n")
     while not asked.writer.is_closing():
@@ -132,45 +132,45 @@ async def endless(asked: Asked) -> None:
         SEEN[asked.tag].events.append("64 KiB")
 
 
-async def slow(asked: Asked) -> None:
+async def slow(asked: FakeServerRequest) -> None:
     """Answer after a while."""
     await asyncio.sleep(0.05)
     asked.send(200, completion(asked))
 
 
-def answering(status: int, body: Any, **headers: str) -> Callable[[Asked], Awaitable[None]]:
+def answering(status: int, body: Any, **headers: str) -> Callable[[FakeServerRequest], Awaitable[None]]:
     """Always the same answer."""
 
-    async def answer(asked: Asked) -> None:
+    async def answer(asked: FakeServerRequest) -> None:
         asked.send(status, body, **headers)
 
     return answer
 
 
-def changed(**changes: Any) -> Callable[[Asked], Awaitable[None]]:
+def changed(**changes: Any) -> Callable[[FakeServerRequest], Awaitable[None]]:
     """An answer with these fields changed."""
 
-    async def answer(asked: Asked) -> None:
+    async def answer(asked: FakeServerRequest) -> None:
         asked.send(200, completion(asked, **changes))
 
     return answer
 
 
-async def think(asked: Asked) -> None:
+async def think(asked: FakeServerRequest) -> None:
     """Think before the answer, unasked."""
     answer = completion(asked)
     answer["choices"][0]["message"] = {"content": "No", "reasoning": "Hm, yes."}
     asked.send(200, answer)
 
 
-async def stray(asked: Asked) -> None:
+async def stray(asked: FakeServerRequest) -> None:
     """Answer with a label that was not on offer."""
     answer = completion(asked)
     answer["choices"][0]["message"] = {"content": '{"answer": "99"}'}
     asked.send(200, answer)
 
 
-async def tell_key(asked: Asked) -> None:
+async def tell_key(asked: FakeServerRequest) -> None:
     """Say the key in an error, as some proxies do."""
     asked.send(500, {"error": {"message": f"cannot forward {asked.headers.get('authorization')}"}})
 
@@ -180,20 +180,20 @@ LATER = "Sun, 06 Nov 2022 08:49:48 GMT"
 NOT_A_NUMBER = {"token": "Yes", "top_logprobs": [{"token": "Yes", "logprob": float("nan")}]}
 
 
-def logprobs(**of: float) -> Callable[[Asked], Awaitable[None]]:
+def logprobs(**of: float) -> Callable[[FakeServerRequest], Awaitable[None]]:
     """An answer that gives the first token these log-probabilities."""
     top = [{"token": token, "logprob": value} for token, value in of.items()]
     content = [{"token": "Yes", "logprob": -0.1, "top_logprobs": top}]
     return changed(choices=[{"message": {"content": "Yes"}, "logprobs": {"content": content}}])
 
 
-def counted(prompt: Any, written: Any, cached: Any = 0) -> Callable[[Asked], Awaitable[None]]:
+def counted(prompt: Any, written: Any, cached: Any = 0) -> Callable[[FakeServerRequest], Awaitable[None]]:
     """An answer that tells these counts of tokens."""
     details = {"cached_tokens": cached}
     return changed(usage={"prompt_tokens": prompt, "completion_tokens": written, "prompt_tokens_details": details})
 
 
-GOES_WRONG: dict[str, Callable[[Asked], Awaitable[None]]] = {
+GOES_WRONG: dict[str, Callable[[FakeServerRequest], Awaitable[None]]] = {
     "html": answering(200, "<!doctype html><title>Sign in</title>"),
     "failing": answering(500, {"error": {"message": "out of memory"}}),
     "bare": answering(502, ""),

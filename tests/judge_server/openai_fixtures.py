@@ -17,12 +17,14 @@ import pytest_asyncio
 from judge_server.engines.llamacpp_process import LlamaCppProcess
 from judge_server.engines.openai import OpenAIEngine
 from judge_server.models import fetch
-from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Menu, Option, Reply
+from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Option, Reply, TokenChoice
 from tests.judge_server.misbehaving import TRIGGER
 
 MODEL = "qwen2.5-coder-0.5b"
 CONTEXT_TOKENS = 600
-YES_NO = Menu((Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No"))))
+YES_NO = TokenChoice(
+    (Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No")))
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def batch(*questions: str | Call) -> Batch:
     return Batch("Answer yes or no.", "7 is prime.\n", calls)
 
 
-async def outcomes(engine: OpenAIEngine, asked: Batch) -> list[Reply | CallFailed]:
+async def outcomes(engine: OpenAIEngine, asked: Batch) -> list[Reply | CallFailure]:
     """Every call's outcome, in order."""
     found = [answer async for answer in engine.answer(asked)]
     assert sorted(index for index, _ in found) == list(range(len(asked.calls)))
@@ -97,7 +99,7 @@ class Endpoint:
         engine = self.engine(name, **options)
         return engine, await engine.start()
 
-    async def only(self, name: str, call: Call | str, **options: Any) -> Reply | CallFailed:
+    async def only(self, name: str, call: Call | str, **options: Any) -> Reply | CallFailure:
         """What one call comes to."""
         engine, _ = await self.started(name, **options)
         (outcome,) = await outcomes(engine, batch(call))
@@ -109,10 +111,10 @@ class Endpoint:
         assert isinstance(outcome, Reply), outcome
         return outcome
 
-    async def failure(self, name: str, **options: Any) -> CallFailed:
+    async def failure(self, name: str, **options: Any) -> CallFailure:
         """How a call fails that the endpoint goes wrong at."""
         outcome = await self.only(name, TRIGGER, **options)
-        assert isinstance(outcome, CallFailed), outcome
+        assert isinstance(outcome, CallFailure), outcome
         return outcome
 
     async def set_mood(self, mood: str) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.admission import QueueRules
-from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.engine_desk import LocalExecutor
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Context, GroupPlanner, ResponsePlan
+from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
 from judge_server.judging.protocols import YES_NO
-from judge_server.judging.ways import JudgeSetup, Way
-from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reply
-from judge_server.prompts import Form, PromptTemplates
+from judge_server.judging.ways import JudgingConfig, PreparedConfig
+from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Reply, TokenChoice
+from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
-from trainer_client.thinking import judged
-from trainer_client.wire import Criterion, Group, Protocol, as_response
+from trainer_client.thinking import judged_content
+from trainer_client.wire import Criterion, Group, JudgingProtocol, as_response
 
 SECRET = b"a secret that only tests know"
 FENCE = Fence(SECRET)
@@ -39,8 +39,8 @@ STEPPED = "### Step 1: try\n7 is not a multiple of 2.\n### Step 2: conclude\nSo 
 
 def batch(*questions: str, shared: str = "7 is prime.\n", steps: Sequence[int] | None = None) -> Batch:
     """A batch of these yes-or-no questions about one text; with `steps`, each asks for a step too."""
-    then = None if steps is None else Choice(tuple(str(n) for n in (*steps, 0, -1)), ", step ")
-    calls = tuple(Call(question, Menu(YES_NO, then)) for question in questions)
+    then = None if steps is None else LabelChoice(tuple(str(n) for n in (*steps, 0, -1)), ", step ")
+    calls = tuple(Call(question, TokenChoice(YES_NO, then)) for question in questions)
     return Batch("Answer yes or no.", shared, calls)
 
 
@@ -54,18 +54,19 @@ def criteria(*descriptions: str) -> list[Criterion]:
     return [Criterion(id=f"c{i}", description=text) for i, text in enumerate(descriptions)]
 
 
-def setup(protocol: Protocol = "binary", fingerprint: str = "sha256:f", **way: Any) -> JudgeSetup:
+def prepared(protocol: JudgingProtocol = "binary", fingerprint: str = "sha256:f", **config: Any) -> PreparedConfig:
     """A judge's templates under a fingerprint, for a way of asking."""
-    made = Way(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | way)
+    made = JudgingConfig(protocol, **({"per_call": "all"} if protocol == "checklist" else {}) | config)
     used = TemplateLibrary(None).find(made.template)
     alone, together = (
-        PromptTemplates(Form(protocol, made.rationale, several), FENCE, used.templates) for several in (False, True)
+        PromptTemplates(PromptForm(protocol, made.rationale, several), FENCE, used.templates)
+        for several in (False, True)
     )
-    return JudgeSetup(made, alone, together, fingerprint, declared=used.declared)
+    return PreparedConfig(made, alone, together, fingerprint, declaration=used.declaration)
 
 
 def plan(
-    setup: JudgeSetup,
+    prepared: PreparedConfig,
     of: Group,
     response: Any,
     criteria: Sequence[Criterion],
@@ -74,13 +75,15 @@ def plan(
     votes: int = 1,
 ) -> ResponsePlan:
     """The plan of one response to a group's prompt."""
-    context = Context(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
-    return GroupPlanner(setup, context, criteria, votes=votes).plan(judged(as_response(response), "strip"), keep=keep)
+    context = GroupContext(of.prompt, of.grounding, of.reference_answer, of.ground_truth)
+    return GroupPlanner(prepared, context, criteria, votes=votes).plan(
+        judged_content(as_response(response), "strip"), keep=keep
+    )
 
 
 def plans(judge: Judge, *responses: str, of: Sequence[Criterion]) -> list[ResponsePlan]:
     """Plans of these responses by the same criteria, one yes-or-no call each."""
-    return [plan(judge.setup(Way("binary")), group(r), r, of) for r in responses]
+    return [plan(judge.prepared(JudgingConfig("binary")), group(r), r, of) for r in responses]
 
 
 def request(*responses: str, **fields: Any) -> dict[str, Any]:
@@ -95,39 +98,39 @@ def request(*responses: str, **fields: Any) -> dict[str, Any]:
 async def judge(engine: ScriptedEngine | None = None, **options: Any) -> Judge:
     """A started judge with a memory of its own."""
     options = {"rules": QueueRules(calls=options.pop("queue_calls", 1000)), "cache": MemoryCache()} | options
-    desk = EngineDesk(
+    executor = LocalExecutor(
         engine or ScriptedEngine(), rules=options.pop("rules"), clock=options.get("clock", time.monotonic)
     )
-    made = Judge(desk, options.pop("cache"), FENCE, **options)
+    made = Judge(executor, options.pop("cache"), FENCE, **options)
     await made.start()
     return made
 
 
-async def soon(seconds: float = 60.0) -> float:
+async def deadline_after(seconds: float = 60.0) -> float:
     """A deadline, in the loop's time."""
     return asyncio.get_running_loop().time() + seconds
 
 
-def pass_time(seconds: float = 120.0) -> None:
+def advance_time(seconds: float = 120.0) -> None:
     """So much time passes at once for this event loop: what waits for a deadline before then goes on."""
     loop = asyncio.get_running_loop()
     time_before = loop.time
     loop.time = lambda: time_before() + seconds  # type: ignore[method-assign]
 
 
-class Recording:
+class RecordingScript:
     """A script that remembers what it was asked, and lets `outcome` decide; by hash unless given."""
 
-    def __init__(self, outcome: Callable[[Batch, Call], Reply | CallFailed] = by_hash) -> None:
+    def __init__(self, outcome: Callable[[Batch, Call], Reply | CallFailure] = by_hash) -> None:
         self.asked: Counter[str] = Counter()
         self.outcome = outcome
 
-    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailure:
         self.asked[call.question] += 1
         return self.outcome(batch, call)
 
 
-class Gated(ScriptedEngine):
+class GatedEngine(ScriptedEngine):
     """A scripted engine that answers a call only when `gate` lets it, and notes whose call it began."""
 
     def __init__(self, **options: Any) -> None:
@@ -136,7 +139,7 @@ class Gated(ScriptedEngine):
         self.began: list[str] = []
         self.waiting = asyncio.Event()
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """As `ScriptedEngine`, one permit a call."""
         for index, call in enumerate(batch.calls):
             self.began.append(call.question)
@@ -155,7 +158,7 @@ class Gated(ScriptedEngine):
             while len(self.began) < calls:  # noqa: ASYNC110 - between two calls others have their turn
                 await asyncio.sleep(0.001)
 
-    def let(self, calls: int) -> None:
+    def release(self, calls: int) -> None:
         """Let this many calls through."""
         for _ in range(calls):
             self.gate.release()

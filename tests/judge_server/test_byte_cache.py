@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server import prompts
-from judge_server.judging.protocols import _MENUS, ask_criteria
-from rubric_store.remembered import Remembered
-from tests.judge_server.support import setup
+from judge_server.judging.protocols import _YES_NO_CHOICES, ask_criteria
+from rubric_store.remembered import VersionCache
+from tests.judge_server.support import prepared
 from trainer_client.byte_cache import ByteCache, size_of
 from trainer_client.wire import Criterion, RubricVersion, parse_reference
 
@@ -36,7 +36,7 @@ def test_what_was_not_used_for_longest_goes_first_and_what_is_too_large_is_not_k
     cache.put("huge", "x" * 2000)
     assert cache.get("huge") is None
     assert cache.bytes <= held
-    assert cache.made("new", lambda: "made") == cache.made("new", lambda: "made again")
+    assert cache.get_or_create("new", lambda: "made") == cache.get_or_create("new", lambda: "made again")
 
 
 def test_the_size_of_a_model_counts_all_its_texts() -> None:
@@ -48,23 +48,23 @@ def test_the_size_of_a_model_counts_all_its_texts() -> None:
 def test_long_criteria_leave_little_behind() -> None:
     texts = [Criterion(id=f"c{n}", description=f"{n}" + "x" * 19_000) for n in range(400)]
     for votes in range(5):
-        templates = setup(rationale=votes % 2 == 0, temperature=votes / 8).alone
+        templates = prepared(rationale=votes % 2 == 0, temperature=votes / 8).single_templates
         for criterion in texts:
             templates.question(criterion)
     assert 0 < prompts._QUESTIONS.bytes <= 32 * 2**20
     for steps in range(400):
-        ask_criteria(setup("stepwise"), (texts[0],), tuple(range(1, 2 + 10 * steps)), None)
-    assert 0 < _MENUS.bytes <= 8 * 2**20
+        ask_criteria(prepared("stepwise"), (texts[0],), tuple(range(1, 2 + 10 * steps)), None)
+    assert 0 < _YES_NO_CHOICES.bytes <= 8 * 2**20
 
 
 def test_remembered_rubrics_are_bounded_by_their_bytes() -> None:
-    remembered = Remembered()
+    remembered = VersionCache()
     for number in range(1, 30):
         criteria = tuple(Criterion(id=f"c{n}", description=f"{n}" + "x" * 19_000) for n in range(100))
         version = RubricVersion(
             name="a", version=number, digest="sha256:0", criteria=criteria, created_at="2026-01-01T00:00:00Z"
         )
-        remembered.keep("p", parse_reference(f"a@{number}"), version)
+        remembered.put("p", parse_reference(f"a@{number}"), version)
     assert 0 < remembered._versions.bytes <= 32 * 2**20
-    assert remembered.recall("p", parse_reference("a@29")) is not None
-    assert remembered.recall("p", parse_reference("a@1")) is None
+    assert remembered.get("p", parse_reference("a@29")) is not None
+    assert remembered.get("p", parse_reference("a@1")) is None

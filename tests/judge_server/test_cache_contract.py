@@ -11,17 +11,17 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
 from judge_server.cache import MemoryCache, RedisCache, cache_from_url
-from judge_server.cache.patient_redis import CONNECTIONS
-from judge_server.ports import Finding, VerdictCache
+from judge_server.cache.patient_redis import MAX_CONNECTIONS
+from judge_server.ports import JudgeResult, VerdictCache
 
 FINDINGS = [
-    Finding(1.0, 0.1 + 0.2, 0.999, 3),
-    Finding(0.0, 1e-300, 5e-324, -1),
-    Finding(0.5, None, None, None),
-    Finding(1.0, 1.0, 1.0, 0),
-    Finding(1.0, 0.75, 0.9, raw_probability=0.75),
-    Finding(1.0, 0.75, 0.9, raw_probability=0.4),
-    Finding(1.0, rationale="Because the third step divides by x \ud800, 数学 𝔸. " * 200),
+    JudgeResult(1.0, 0.1 + 0.2, 0.999, 3),
+    JudgeResult(0.0, 1e-300, 5e-324, -1),
+    JudgeResult(0.5, None, None, None),
+    JudgeResult(1.0, 1.0, 1.0, 0),
+    JudgeResult(1.0, 0.75, 0.9, raw_probability=0.75),
+    JudgeResult(1.0, 0.75, 0.9, raw_probability=0.4),
+    JudgeResult(1.0, rationale="Because the third step divides by x \ud800, 数学 𝔸. " * 200),
 ]
 
 
@@ -85,7 +85,7 @@ async def test_memory_is_bounded_in_bytes_too_so_that_long_rationales_leave_room
     cache = MemoryCache(max_entries=1000, max_bytes=100_000)
     await cache.put_many(dict.fromkeys(digests(200), FINDINGS[0]))
     long = digests(200)
-    await cache.put_many({digest: Finding(1.0, rationale="x" * 9_000) for digest in long})
+    await cache.put_many({digest: JudgeResult(1.0, rationale="x" * 9_000) for digest in long})
     assert set(await cache.get_many(long)) == set(long[-len(await cache.get_many(long)) :])
     assert 5 <= len(await cache.get_many(long)) <= 11
 
@@ -109,7 +109,7 @@ async def test_long_rationales_are_compressed_in_redis_and_short_ones_stay_reada
     long, short = digests(2)
     text = "The response says so in its third step, and gives no reason for it. " * 100
     cache = RedisCache(redis_url)
-    await cache.put_many({long: Finding(1.0, rationale=text), short: FINDINGS[0]})
+    await cache.put_many({long: JudgeResult(1.0, rationale=text), short: FINDINGS[0]})
     async with Redis.from_url(redis_url) as redis:
         assert await redis.strlen(b"adjudge:verdict:1:" + long) < len(text) / 10
         assert (await redis.get(b"adjudge:verdict:1:" + short)).startswith(b"[1.0,")
@@ -122,7 +122,7 @@ async def test_a_verdict_that_an_older_version_stored_is_still_read(redis_url: s
     async with Redis.from_url(redis_url) as redis:
         await redis.set(b"adjudge:verdict:1:" + digest, '[0.5, null, null, null, 3.0, "\\u6570"]', ex=100)
     cache = RedisCache(redis_url)
-    assert dict(await cache.get_many([digest])) == {digest: Finding(0.5, grade=3.0, rationale="数")}
+    assert dict(await cache.get_many([digest])) == {digest: JudgeResult(0.5, grade=3.0, rationale="数")}
     await cache.close()
 
 
@@ -136,7 +136,7 @@ async def test_verdicts_without_calibration_are_the_same_values_before_and_after
         found = (await cache.get_many([old]))[old]
         await cache.put_many({new: found})
         assert await redis.get(b"adjudge:verdict:1:" + new) == value
-    assert found == Finding(1.0, 0.75, 0.9, 2, raw_probability=0.75)
+    assert found == JudgeResult(1.0, 0.75, 0.9, 2, raw_probability=0.75)
     await cache.close()
 
 
@@ -244,5 +244,5 @@ async def test_many_readers_at_a_time_share_a_few_connections_and_all_are_answer
     await cache.put_many(dict.fromkeys(many, FINDINGS[0]))
     found = await asyncio.gather(*(cache.get_many([digest]) for digest in many))
     assert [dict(one) for one in found] == [{digest: FINDINGS[0]} for digest in many]
-    assert 1 < len(cache._redis.client.connection_pool._available_connections) <= CONNECTIONS
+    assert 1 < len(cache._redis.client.connection_pool._available_connections) <= MAX_CONNECTIONS
     await cache.close()

@@ -14,34 +14,28 @@ from pydantic import ValidationError
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
-from judge_server.judging.calibration import (
-    NEUTRAL,
-    UNSCALED,
-    CalibrationSet,
-    PlattScaling,
-    shipped_calibrations,
-)
-from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, PlattScaling, builtin_calibrations
+from judge_server.judging.engine_desk import LocalExecutor
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Context, GroupPlanner
+from judge_server.judging.plan import GroupContext, GroupPlanner
 from judge_server.judging.replies import read_yes_no
-from judge_server.judging.ways import Way
-from judge_server.ports import Batch, Call, Finding, Menu, Reply
-from judge_server.prompts import Form, PromptTemplates
+from judge_server.judging.ways import JudgingConfig
+from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
+from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.recording.reading import recorded_page
-from judge_server.remote import JudgeLink, RemoteDesk
+from judge_server.remote import JudgeClient, RemoteExecutor
 from judge_server.scoring import Scorer
 from judge_server.verdicts import verdict_of
 from rubric_store import SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, SCRIPTED, fitted
 from tests.judge_server.conftest import Serve
-from tests.judge_server.recording.judged import PROJECT, AtOnce, score
+from tests.judge_server.recording.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import TOKEN, judges
-from tests.judge_server.support import CRITERIA, FENCE, STEPPED, group, judge, plan, request, soon
+from tests.judge_server.support import CRITERIA, FENCE, STEPPED, deadline_after, group, judge, plan, request
 from tests.judge_server.test_protocols import BINARY, STEPWISE, masses
-from trainer_client.thinking import Material
+from trainer_client.thinking import JudgedContent
 from trainer_client.wire import Criterion, RewardAnswer
 from trainer_client.wire.ledger_rows import UseFilter
 
@@ -95,7 +89,7 @@ def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_besid
     scaling: PlattScaling, pair: tuple[float, float]
 ) -> None:
     finding = read_yes_no(BINARY, Reply(pair), scaling)
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, JudgeResult)
     assert finding.raw_probability == pytest.approx(pair[0] / sum(pair))
     assert finding.probability == scaling.calibrate(finding.raw_probability)
     assert finding.score == float(finding.probability >= 0.5)
@@ -104,60 +98,60 @@ def test_half_of_the_calibrated_probability_decides_and_the_raw_one_stands_besid
 def test_where_calibration_turns_a_verdict_its_step_is_the_one_the_judge_named() -> None:
     for reply in (Reply((0.6, 0.3), "2"), Reply((0.6, 0.3), text="yes, step 2")):
         finding = read_yes_no(STEPWISE, reply, PlattScaling(1.0, -3.0))
-        assert isinstance(finding, Finding)
+        assert isinstance(finding, JudgeResult)
         assert (finding.score, finding.step) == (0.0, 2)
 
 
 def test_a_verdict_without_probabilities_is_what_was_said() -> None:
-    assert read_yes_no(BINARY, Reply(text="Yes."), PlattScaling(1.0, -3.0)) == Finding(1.0)
+    assert read_yes_no(BINARY, Reply(text="Yes."), PlattScaling(1.0, -3.0)) == JudgeResult(1.0)
 
 
 async def test_a_map_applies_to_the_judge_it_was_fitted_for() -> None:
-    assert (await judge(calibrations=fitted())).setup(Way("binary")).calibration == CALIBRATION
+    assert (await judge(calibrations=fitted())).prepared(JudgingConfig("binary")).calibration == CALIBRATION
     stepwise = await judge(calibrations=fitted(protocol="stepwise"))
-    assert stepwise.setup(Way("stepwise")).calibration == CALIBRATION
+    assert stepwise.prepared(JudgingConfig("stepwise")).calibration == CALIBRATION
 
 
 @pytest.mark.parametrize("changed", [{"weights": ["other"]}, {"protocol": "stepwise"}, {"templates": "other"}], ids=str)
 async def test_a_map_applies_to_no_other_weights_protocol_or_wording(changed: dict[str, Any]) -> None:
-    made = (await judge(calibrations=fitted(**changed))).setup(Way("binary"))
+    made = (await judge(calibrations=fitted(**changed))).prepared(JudgingConfig("binary"))
     assert made.calibration is NEUTRAL
-    assert made.fingerprint == (await judge()).setup(Way("binary")).fingerprint
+    assert made.fingerprint == (await judge()).prepared(JudgingConfig("binary")).fingerprint
 
 
 @pytest.mark.parametrize(
     "way",
     [
-        Way("binary", rationale=True),
-        Way("binary", think_tokens=10),
-        Way("binary", per_call=2),
-        Way("binary", per_call="all"),
-        Way("graded"),
-        Way("likert"),
-        Way("comparison"),
+        JudgingConfig("binary", rationale=True),
+        JudgingConfig("binary", think_tokens=10),
+        JudgingConfig("binary", per_call=2),
+        JudgingConfig("binary", per_call="all"),
+        JudgingConfig("graded"),
+        JudgingConfig("likert"),
+        JudgingConfig("comparison"),
     ],
     ids=str,
 )
-async def test_a_map_applies_to_no_other_way_of_asking(way: Way) -> None:
-    assert (await judge(calibrations=fitted())).setup(way).calibration is NEUTRAL
+async def test_a_map_applies_to_no_other_way_of_asking(config: JudgingConfig) -> None:
+    assert (await judge(calibrations=fitted())).prepared(config).calibration is NEUTRAL
 
 
 async def test_the_fingerprint_changes_with_the_least_mass_where_probabilities_are_read() -> None:
     one, other = [await judge(min_choice_mass=least) for least in (0.01, 0.02)]
     for protocol in ("binary", "stepwise", "graded", "likert"):
-        assert one.setup(Way(protocol)).fingerprint != other.setup(Way(protocol)).fingerprint
-    written = Way("checklist", "all")
-    assert one.setup(written).fingerprint == other.setup(written).fingerprint
-    assert one.setup(Way("binary")).min_choice_mass == 0.01
+        assert one.prepared(JudgingConfig(protocol)).fingerprint != other.prepared(JudgingConfig(protocol)).fingerprint
+    written = JudgingConfig("checklist", "all")
+    assert one.prepared(written).fingerprint == other.prepared(written).fingerprint
+    assert one.prepared(JudgingConfig("binary")).min_choice_mass == 0.01
 
 
 async def test_the_fingerprint_changes_with_the_numbers_of_a_map_and_with_nothing_else_of_it() -> None:
     identity = (await judge()).identity
 
     def fingerprint(**changed: Any) -> str:
-        return judge_fingerprint(identity, ("t",), Way("binary"), replace(CALIBRATION, **changed))
+        return judge_fingerprint(identity, ("t",), JudgingConfig("binary"), replace(CALIBRATION, **changed))
 
-    plain = judge_fingerprint(identity, ("t",), Way("binary"))
+    plain = judge_fingerprint(identity, ("t",), JudgingConfig("binary"))
     assert plain == fingerprint(default=UNSCALED, by_kind={})
     others = {
         fingerprint(),
@@ -172,9 +166,11 @@ async def test_the_fingerprint_changes_with_the_numbers_of_a_map_and_with_nothin
 
 async def test_criteria_of_two_kinds_that_are_asked_in_the_same_words_are_calls_of_their_own() -> None:
     pitfall = {"bonus": OF_PITFALLS}
-    setup = (await judge(calibrations=fitted(calibration=replace(CALIBRATION, by_kind=pitfall)))).setup(Way("binary"))
+    prepared = (await judge(calibrations=fitted(calibration=replace(CALIBRATION, by_kind=pitfall)))).prepared(
+        JudgingConfig("binary")
+    )
     of = [Criterion(id="a", description="x"), Criterion(id="b", description="x", kind="bonus")]
-    first, second = plan(setup, group(), "Yes.", of).asked
+    first, second = plan(prepared, group(), "Yes.", of).planned_calls
     assert first.question.call == second.question.call
     assert first.digests != second.digests
     assert (first.question.scaling, second.question.scaling) == (DEFAULT, OF_PITFALLS)
@@ -223,7 +219,7 @@ async def test_comparisons_are_not_calibrated(serve: Serve) -> None:
 async def test_the_ledger_keeps_both_probabilities(tmp_path: Path, new_sqlite: NewSQLite) -> None:
     ledger = SQLLedger(new_sqlite(tmp_path / "ledger.db"))
     made = await judge(ScriptedEngine(three_quarters), calibrations=fitted())
-    answer = await score(Scorer(made, None, AtOnce(ledger)), request(run="r"))  # type: ignore[arg-type]
+    answer = await score(Scorer(made, None, SynchronousRecorder(ledger)), request(run="r"))  # type: ignore[arg-type]
     page = await recorded_page(ledger, UseFilter(PROJECT, "r"), texts=False)
     assert [kept.verdict for kept in page.verdicts] == list(answer.groups[0].responses[0].verdicts)
     assert {kept.verdict.raw_probability for kept in page.verdicts} == {RAW}
@@ -233,19 +229,23 @@ async def test_the_ledger_keeps_both_probabilities(tmp_path: Path, new_sqlite: N
 async def test_a_judge_in_another_process_calibrates_by_the_maps_of_the_api() -> None:
     async with judges(ScriptedEngine(three_quarters)) as served:
         api = await remote(served[0].url, fitted())
-        asked = plan(api.setup(Way("binary")), group(), "Yes.", [Criterion.model_validate(c) for c in CRITERIA])
-        outcomes = await api.outcomes([asked], await soon())
-        found = {slot.criterion: outcomes.of[slot.digests[0]] for slot in asked.slots}
+        asked = plan(
+            api.prepared(JudgingConfig("binary")), group(), "Yes.", [Criterion.model_validate(c) for c in CRITERIA]
+        )
+        outcomes = await api.outcomes([asked], await deadline_after())
+        found = {slot.criterion: outcomes.by_digest[slot.digests[0]] for slot in asked.slots}
         await api.close()
     pitfall = found.pop("pitfall")
-    assert isinstance(pitfall, Finding)
+    assert isinstance(pitfall, JudgeResult)
     assert (pitfall.probability, pitfall.raw_probability) == (BENT_OF_PITFALLS, RAW)
-    assert {(f.probability, f.raw_probability) for f in found.values() if isinstance(f, Finding)} == {(BENT, RAW)}
+    assert {(f.probability, f.raw_probability) for f in found.values() if isinstance(f, JudgeResult)} == {(BENT, RAW)}
 
 
 async def remote(url: str, calibrations: CalibrationSet) -> Judge:
     """A started judge of an api in front of one judge process."""
-    made = Judge(RemoteDesk([JudgeLink(url, TOKEN)], every_s=0.05), MemoryCache(), FENCE, calibrations=calibrations)
+    made = Judge(
+        RemoteExecutor([JudgeClient(url, TOKEN)], interval_s=0.05), MemoryCache(), FENCE, calibrations=calibrations
+    )
     await made.start()
     return made
 
@@ -296,7 +296,7 @@ def test_two_maps_for_one_judge_are_refused() -> None:
 
 def stale(calibrations: CalibrationSet) -> list[str]:
     """The maps that were fitted for templates other than those that are shipped."""
-    shipped = {p: PromptTemplates(Form(p), FENCE).digest for p in ("binary", "stepwise")}  # type: ignore[arg-type]
+    shipped = {p: PromptTemplates(PromptForm(p), FENCE).digest for p in ("binary", "stepwise")}  # type: ignore[arg-type]
     return [
         f"the calibration {one.calibration.name} of {one.protocol} was fitted for the templates {one.templates}, and "
         f"{shipped[one.protocol]} are shipped: refit it with them, or take it out of prompts/calibrations.json"
@@ -306,7 +306,7 @@ def stale(calibrations: CalibrationSet) -> list[str]:
 
 
 def test_every_shipped_map_was_fitted_for_the_shipped_templates() -> None:
-    assert not stale(shipped_calibrations()), "\n".join(stale(shipped_calibrations()))
+    assert not stale(builtin_calibrations()), "\n".join(stale(builtin_calibrations()))
 
 
 def test_a_map_fitted_for_other_templates_is_found() -> None:
@@ -331,18 +331,18 @@ UNFIT = CalibrationSet.model_validate(
 
 
 async def test_a_judge_refuses_a_protocol_that_it_is_unfit_for_and_says_what_to_use() -> None:
-    unfit = Judge(EngineDesk(ScriptedEngine()), MemoryCache(), FENCE, calibrations=UNFIT)
+    unfit = Judge(LocalExecutor(ScriptedEngine()), MemoryCache(), FENCE, calibrations=UNFIT)
     await unfit.start()
-    assert unfit.setup(Way("graded")).way.protocol == "graded"
+    assert unfit.prepared(JudgingConfig("graded")).config.protocol == "graded"
     with pytest.raises(InvalidRequest, match="gives full points to everything") as refused:
-        unfit.setup(Way("checklist", per_call="all"))
+        unfit.prepared(JudgingConfig("checklist", per_call="all"))
     assert "use graded, or a stronger judge" in str(refused.value)
     assert [error.field for error in refused.value.errors] == ["judging.protocol"]
     await unfit.close()
 
 
 def test_a_shipped_judge_is_never_sent_to_a_protocol_that_it_is_unfit_for_too() -> None:
-    shipped = shipped_calibrations()
+    shipped = builtin_calibrations()
     for one in shipped.unfit:
         assert all(shipped.why_unfit(weights, one.instead) is None for weights in one.weights)
 
@@ -355,14 +355,14 @@ async def test_a_judge_that_names_no_steps_is_asked_for_none_and_judges_the_whol
         asked.append(call)
         return Reply((0.6, 0.2))
 
-    service = Judge(EngineDesk(ScriptedEngine(script)), MemoryCache(), FENCE, calibrations=blind)
+    service = Judge(LocalExecutor(ScriptedEngine(script)), MemoryCache(), FENCE, calibrations=blind)
     await service.start()
     criteria = tuple(Criterion(id=name, description="Counts.") for name in "ab")
-    planner = GroupPlanner(service.setup(Way("stepwise")), Context("Count."), criteria)
-    made = planner.plan(Material("### Step 1: one\n### Step 2: two", 0, None))
-    outcomes = await service.outcomes([made], await soon())
+    planner = GroupPlanner(service.prepared(JudgingConfig("stepwise")), GroupContext("Count."), criteria)
+    made = planner.plan(JudgedContent("### Step 1: one\n### Step 2: two", 0, None))
+    outcomes = await service.outcomes([made], await deadline_after())
     verdicts = [verdict_of(slot, outcomes) for slot in made.slots]
     await service.close()
     assert [verdict.step for verdict in verdicts] == [0] * len(criteria)
-    assert all(isinstance(call.answer, Menu) and call.answer.then is None for call in asked)
+    assert all(isinstance(call.answer, TokenChoice) and call.answer.then is None for call in asked)
     assert [step.number for step in made.steps] == [1, 2]

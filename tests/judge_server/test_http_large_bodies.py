@@ -16,7 +16,7 @@ from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import fields, refused
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.wire import strict_json
-from trainer_client.wire.base import MOST_ERRORS
+from trainer_client.wire.base import MAX_ERRORS
 from trainer_client.wire.operations import OperationRequest
 from trainer_client.wire.recompute import RecomputeRequest
 from trainer_client.wire.rewards import RewardRequest
@@ -47,7 +47,7 @@ WRONG_GROUPS = [GROUP | {"responses": [7] * 4096} for _ in range(50)]
 def test_however_much_is_wrong_few_errors_are_made(model: Any, body: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refusal:
         TypeAdapter(model).validate_python(body)
-    assert refusal.value.error_count() <= 2 * MOST_ERRORS
+    assert refusal.value.error_count() <= 2 * MAX_ERRORS
 
 
 async def test_the_first_errors_of_many_are_told_each_with_its_place(http: httpx2.AsyncClient) -> None:
@@ -55,14 +55,14 @@ async def test_the_first_errors_of_many_are_told_each_with_its_place(http: httpx
     problem = await refused(http, json.dumps(request(groups=wrong)))
     told = [error["field"] for error in problem["errors"]]
     assert told[:3] == ["groups.0.responses.1", "groups.0.responses.3", "groups.2.responses.0"]
-    assert len(told) == MOST_ERRORS
+    assert len(told) == MAX_ERRORS
 
 
 async def test_a_large_body_is_read_and_validated_off_the_event_loop(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, validated = [], []
-    read_strictly, validate = reading.read_strictly, reading._validated
+    read_strictly, validate = reading.parse_strict_json, reading._parse_and_validate
 
     def reads(body: bytes) -> Any:
         read.append(threading.current_thread())
@@ -74,7 +74,7 @@ async def test_a_large_body_is_read_and_validated_off_the_event_loop(
 
     monkeypatch.setattr(reading, "read_strictly", reads)
     monkeypatch.setattr(reading, "_validated", validates)
-    large = request("r" * (reading.SMALL_BYTES + 1))
+    large = request("r" * (reading.INLINE_PARSE_MAX_BYTES + 1))
     assert len((await rewards(http, large)).groups) == 1
     assert read == validated
     assert read[0] is not threading.current_thread()
@@ -86,14 +86,14 @@ async def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "strict_json", None)
-    body = b'{"groups": [' + b"1.5," * (reading.MOST_VALUES + 1) + b"1.5]}"
+    body = b'{"groups": [' + b"1.5," * (reading.MAX_VALUES + 1) + b"1.5]}"
     problem = await refused(http, body, 413)
     assert problem["type"] == "urn:adjudge:too-large"
     assert "more than 1,000,000 values" in problem["detail"]
 
 
 async def test_commas_within_texts_are_no_values(http: httpx2.AsyncClient) -> None:
-    commas = '\\\\", "' + "," * reading.MOST_VALUES
+    commas = '\\\\", "' + "," * reading.MAX_VALUES
     assert len((await rewards(http, request(commas, commas))).groups) == 1
 
 
@@ -106,16 +106,16 @@ texts = st.text(alphabet=st.sampled_from(["a", '"', "\\", "\n", "\U0001f600", "Ã
 @settings(max_examples=examples(200))
 def test_what_is_read_in_pieces_is_what_is_read_at_once(value: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer_client.wire.strict_json._PIECE", 5)
+        patch.setattr("trainer_client.wire.strict_json._CHUNK_CHARACTERS", 5)
         for written in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-            assert strict_json.strict_json(written, in_pieces=True) == value
-            assert said_of(written[:-1], in_pieces=True) == said_of(written[:-1], in_pieces=False)
+            assert strict_json.strict_json(written, incremental=True) == value
+            assert said_of(written[:-1], incremental=True) == said_of(written[:-1], incremental=False)
 
 
-def said_of(written: str, *, in_pieces: bool) -> str:
+def said_of(written: str, *, incremental: bool) -> str:
     """Why a text is not JSON; empty where it is."""
     try:
-        strict_json.strict_json(written, in_pieces=in_pieces)
+        strict_json.strict_json(written, incremental=incremental)
     except strict_json.NotStrictJsonError as error:
         return str(error)
     return ""

@@ -8,7 +8,7 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, always
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import CRITERIA, STEPPED, Recording, request
+from tests.judge_server.support import CRITERIA, STEPPED, RecordingScript, request
 from trainer_client.rewards import reward
 from trainer_client.steps import has_format, split_steps, step_deltas
 from trainer_client.wire import PROTOCOLS_FOR, RewardAnswer, RewardMode
@@ -129,7 +129,7 @@ async def test_binary_verdicts_have_no_steps(http: httpx2.AsyncClient) -> None:
 async def test_a_verdict_carries_the_probability_and_mass_it_came_from(http: httpx2.AsyncClient) -> None:
     for verdict in (await rewards(http, request(*TEXTS))).groups[0].responses[0].verdicts:
         assert verdict.probability is not None
-        assert verdict.menu_mass == pytest.approx(0.9)
+        assert verdict.choice_mass == pytest.approx(0.9)
         assert verdict.score == float(verdict.probability >= 0.5)
         assert (verdict.status, verdict.failure) == ("ok", None)
 
@@ -148,7 +148,7 @@ async def test_groups_and_responses_come_back_in_order_even_where_a_group_comes_
 
 
 async def test_the_same_request_twice_gives_the_same_rewards_from_cached_verdicts(serve: Serve) -> None:
-    script = Recording()
+    script = RecordingScript()
     http = await serve(ScriptedEngine(script))
     first, second = [await rewards(http, request(*TEXTS)) for _ in range(2)]
     calls = len(TEXTS) * len(CRITERIA)

@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.web.rubrics import PUBLICATION
+from judge_server.web.rubrics import PUBLICATION_EXAMPLE
 from tests.judge_server.golden_files import openapi
 from tests.judge_server.rubric_calls import ALIAS, PATH, move, team_a
 from tests.judge_server.support import CRITERIA
@@ -182,7 +182,7 @@ async def test_the_documents_examples_of_changes_are_accepted(http: httpx2.Async
         return value["value"]
 
     publication = example("post", "/v1/rubrics/{name}/versions")
-    assert publication == PUBLICATION
+    assert publication == PUBLICATION_EXAMPLE
     assert (await publish(http, "team/a", publication)).status_code == 201
     alias = example("put", "/v1/rubrics/{name}/aliases/{alias}")
     assert (await http.put(ALIAS, json=alias, headers={"If-None-Match": "*"})).status_code == 200

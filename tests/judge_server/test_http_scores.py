@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA
 from tests.judge_server.test_http_bad_input import checked_problem
@@ -93,8 +93,8 @@ async def test_how_it_is_judged_and_rewarded_may_be_said_as_with_rewards(http: h
 def fails_on(word: str) -> ScriptedEngine:
     """An engine that gives no verdict on texts with this word."""
 
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
-        return CallFailed("engine", "it broke") if word in batch.shared else by_hash(batch, call)
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
+        return CallFailure("engine", "it broke") if word in batch.shared else by_hash(batch, call)
 
     return ScriptedEngine(script)
 

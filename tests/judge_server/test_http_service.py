@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.prompts.library import shipped_sets
+from judge_server.prompts.library import builtin_sets
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.judge_server.conftest import Serve
@@ -91,7 +91,7 @@ async def test_the_service_says_what_it_knows(http: httpx2.AsyncClient) -> None:
     assert known["protocols_for"]["partial_credit"] == ["checklist", "graded"]
     assert known["protocols_for"]["outcome"] == []
     assert "math" in known["verification_methods"]
-    assert known["templates"] == sorted(shipped_sets())
+    assert known["templates"] == sorted(builtin_sets())
     assert known["engine"]["logprobs"] is True
     assert known["failure_policies"] == ["null", "error", "zero", "zero_unparseable", "skip"]
     assert known["model"] == "scripted"

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from rubric_store import RubricStore
-from tests.judge_server.support import pass_time, request
+from tests.judge_server.support import advance_time, request
 
 PAIR = {"id": "p", "prompt": "Is 7 prime?", "a": "Yes.", "b": "No."}
 GROUP = {"id": "g", "prompt": "Is 7 prime?", "responses": ["Yes."]}
@@ -58,7 +58,7 @@ async def test_a_store_that_says_nothing_is_not_waited_for_beyond_the_requests_d
     monkeypatch.setattr(store, "find", silent)
     asking = asyncio.create_task(http.post(path, json=body | {"deadline_s": 60}))
     await asyncio.wait_for(asked.wait(), 10)
-    pass_time()
+    advance_time()
     answer = await asyncio.wait_for(asking, 300)
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)
     assert "within the request's deadline" in answer.json()["detail"]

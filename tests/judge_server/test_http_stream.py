@@ -9,11 +9,11 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.judging.judge import Judge
-from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import Gated, request
+from tests.judge_server.support import GatedEngine, request
 from tests.judge_server.test_http_rewards import rewards
-from trainer_client.wire import RewardLine
+from trainer_client.wire import RewardEvent
 
 ONE = {"criteria": [{"id": "a", "description": "Is right."}]}
 NDJSON = {"Accept": "application/x-ndjson"}
@@ -25,12 +25,12 @@ def body(*names: str, **fields: Any) -> dict[str, Any]:
     return request(rubric=ONE, groups=groups) | fields
 
 
-async def lines(http: httpx2.AsyncClient, sent: dict[str, Any]) -> list[RewardLine]:
+async def lines(http: httpx2.AsyncClient, sent: dict[str, Any]) -> list[RewardEvent]:
     """All lines of a streamed answer."""
     answer = await http.post("/v1/rewards", json=sent, headers=NDJSON)
     assert answer.status_code == 200, answer.text
     assert answer.headers["Content-Type"] == "application/x-ndjson"
-    return [RewardLine.model_validate_json(line) for line in answer.content.splitlines()]
+    return [RewardEvent.model_validate_json(line) for line in answer.content.splitlines()]
 
 
 async def test_the_stream_holds_what_the_whole_answer_holds(http: httpx2.AsyncClient) -> None:
@@ -83,19 +83,19 @@ async def test_what_is_wrong_with_the_request_is_a_problem_and_no_stream(
 
 
 async def test_a_full_queue_is_a_429_and_no_stream(serve: Serve) -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     http = await serve(engine, queue_calls=2)
     running = asyncio.create_task(http.post("/v1/rewards", json=body("x")))
     await engine.busy()
     refused = await http.post("/v1/rewards", json=body("y"), headers=NDJSON)
     assert refused.status_code == 429
-    engine.let(2)
+    engine.release(2)
     assert (await running).status_code == 200
 
 
 async def test_under_error_a_failed_verdict_ends_the_stream_with_a_problem(serve: Serve) -> None:
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
-        return CallFailed("truncated_input", "too long") if "bad" in batch.shared else by_hash(batch, call)
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
+        return CallFailure("truncated_input", "too long") if "bad" in batch.shared else by_hash(batch, call)
 
     http = await serve(ScriptedEngine(script, concurrent_batches=1))
     good, last = await lines(http, body("good", "bad", on_failure="error"))
@@ -114,7 +114,7 @@ async def test_every_line_is_one_json_object_whatever_the_texts(http: httpx2.Asy
     assert {json.loads(part).get("group", {}).get("id") for part in parts} == {odd, "x", None}
 
 
-async def hang_up(http: httpx2.AsyncClient, sent: dict[str, Any], headers: dict[str, str], engine: Gated) -> None:
+async def hang_up(http: httpx2.AsyncClient, sent: dict[str, Any], headers: dict[str, str], engine: GatedEngine) -> None:
     """Send a request and drop it once the engine is at it."""
     app = http._transport.app  # type: ignore[attr-defined]
     content = json.dumps(sent).encode()
@@ -156,12 +156,12 @@ async def hang_up(http: httpx2.AsyncClient, sent: dict[str, Any], headers: dict[
 async def test_a_caller_who_hangs_up_frees_the_queue_and_the_engine_is_asked_no_more(
     serve: Serve, headers: dict[str, str], judged_first: int
 ) -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     http = await serve(engine, queue_calls=4)
-    engine.let(judged_first)
+    engine.release(judged_first)
     await hang_up(http, body("x", "y"), headers, engine)
     began = len(engine.began)
-    engine.let(100)
+    engine.release(100)
     await asyncio.sleep(0.02)
     assert len(engine.began) == began == judged_first + 1
     answer = await rewards(http, body("x", "y"))

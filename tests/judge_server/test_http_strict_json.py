@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.errors import InvalidRequest
-from judge_server.web.strict_json import read_strictly
+from judge_server.web.strict_json import parse_strict_json
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_bad_input import checked_problem, fields, refused
 from tests.judge_server.test_http_rewards import rewards
@@ -89,7 +89,7 @@ async def test_every_route_that_takes_a_body_reads_it_strictly(http: httpx2.Asyn
 @pytest.mark.parametrize("depth", [100, 700, 950, 5000])
 def test_however_deep_a_number_lies_that_is_none_it_is_refused(depth: int) -> None:
     with pytest.raises(InvalidRequest, match=r"no NaN|nested too deeply"):
-        read_strictly(b"[" * depth + b"NaN" + b"]" * depth)
+        parse_strict_json(b"[" * depth + b"NaN" + b"]" * depth)
 
 
 async def test_a_number_too_large_for_its_field_is_refused_by_the_field(http: httpx2.AsyncClient) -> None:
@@ -153,13 +153,13 @@ async def test_half_a_surrogate_pair_is_text_to_judge_and_no_name(http: httpx2.A
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) |
        st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10))  # fmt: skip
 def test_what_json_can_say_is_read_as_it_was_written(value: Any) -> None:
-    assert read_strictly(json.dumps(value).encode()) == value
+    assert parse_strict_json(json.dumps(value).encode()) == value
 
 
 @given(st.binary(max_size=40))
 def test_bytes_are_json_or_refused_and_nothing_else_happens(body: bytes) -> None:
     try:
-        read = read_strictly(body)
+        read = parse_strict_json(body)
     except InvalidRequest:
         return
     assert read == json.loads(body)

@@ -8,9 +8,9 @@ import pytest
 
 from judge_server import comparing
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import CRITERIA, STEPPED, pass_time, request
+from tests.judge_server.support import CRITERIA, STEPPED, advance_time, request
 from tests.judge_server.test_http_bad_input import checked_problem
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.wire import ComparisonAnswer, VerdictAnswer
@@ -58,7 +58,7 @@ async def compare(http: httpx2.AsyncClient, *pairs: tuple[Any, Any], **fields: A
 def prefers(word: str, sure: float = 0.8) -> ScriptedEngine:
     """An engine that prefers whichever response holds a word, wherever it stands; else the first."""
 
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
         a, _, b = batch.shared.partition("Response A:")[2].partition("Response B:")
         return Reply((1 - sure, sure)) if word in b and word not in a else Reply((sure, 1 - sure))
 
@@ -98,7 +98,7 @@ async def test_a_judge_that_writes_that_both_are_equal_gives_a_tie_in_each_order
 async def test_the_judge_is_shown_the_criteria_the_question_and_what_only_it_may_see(serve: Serve) -> None:
     seen: list[str] = []
 
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
         seen.append(batch.shared + call.question)
         return by_hash(batch, call)
 
@@ -113,9 +113,9 @@ async def test_the_judge_is_shown_the_criteria_the_question_and_what_only_it_may
 
 
 async def test_a_pair_with_a_failed_order_has_no_score_and_stays_out_of_the_win_rate(serve: Serve) -> None:
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
         bad = "bad" in batch.shared.partition("Response A:")[2].partition("Response B:")[0]
-        return CallFailed("truncated_input", "too long") if bad else Reply((0.9, 0.1))
+        return CallFailure("truncated_input", "too long") if bad else Reply((0.9, 0.1))
 
     answer = await compare(await serve(ScriptedEngine(script)), ("bad", "x"), ("y", "z"))
     failed, judged = answer.pairs
@@ -144,10 +144,10 @@ async def test_pairs_are_planned_in_turns_and_large_ones_in_a_thread(
     def plans(*given: Any) -> Any:
         planned.append(threading.current_thread() is threading.main_thread())
         if len(planned) == 3:
-            pass_time()
+            advance_time()
         return plan_pair(*given)
 
-    monkeypatch.setattr("judge_server.grouping._TURN_S", 0.0)
+    monkeypatch.setattr("judge_server.grouping._SLICE_S", 0.0)
     monkeypatch.setattr(comparing, "_plans", plans)
     http = await serve()
     pairs = [{"id": str(n), "prompt": "?", "a": "x" * (1 if n else 2**16), "b": "y"} for n in range(20)]

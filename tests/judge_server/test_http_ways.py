@@ -6,9 +6,9 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
-from judge_server.ports import Batch, Call, CallFailed, Menu, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import CRITERIA, STEPPED, Recording, request
+from tests.judge_server.support import CRITERIA, STEPPED, RecordingScript, request
 from tests.judge_server.test_http_rewards import rewards
 
 ONE = {"criteria": [{"id": "a", "description": "States that 7 is prime."}]}
@@ -33,16 +33,16 @@ async def test_a_rating_needs_no_rubric_and_rewards_its_place_between_one_and_te
 async def test_a_judge_that_hesitates_between_grades_gets_the_grade_between_them(serve: Serve) -> None:
     masses = {5: (0.0, 0.0, 0.09, 0.21, 0.0), 10: (0.0,) * 7 + (0.1, 0.1, 0.0)}
 
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
-        assert isinstance(call.answer, Menu)
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
+        assert isinstance(call.answer, TokenChoice)
         return Reply(masses[len(call.answer.options)])
 
     http = await serve(ScriptedEngine(script))
-    for mode, grade, score, menu_mass in (("graded_mean", 2.7, 0.675, 0.3), ("likert", 8.5, 7.5 / 9, 0.2)):
+    for mode, grade, score, choice_mass in (("graded_mean", 2.7, 0.675, 0.3), ("likert", 8.5, 7.5 / 9, 0.2)):
         answer = await rewards(http, request("Yes.", rubric=ONE, reward={"mode": mode}))
         (response,) = answer.groups[0].responses
         (verdict,) = response.verdicts
-        assert (verdict.grade, verdict.menu_mass) == (pytest.approx(grade), pytest.approx(menu_mass))
+        assert (verdict.grade, verdict.choice_mass) == (pytest.approx(grade), pytest.approx(choice_mass))
         assert response.reward == verdict.score == pytest.approx(score)
 
 
@@ -68,7 +68,7 @@ async def test_votes_on_a_rating_need_reasons_or_thoughts_to_sample(http: httpx2
 
 
 async def test_the_outcome_is_the_final_answer_compared_as_mathematics_and_asks_no_judge(serve: Serve) -> None:
-    script = Recording()
+    script = RecordingScript()
     http = await serve(ScriptedEngine(script))
     body = request(reward={"mode": "outcome"}, rubric=None)
     body["groups"] = groups("so \\boxed{0.5}", "so \\boxed{2}", "no answer", ground_truth="\\frac{1}{2}")
@@ -149,12 +149,12 @@ async def test_votes_are_reported_one_by_one_beside_the_verdict_they_make(http: 
 
 
 async def test_a_judge_that_shows_no_probabilities_is_read_and_says_so(serve: Serve) -> None:
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
-        return Reply(text="Yes.") if isinstance(call.answer, Menu) else by_hash(batch, call)
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
+        return Reply(text="Yes.") if isinstance(call.answer, TokenChoice) else by_hash(batch, call)
 
     (response,) = (await rewards(await serve(ScriptedEngine(script)), request("x", rubric=ONE))).groups[0].responses
     (verdict,) = response.verdicts
-    assert (verdict.score, verdict.probability, verdict.menu_mass) == (1.0, None, None)
+    assert (verdict.score, verdict.probability, verdict.choice_mass) == (1.0, None, None)
 
 
 async def test_a_judge_that_always_says_yes_gives_every_response_the_same_reward(serve: Serve) -> None:
@@ -180,7 +180,7 @@ async def test_penalties_are_taken_from_the_reward_and_the_reward_before_them_is
 
 
 async def test_no_penalty_makes_a_number_of_a_missing_reward(serve: Serve) -> None:
-    http = await serve(ScriptedEngine(lambda batch, call: CallFailed("truncated_input", "no")))
+    http = await serve(ScriptedEngine(lambda batch, call: CallFailure("truncated_input", "no")))
     responses = [{"text": "long", "tokens": 9000, "stopped": False}]
     options = {
         "length_penalty": {},
@@ -196,7 +196,7 @@ async def test_no_penalty_makes_a_number_of_a_missing_reward(serve: Serve) -> No
 async def test_a_grounding_is_shown_up_to_its_budget_and_what_was_left_out_is_reported(serve: Serve) -> None:
     seen: list[str] = []
 
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
         seen.append(batch.shared)
         return by_hash(batch, call)
 
@@ -216,7 +216,7 @@ async def test_a_responses_thinking_is_judged_as_asked_and_spans_are_of_the_text
 ) -> None:
     seen: list[str] = []
 
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
         seen.append(batch.shared)
         return by_hash(batch, call)
 

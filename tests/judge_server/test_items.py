@@ -5,15 +5,15 @@ import json
 import pytest
 
 from judge_server.judging.items import (
-    MOST_CHARACTERS,
+    MAX_JSON_TEXT_CHARACTERS,
     REASON_CHARACTERS,
     Item,
     ItemForm,
     items_schema,
     read_items,
 )
-from judge_server.judging.replies import read_written
-from judge_server.ports import CallFailed, Finding, Reply
+from judge_server.judging.replies import read_json_output
+from judge_server.ports import CallFailure, JudgeResult, Reply
 
 SATISFIED = ItemForm("satisfied")
 REASONED = ItemForm("satisfied", reason=True)
@@ -22,14 +22,14 @@ ANSWER = '{"verdicts": [{"id": 1, "satisfied": true}, {"id": 2, "satisfied": fal
 YES, NO = Item(1.0, None, None), Item(0.0, None, None)
 
 
-def failure(outcome: Item | CallFailed) -> str:
+def failure(outcome: Item | CallFailure) -> str:
     """The detail of a parse failure."""
-    assert isinstance(outcome, CallFailed), outcome
+    assert isinstance(outcome, CallFailure), outcome
     assert outcome.kind == "parse"
     return outcome.detail
 
 
-def read_one(item: object, form: ItemForm) -> Item | CallFailed:
+def read_one(item: object, form: ItemForm) -> Item | CallFailure:
     (outcome,) = read_items(json.dumps({"verdicts": [item]}), False, [form])
     return outcome
 
@@ -92,7 +92,7 @@ def test_an_answer_is_read_in_whatever_dress_it_comes(text: str) -> None:
 def test_a_single_item_needs_no_list_around_it_and_two_do() -> None:
     item = '{"id": 1, "satisfied": true}'
     assert read_items(item, False, [SATISFIED]) == [YES]
-    assert all(isinstance(outcome, CallFailed) for outcome in read_items(item, False, TWO))
+    assert all(isinstance(outcome, CallFailure) for outcome in read_items(item, False, TWO))
 
 
 def test_a_criterion_left_out_fails_and_the_others_do_not() -> None:
@@ -136,7 +136,7 @@ def test_items_under_numbers_that_were_not_asked_for_fail_them_all(ids: tuple[in
 
 def test_a_cut_answer_numbered_from_0_fails_whole() -> None:
     text = '{"verdicts": [{"id": 0, "satisfied": true}, {"id": 1, "satisfied": true}, {"id": 2, "sat'
-    assert all(isinstance(outcome, CallFailed) for outcome in read_items(text, True, (*TWO, SATISFIED)))
+    assert all(isinstance(outcome, CallFailure) for outcome in read_items(text, True, (*TWO, SATISFIED)))
 
 
 @pytest.mark.parametrize(
@@ -144,19 +144,19 @@ def test_a_cut_answer_numbered_from_0_fails_whole() -> None:
 )
 def test_one_item_about_one_criterion_needs_no_id(text: str) -> None:
     assert read_items(text, False, [SATISFIED]) == [YES]
-    assert all(isinstance(outcome, CallFailed) for outcome in read_items(text, False, TWO))
+    assert all(isinstance(outcome, CallFailure) for outcome in read_items(text, False, TWO))
 
 
 @pytest.mark.parametrize(
     "text", ["true", "true\nfalse\ntrue", "1. true\nfalse", "2. true\n1. maybe", "true false", "3. true\n4. false"]
 )
 def test_lines_that_are_not_one_value_for_each_criterion_are_no_answer(text: str) -> None:
-    assert all(isinstance(outcome, CallFailed) for outcome in read_items(text, False, TWO))
+    assert all(isinstance(outcome, CallFailure) for outcome in read_items(text, False, TWO))
 
 
 def test_numbers_without_an_id_are_no_grades() -> None:
     grades = [ItemForm("grade", 4), ItemForm("grade", 4)]
-    assert all(isinstance(outcome, CallFailed) for outcome in read_items("1\n2", False, grades))
+    assert all(isinstance(outcome, CallFailure) for outcome in read_items("1\n2", False, grades))
     assert read_items("1. 3\n2. 4", False, grades) == [Item(3.0, None, None), Item(4.0, None, None)]
 
 
@@ -173,8 +173,8 @@ def test_a_grade_is_an_integer_on_its_scale(raw: object) -> None:
 @pytest.mark.parametrize(("raw", "score"), [("3.01", 1.0), ("-0.5", 0.0), ("1e300", 1.0), ('"7"', 1.0), ("-0.0", 0.0)])
 def test_points_beyond_what_the_criterion_has_are_clipped_and_stay_in_the_grade(raw: str, score: float) -> None:
     text = f'{{"verdicts": [{{"id": 1, "awarded": {raw}}}]}}'
-    [finding] = read_written((ItemForm("awarded", 3),), Reply(text=text))
-    assert isinstance(finding, Finding)
+    [finding] = read_json_output((ItemForm("awarded", 3),), Reply(text=text))
+    assert isinstance(finding, JudgeResult)
     assert (finding.score, finding.grade) == (score, float(raw.strip('"')))
 
 
@@ -257,7 +257,7 @@ def test_an_answer_that_stops_being_json_counts_up_to_there() -> None:
 )
 def test_an_example_of_the_format_before_the_answer_is_no_answer(echo: str) -> None:
     assert read_items(f"I am to write {echo}. So:\n{ANSWER}", False, TWO) == [YES, NO]
-    assert all(isinstance(outcome, CallFailed) for outcome in read_items(echo, False, TWO))
+    assert all(isinstance(outcome, CallFailure) for outcome in read_items(echo, False, TWO))
 
 
 def test_two_answers_that_contradict_each_other_on_a_criterion_give_none_for_it() -> None:
@@ -280,7 +280,7 @@ def test_an_answer_begun_again_and_cut_does_not_undo_the_whole_one() -> None:
 
 def test_nothing_is_read_from_where_a_text_nests_too_deep() -> None:
     assert read_items("[" * 20 + "]" * 20 + ANSWER, False, TWO) == [YES, NO]
-    assert all(isinstance(outcome, CallFailed) for outcome in read_items("[" * 99 + ANSWER, False, TWO))
+    assert all(isinstance(outcome, CallFailure) for outcome in read_items("[" * 99 + ANSWER, False, TWO))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_what_a_reason_quotes_is_never_a_verdict(quote: str) -> None:
     real = {"id": 1, "reason": f'It says "{quote}".', "satisfied": False}
     assert read_items(json.dumps({"verdicts": [real]}), False, [SATISFIED]) == [NO]
     unescaped = f'{{"verdicts": [{{"id": 1, "reason": "It says "{quote}".", "satisfied": false}}]}}'
-    assert isinstance(read_items(unescaped, False, [SATISFIED])[0], CallFailed)
+    assert isinstance(read_items(unescaped, False, [SATISFIED])[0], CallFailure)
 
 
 def test_a_failure_shows_the_beginning_of_what_was_written_on_one_clean_line() -> None:
@@ -302,9 +302,9 @@ def test_a_failure_shows_the_beginning_of_what_was_written_on_one_clean_line() -
 
 
 def test_a_text_beyond_all_measure_is_not_read() -> None:
-    padding = " " * (MOST_CHARACTERS - len(ANSWER))
+    padding = " " * (MAX_JSON_TEXT_CHARACTERS - len(ANSWER))
     assert read_items(ANSWER + padding, False, TWO) == [YES, NO]
     assert all(
-        f"{MOST_CHARACTERS + 1} characters" in failure(outcome)
+        f"{MAX_JSON_TEXT_CHARACTERS + 1} characters" in failure(outcome)
         for outcome in read_items(ANSWER + padding + " ", False, TWO)
     )

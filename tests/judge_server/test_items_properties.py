@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.judging.items import Item, ItemForm, items_schema, read_items
-from judge_server.ports import CallFailed
+from judge_server.ports import CallFailure
 
 SATISFIED = ItemForm("satisfied")
 
@@ -73,7 +73,7 @@ def test_of_a_damaged_answer_only_what_still_stands_there_is_believed(
     for number, (form, outcome) in enumerate(
         zip(forms, read_items(text, data.draw(st.booleans()), forms), strict=True), 1
     ):
-        if isinstance(outcome, CallFailed):
+        if isinstance(outcome, CallFailure):
             assert outcome.kind == "parse"
             continue
         assert form.value == "awarded" or 0 <= outcome.value <= form.high

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from judge_server.engines.llamacpp_process import LlamaCppProcess
-from judge_server.judging.items import REASON_CHARACTERS, Item, ItemForm, items_schema, read_items, written_tokens
+from judge_server.judging.items import REASON_CHARACTERS, Item, ItemForm, items_schema, json_output_tokens, read_items
 from judge_server.models import fetch
 
 SATISFIED, REASONED = ItemForm("satisfied"), ItemForm("satisfied", reason=True)
@@ -42,8 +42,8 @@ def test_the_schema_is_compact_json_with_each_reason_before_its_value() -> None:
 def test_there_is_room_for_what_the_schema_permits() -> None:
     value = {"id": 12, "satisfied": False, "step": -1}
     plain = json.dumps({"verdicts": [value] * 10}, indent=2)
-    assert written_tokens([ItemForm("satisfied", steps=(1,))] * 10) > len(plain) / 2.5
-    assert written_tokens([REASONED]) - written_tokens([SATISFIED]) >= REASON_CHARACTERS * 0.6
+    assert json_output_tokens([ItemForm("satisfied", steps=(1,))] * 10) > len(plain) / 2.5
+    assert json_output_tokens([REASONED]) - json_output_tokens([SATISFIED]) >= REASON_CHARACTERS * 0.6
 
 
 @pytest.mark.model
@@ -54,7 +54,7 @@ async def test_a_model_held_to_the_schema_writes_every_item_in_order_and_within_
     try:
         await process.start(Path(fetch("qwen2.5-coder-0.5b")))
         body = {"prompt": asked, "json_schema": json.loads(items_schema(forms)), "temperature": 0.0}
-        answer = (await process.http.post("/completion", json=body | {"n_predict": written_tokens(forms)})).json()
+        answer = (await process.http.post("/completion", json=body | {"n_predict": json_output_tokens(forms)})).json()
     finally:
         await process.stop()
     assert answer["stop_type"] == "eos"

@@ -10,14 +10,24 @@ from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest, Overloaded
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.ways import Way
-from judge_server.judging.work import Outcomes
-from judge_server.ports import Batch, Call, CallFailed, Finding, Menu, Reply
-from tests.judge_server.support import Gated, Recording, criteria, group, judge, pass_time, plan, plans, soon
+from judge_server.judging.ways import JudgingConfig
+from judge_server.judging.work import JudgementResults
+from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
+from tests.judge_server.support import (
+    GatedEngine,
+    RecordingScript,
+    advance_time,
+    criteria,
+    deadline_after,
+    group,
+    judge,
+    plan,
+    plans,
+)
 from trainer_client.wire import Criterion
 
 AB = criteria("Alpha.", "Beta.")
-GONE = CallFailed("engine", "gone")
+GONE = CallFailure("engine", "gone")
 
 
 @pytest.fixture(autouse=True)
@@ -26,82 +36,82 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
-def kinds(outcomes: Outcomes) -> set[str]:
+def kinds(outcomes: JudgementResults) -> set[str]:
     """The kinds of all outcomes."""
-    return {o.kind if isinstance(o, CallFailed) else "ok" for o in outcomes.of.values()}
+    return {o.kind if isinstance(o, CallFailure) else "ok" for o in outcomes.by_digest.values()}
 
 
-class Failing(Recording):
+class Failing(RecordingScript):
     """Fails the first `times` asks of each question that holds `about`."""
 
-    def __init__(self, failure: CallFailed, times: int, about: str = "") -> None:
+    def __init__(self, failure: CallFailure, times: int, about: str = "") -> None:
         super().__init__(self._decide)
         self.failure, self.times, self.about = failure, times, about
 
-    def _decide(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    def _decide(self, batch: Batch, call: Call) -> Reply | CallFailure:
         fails = self.about in call.question and self.asked[call.question] <= self.times
         return self.failure if fails else by_hash(batch, call)
 
 
 async def test_identical_calls_of_one_request_are_asked_once() -> None:
-    script = Recording()
+    script = RecordingScript()
     made = await judge(ScriptedEngine(script))
     twice = plans(made, "Yes.", "Yes.", "No.", of=criteria("a", "a", "b"))
-    outcomes = await made.outcomes(twice, await soon())
+    outcomes = await made.outcomes(twice, await deadline_after())
     assert script.asked.total() == outcomes.calls == 4
-    assert all(digest in outcomes.of for plan in twice for digest in plan.digests)
+    assert all(digest in outcomes.by_digest for plan in twice for digest in plan.digests)
     assert not outcomes.cached
 
 
 async def test_known_verdicts_are_not_asked_again_and_are_said_to_be_cached() -> None:
-    script = Recording()
+    script = RecordingScript()
     made = await judge(ScriptedEngine(script))
-    first = await made.outcomes(plans(made, "Yes.", of=AB), await soon())
+    first = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     script.outcome = always(False)
     again = plans(made, "Yes.", "No.", of=AB)
-    second = await made.outcomes(again, await soon())
+    second = await made.outcomes(again, await deadline_after())
     assert script.asked.total() == 4
     assert second.calls == 2
     assert second.cached == frozenset(again[0].digests)
-    assert {d: second.of[d] for d in again[0].digests} == first.of
+    assert {d: second.by_digest[d] for d in again[0].digests} == first.by_digest
 
 
 async def test_only_the_unknown_calls_of_a_response_are_asked() -> None:
-    script = Recording()
+    script = RecordingScript()
     made = await judge(ScriptedEngine(script))
-    await made.outcomes(plans(made, "Yes.", of=criteria("b")), await soon())
+    await made.outcomes(plans(made, "Yes.", of=criteria("b")), await deadline_after())
     script.asked.clear()
-    await made.outcomes(plans(made, "Yes.", of=criteria("a", "b", "c")), await soon())
+    await made.outcomes(plans(made, "Yes.", of=criteria("a", "b", "c")), await deadline_after())
     assert {question.split()[1] for question in script.asked} == {"a", "c"}
 
 
 @pytest.mark.parametrize("kind", ["engine", "truncated_input", "overloaded", "timeout"])
 async def test_failures_are_not_cached(kind: str) -> None:
-    script = Failing(CallFailed(kind, "no"), times=2, about="Alpha")  # type: ignore[arg-type]
+    script = Failing(CallFailure(kind, "no"), times=2, about="Alpha")  # type: ignore[arg-type]
     cache = MemoryCache()
     made = await judge(ScriptedEngine(script), cache=cache)
     asked = plans(made, "Yes.", of=AB)
-    failed = await made.outcomes(asked, await soon())
+    failed = await made.outcomes(asked, await deadline_after())
     assert kinds(failed) == {kind, "ok"}
     assert set(await cache.get_many(asked[0].digests)) == {asked[0].digests[1]}
     for _ in range(2):
-        answered = await made.outcomes(asked, await soon())
+        answered = await made.outcomes(asked, await deadline_after())
     assert kinds(answered) == {"ok"}
 
 
 async def test_parse_failures_are_not_cached() -> None:
-    script = Recording(lambda batch, call: Reply((0.0, 0.0)))
+    script = RecordingScript(lambda batch, call: Reply((0.0, 0.0)))
     made = await judge(ScriptedEngine(script))
     asked = plans(made, "Yes.", of=AB)
-    assert kinds(await made.outcomes(asked, await soon())) == {"parse"}
+    assert kinds(await made.outcomes(asked, await deadline_after())) == {"parse"}
     script.outcome = always(True)
-    assert kinds(await made.outcomes(asked, await soon())) == {"ok"}
+    assert kinds(await made.outcomes(asked, await deadline_after())) == {"ok"}
 
 
 async def test_a_call_the_engine_failed_is_asked_once_more_and_no_other() -> None:
     script = Failing(GONE, times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
-    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await soon())
+    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     assert kinds(outcomes) == {"ok"}
     assert sorted(script.asked.values()) == [1, 2]
 
@@ -109,8 +119,8 @@ async def test_a_call_the_engine_failed_is_asked_once_more_and_no_other() -> Non
 async def test_an_engine_that_keeps_failing_is_asked_twice_and_then_left() -> None:
     script = Failing(GONE, times=99)
     made = await judge(ScriptedEngine(script))
-    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await soon())
-    assert set(outcomes.of.values()) == {GONE}
+    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
+    assert set(outcomes.by_digest.values()) == {GONE}
     assert list(script.asked.values()) == [2, 2]
 
 
@@ -120,22 +130,22 @@ async def test_an_engine_that_is_overloaded_is_left_alone_as_long_as_it_asks(mon
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    script = Failing(CallFailed("overloaded", "busy", retry_after_s=7.0), times=1, about="Alpha")
+    script = Failing(CallFailure("overloaded", "busy", retry_after_s=7.0), times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
     with monkeypatch.context() as patch:
         patch.setattr("judge_server.judging.asking.asyncio.sleep", sleep)
-        outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await soon())
+        outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     assert kinds(outcomes) == {"ok"}
     assert 7.0 in slept
-    late = await made.outcomes(plans(made, "No.", of=criteria("Alpha two.")), await soon(5))
+    late = await made.outcomes(plans(made, "No.", of=criteria("Alpha two.")), await deadline_after(5))
     assert kinds(late) == {"overloaded"}
 
 
 @pytest.mark.parametrize("kind", ["truncated_input", "timeout", "parse"])
 async def test_other_failures_are_not_retried(kind: str) -> None:
-    script = Failing(CallFailed(kind, "no"), times=99)  # type: ignore[arg-type]
+    script = Failing(CallFailure(kind, "no"), times=99)  # type: ignore[arg-type]
     made = await judge(ScriptedEngine(script))
-    assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await soon())) == {kind}
+    assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())) == {kind}
     assert list(script.asked.values()) == [1, 1]
 
 
@@ -143,56 +153,56 @@ async def test_no_retry_begins_that_the_deadline_would_cut(monkeypatch: pytest.M
     monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 120.0)
     script = Failing(GONE, times=99)
     made = await judge(ScriptedEngine(script))
-    assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await soon())) == {"engine"}
+    assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())) == {"engine"}
     assert script.asked.total() == 2
 
 
 async def test_what_is_not_judged_at_the_deadline_is_a_timeout_and_what_is_stays_and_is_kept() -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine)
     asked = plans(made, "Yes.", "No.", of=AB)
-    engine.let(3)
-    asking = asyncio.create_task(made.outcomes(asked, await soon()))
+    engine.release(3)
+    asking = asyncio.create_task(made.outcomes(asked, await deadline_after()))
     await engine.has_begun(4)
-    pass_time()
+    advance_time()
     outcomes = await asking
-    in_order = [outcomes.of[digest] for plan in asked for digest in plan.digests]
-    assert [isinstance(o, Finding) for o in in_order] == [True, True, True, False]
+    in_order = [outcomes.by_digest[digest] for plan in asked for digest in plan.digests]
+    assert [isinstance(o, JudgeResult) for o in in_order] == [True, True, True, False]
     assert kinds(outcomes) == {"ok", "timeout"}
-    engine.let(1)
-    rest = await made.outcomes(asked, await soon())
+    engine.release(1)
+    rest = await made.outcomes(asked, await deadline_after())
     assert (len(rest.cached), rest.calls) == (3, 1)
 
 
 async def test_a_request_that_does_not_fit_is_refused_as_a_whole_and_asks_nothing() -> None:
-    engine = Gated()
+    engine = GatedEngine()
     made = await judge(engine, queue_calls=3)
-    running = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await soon()))
+    running = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await deadline_after()))
     await engine.busy()
     began = list(engine.began)
     with pytest.raises(Overloaded):
-        await made.outcomes(plans(made, "No.", of=AB), await soon())
+        await made.outcomes(plans(made, "No.", of=AB), await deadline_after())
     assert engine.began == began
-    engine.let(2)
+    engine.release(2)
     await running
 
 
 async def test_known_verdicts_need_no_room_in_the_queue() -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     made = await judge(engine, queue_calls=1)
-    engine.let(2)
-    await made.outcomes(plans(made, "Yes.", of=AB), await soon())
+    engine.release(2)
+    await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     engine.waiting.clear()
-    running = asyncio.create_task(made.outcomes(plans(made, "No.", of=AB), await soon()))
+    running = asyncio.create_task(made.outcomes(plans(made, "No.", of=AB), await deadline_after()))
     await engine.busy()
-    assert len((await made.outcomes(plans(made, "Yes.", of=AB), await soon())).cached) == 2
-    engine.let(2)
+    assert len((await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())).cached) == 2
+    engine.release(2)
     await running
 
 
 async def test_tokens_computed_and_reused_are_summed_over_calls() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
-    outcomes = await made.outcomes(plans(made, "Yes.", "No.", of=AB), await soon())
+    outcomes = await made.outcomes(plans(made, "Yes.", "No.", of=AB), await deadline_after())
     assert (outcomes.tokens_computed, outcomes.tokens_reused) == (28, 12)
     assert outcomes.seconds_judging > 0
     assert outcomes.seconds_queued >= 0
@@ -203,7 +213,7 @@ def verdicts(*entries: str) -> str:
     return '{"verdicts": [' + ", ".join(entries) + "]}"
 
 
-class Writing(Recording):
+class Writing(RecordingScript):
     """Answers several criteria with these texts, one call after another, and a single one with yes."""
 
     def __init__(self, *texts: str) -> None:
@@ -212,8 +222,8 @@ class Writing(Recording):
         self.together: list[str] = []
         self.alone: list[str] = []
 
-    def _write(self, batch: Batch, call: Call) -> Reply | CallFailed:
-        if isinstance(call.answer, Menu):
+    def _write(self, batch: Batch, call: Call) -> Reply | CallFailure:
+        if isinstance(call.answer, TokenChoice):
             self.alone.append(call.question)
             return Reply((0.8, 0.1))
         self.together.append(call.question)
@@ -222,46 +232,46 @@ class Writing(Recording):
 
 def together(made: Judge, response: str, of: list[Criterion]) -> list[ResponsePlan]:
     """The plan of one response, all criteria in one call."""
-    return [plan(made.setup(Way("binary", "all")), group(response), response, of)]
+    return [plan(made.prepared(JudgingConfig("binary", "all")), group(response), response, of)]
 
 
 async def test_a_criterion_the_judge_left_out_is_asked_again_once_and_alone() -> None:
     script = Writing(verdicts('{"id": 1, "satisfied": false}'))
     made = await judge(ScriptedEngine(script))
     asked = together(made, "Yes.", AB)
-    outcomes = await made.outcomes(asked, await soon())
-    first, second = [outcomes.of[digest] for digest in asked[0].digests]
-    assert (first, outcomes.calls) == (Finding(0.0), 2)
-    assert isinstance(second, Finding)
+    outcomes = await made.outcomes(asked, await deadline_after())
+    first, second = [outcomes.by_digest[digest] for digest in asked[0].digests]
+    assert (first, outcomes.calls) == (JudgeResult(0.0), 2)
+    assert isinstance(second, JudgeResult)
     assert second.score == 1.0
     assert len(script.alone) == 1
     assert "Beta." in script.alone[0]
     assert "Alpha." not in script.alone[0]
-    again = await made.outcomes(asked, await soon())
-    assert (again.calls, again.of) == (0, outcomes.of)
+    again = await made.outcomes(asked, await deadline_after())
+    assert (again.calls, again.by_digest) == (0, outcomes.by_digest)
 
 
 async def test_what_is_left_out_again_when_asked_alone_fails_and_is_not_asked_a_third_time() -> None:
-    script = Recording(lambda batch, call: Reply(text="I would rather not."))
+    script = RecordingScript(lambda batch, call: Reply(text="I would rather not."))
     made = await judge(ScriptedEngine(script))
-    outcomes = await made.outcomes(together(made, "Yes.", AB), await soon())
+    outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after())
     assert kinds(outcomes) == {"parse"}
     assert outcomes.calls == 3
 
 
 async def test_what_is_asked_again_when_the_deadline_passes_stays_unread() -> None:
-    made = await judge(Once(Writing(verdicts())))
-    outcomes = await made.outcomes(together(made, "Yes.", AB), await soon(0.5))
+    made = await judge(SingleBatchEngine(Writing(verdicts())))
+    outcomes = await made.outcomes(together(made, "Yes.", AB), await deadline_after(0.5))
     assert kinds(outcomes) == {"parse"}
     assert outcomes.calls == 1
 
 
-class Once(ScriptedEngine):
+class SingleBatchEngine(ScriptedEngine):
     """Answers one batch and no other."""
 
     answered = False
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """As `ScriptedEngine`, once."""
         if self.answered:
             await asyncio.Event().wait()
@@ -275,55 +285,62 @@ async def test_a_verdict_that_stands_is_not_replaced_when_its_call_is_asked_for_
     made = await judge(ScriptedEngine(script))
     script.outcome = lambda batch, call: Reply(text=script.texts.pop(0)) if script.texts else Reply(text="nothing")
     asked = together(made, "Yes.", AB)
-    first = await made.outcomes(asked, await soon())
+    first = await made.outcomes(asked, await deadline_after())
     assert kinds(first) == {"ok", "parse"}
     script.texts = [verdicts('{"id": 1, "satisfied": true}', '{"id": 2, "satisfied": true}')]
-    second = await made.outcomes(asked, await soon())
-    assert [o.score for o in (second.of[d] for d in asked[0].digests) if isinstance(o, Finding)] == [0.0, 1.0]
+    second = await made.outcomes(asked, await deadline_after())
+    assert [o.score for o in (second.by_digest[d] for d in asked[0].digests) if isinstance(o, JudgeResult)] == [
+        0.0,
+        1.0,
+    ]
 
 
 async def test_plans_are_told_done_each_once_and_only_when_all_its_outcomes_are_there() -> None:
     made = await judge()
-    await made.outcomes(plans(made, "known", of=AB), await soon())
+    await made.outcomes(plans(made, "known", of=AB), await deadline_after())
     asked = plans(made, "known", "new", "new", "other", of=AB)
-    into = Outcomes()
+    into = JudgementResults()
     told: list[int] = []
 
     def done(place: int) -> None:
-        assert all(digest in into.of for digest in asked[place].digests)
+        assert all(digest in into.by_digest for digest in asked[place].digests)
         told.append(place)
 
-    await made.outcomes(asked, await soon(), into=into, done=done)
+    await made.outcomes(asked, await deadline_after(), into=into, done=done)
     assert told[0] == 0
     assert sorted(told) == [0, 1, 2, 3]
 
 
 async def test_cancelling_keeps_the_verdicts_that_were_given_and_frees_the_queue() -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     cache = MemoryCache()
     made = await judge(engine, cache=cache, queue_calls=4)
     asked = plans(made, "Yes.", "No.", of=AB)
-    engine.let(2)
-    running = asyncio.create_task(made.outcomes(asked, await soon()))
+    engine.release(2)
+    running = asyncio.create_task(made.outcomes(asked, await deadline_after()))
     await engine.busy()
     assert len(engine.began) == 3
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert set(await cache.get_many([d for p in asked for d in p.digests])) == set(asked[0].digests)
-    engine.let(2)
-    assert kinds(await made.outcomes(asked, await soon())) == {"ok"}
+    engine.release(2)
+    assert kinds(await made.outcomes(asked, await deadline_after())) == {"ok"}
 
 
 def test_votes_on_a_plain_verdict_are_refused_where_its_probability_is_read() -> None:
     made = asyncio.run(judge())
     for protocol in ("binary", "stepwise", "graded", "likert"):
         with pytest.raises(InvalidRequest, match=f"votes on a {protocol} verdict whose exact probability"):
-            made.check_votes(Way(protocol), 3)
-    reasoned = [Way("binary", rationale=True), Way("graded", think_tokens=9), Way("likert", rationale=True)]
-    for way in (*reasoned, Way("likert", think_tokens=9), Way("binary", 2)):
+            made.check_votes(JudgingConfig(protocol), 3)
+    reasoned = [
+        JudgingConfig("binary", rationale=True),
+        JudgingConfig("graded", think_tokens=9),
+        JudgingConfig("likert", rationale=True),
+    ]
+    for way in (*reasoned, JudgingConfig("likert", think_tokens=9), JudgingConfig("binary", 2)):
         made.check_votes(way, 3)
-    made.check_votes(Way("binary"), 1)
+    made.check_votes(JudgingConfig("binary"), 1)
 
 
 async def test_checks_run_beside_the_judge_and_identical_ones_once() -> None:
@@ -335,7 +352,11 @@ async def test_checks_run_beside_the_judge_and_identical_ones_once() -> None:
         *criteria("Alpha."),
     ]
     asked = plans(made, "Yes.", "Yes.", "No.", of=of)
-    outcomes = await made.outcomes(asked, await soon())
+    outcomes = await made.outcomes(asked, await deadline_after())
     assert (outcomes.calls, outcomes.checks) == (2, 2)
-    assert [outcomes.of[p.slots[0].digests[0]] for p in asked] == [Finding(1.0), Finding(1.0), Finding(0.0)]
-    assert (await made.outcomes(asked, await soon())).calls == 0
+    assert [outcomes.by_digest[p.slots[0].digests[0]] for p in asked] == [
+        JudgeResult(1.0),
+        JudgeResult(1.0),
+        JudgeResult(0.0),
+    ]
+    assert (await made.outcomes(asked, await deadline_after())).calls == 0

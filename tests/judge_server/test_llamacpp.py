@@ -15,12 +15,22 @@ import pytest
 import pytest_asyncio
 
 from judge_server.engines import LlamaCppEngine, engine_from_url
-from judge_server.engines.llamacpp_tokens import ChatTokens
-from judge_server.errors import EngineGone, EngineStartError
+from judge_server.engines.llamacpp_tokens import LlamaCppTokenizer
+from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.judging.fitting import fit_response
 from judge_server.judging.plan import ResponsePlan
 from judge_server.models import fetch
-from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reasoning, Reply, Sample, Written
+from judge_server.ports import (
+    Batch,
+    Call,
+    CallFailure,
+    JsonOutput,
+    LabelChoice,
+    Reasoning,
+    Reply,
+    SamplingOptions,
+    TokenChoice,
+)
 from tests.judge_server.engines import (
     CONTEXT_TOKENS,
     MODEL,
@@ -34,7 +44,7 @@ from tests.judge_server.engines import (
     llamacpp,
     replies,
 )
-from tests.judge_server.support import criteria, group, plan, setup
+from tests.judge_server.support import criteria, group, plan, prepared
 from tests.judge_server.test_fencing import CHAT_TOKENS
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
@@ -42,8 +52,8 @@ pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 NEARLY_ALL = 20_000
 """Tokens whose probabilities are read: of a vocabulary of 151,936, all that weigh anything."""
 
-STEPPED = Menu((YES, NO), Choice(("1", "2", "0", "-1"), ", step "))
-ENDLESS = Written('{"type": "array", "items": {"type": "integer"}, "minItems": 4000}', 3000)
+STEPPED = TokenChoice((YES, NO), LabelChoice(("1", "2", "0", "-1"), ", step "))
+ENDLESS = JsonOutput('{"type": "array", "items": {"type": "integer"}, "minItems": 4000}', 3000)
 """More than a minute's writing."""
 
 
@@ -97,7 +107,7 @@ async def until_it_says(engine: LlamaCppEngine, *words: str) -> str:
 
     async def said() -> bool:
         (outcome,) = await answers(engine, asked("Is it?"))
-        found.append(outcome.detail if isinstance(outcome, CallFailed) else "")
+        found.append(outcome.detail if isinstance(outcome, CallFailure) else "")
         return not found[-1] or any(word in found[-1] for word in words)
 
     found: list[str] = []
@@ -182,7 +192,7 @@ async def test_a_response_is_cut_to_what_the_real_tokenizer_lets_through(loaded:
     for text in ("a number, " * 2000, "1234567890" * 500, "数学" * 3000, "\U0001d538" * 2000):
 
         async def planned(keep: int | None, text: str = text) -> ResponsePlan:
-            return plan(setup(), group(text), text, criteria("Is it?"), keep=keep)
+            return plan(prepared(), group(text), text, criteria("Is it?"), keep=keep)
 
         fitted = await fit_response(loaded, CONTEXT_TOKENS, len(text), planned)
         assert await loaded.count_tokens(fitted.batch) <= CONTEXT_TOKENS
@@ -193,7 +203,7 @@ async def test_a_response_is_cut_to_what_the_real_tokenizer_lets_through(loaded:
     "call", [Call("Count.", ENDLESS), Call("Count.", YES_NO, Reasoning(3000, "So?"))], ids=["written", "reasons"]
 )
 async def test_a_call_given_up_while_it_writes_frees_the_slot(roomy: LlamaCppEngine, call: Call) -> None:
-    story = Sample(1.5, 1)  # greedy reasons might come to an end
+    story = SamplingOptions(1.5, 1)  # greedy reasons might come to an end
     batch = Batch("Write at length.", "A long story.\n", (replace(call, sample=story),))
     task = asyncio.create_task(answers(roomy, batch))
     await until_busy(roomy)
@@ -260,26 +270,26 @@ async def test_a_template_of_one_turn_still_answers_and_refuses_reasons(loaded: 
             return httpx2.Response(answer.status_code, content=answer.content)
 
     async with httpx2.AsyncClient(transport=OneTurn(), base_url="http://llama.test") as http:
-        tokens = await ChatTokens.load(http)
+        tokens = await LlamaCppTokenizer.load(http)
         assert loaded._tokens is not None
         assert tokens.warm_up == loaded._tokens.warm_up
-        with pytest.raises(EngineGone, match="takes no second turn"):
+        with pytest.raises(EngineUnavailable, match="takes no second turn"):
             await tokens.second_turn("So?")
 
 
 async def test_a_killed_child_gives_failures_and_never_an_exception(spare_llamacpp: LlamaCppEngine) -> None:
     batch = asked(*[f"Is {n} prime?" for n in range(40)], answer=STEPPED, shared="Numbers. ")
-    outcomes: list[Reply | CallFailed] = []
+    outcomes: list[Reply | CallFailure] = []
     async for _, outcome in spare_llamacpp.answer(batch):
         if not outcomes:
             kill(spare_llamacpp)
         outcomes.append(outcome)
     assert isinstance(outcomes[0], Reply)
     assert len(outcomes) == 40
-    assert {o.kind for o in outcomes[2:] if isinstance(o, CallFailed)} == {"engine"}
+    assert {o.kind for o in outcomes[2:] if isinstance(o, CallFailure)} == {"engine"}
     assert not any(isinstance(o, Reply) for o in outcomes[2:])
     assert not await spare_llamacpp.ready()
-    whole = plan(setup(), group("x" * 9000), "x" * 9000, criteria("Is it?"))
+    whole = plan(prepared(), group("x" * 9000), "x" * 9000, criteria("Is it?"))
 
     async def planned(keep: int | None) -> ResponsePlan:
         return whole

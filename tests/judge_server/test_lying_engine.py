@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from judge_server.engines.openai import OpenAIEngine
 from judge_server.judging import asking
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.ports import MASS_ROUNDING
+from judge_server.ports import MASS_TOLERANCE
 from judge_server.recording import Recorder
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore, SQLLedger
 from tests.examples_tried import examples
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server import misbehaving, support
-from tests.judge_server.misbehaviours import MASSES, MODEL, Asked
+from tests.judge_server.misbehaviours import MASSES, MODEL, FakeServerRequest
 
 CRITERIA = [{"id": "a", "description": "Is it?"}, {"id": "b", "description": "Is it not?", "weight": 3}]
 HONEST = 0.625 / 0.875
@@ -184,7 +184,7 @@ class Liar:
                 content = await reader.readexactly(int(headers.get("content-length", 0)))
                 method, target, _ = first.split(" ")
                 path = target.removeprefix("/liar/good/")
-                asked = Asked(
+                asked = FakeServerRequest(
                     method, "liar", "good", path, headers, json.loads(content) if content else None, reader, writer
                 )
                 if self.lie is None or path != "v1/chat/completions":
@@ -203,7 +203,7 @@ class Liar:
 
 
 @dataclass
-class LiedTo:
+class ServiceUnderTest:
     """A service in front of a liar, and how many verdicts it was asked for."""
 
     http: httpx2.AsyncClient
@@ -226,7 +226,7 @@ class LiedTo:
         return await self.http.post("/v1/rewards", json=body, timeout=30)
 
 
-async def serving(folder: Path, url: str) -> AsyncGenerator[LiedTo]:
+async def serving(folder: Path, url: str) -> AsyncGenerator[ServiceUnderTest]:
     """A service with a database and a spool of its own."""
     async with AsyncExitStack() as stack:
         liar = Liar()
@@ -242,7 +242,7 @@ async def serving(folder: Path, url: str) -> AsyncGenerator[LiedTo]:
         stack.push_async_callback(store.close)
         stack.push_async_callback(ledger.close)
         stack.push_async_callback(asyncio.to_thread, recorder.close)
-        yield LiedTo(http, liar)
+        yield ServiceUnderTest(http, liar)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,9 @@ def loop() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def service(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, new_sqlite: NewSQLite) -> Iterator[LiedTo]:
+def service(
+    loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, new_sqlite: NewSQLite
+) -> Iterator[ServiceUnderTest]:
     """A service that asks a liar."""
     folder = tmp_path_factory.mktemp("lies")
     made = serving(folder, new_sqlite(folder / "adjudge.db"))
@@ -275,8 +277,8 @@ def check(response: dict[str, Any]) -> None:
         scores = [verdict["score"] for verdict in response["verdicts"]]
         assert response["reward"] == pytest.approx((scores[0] + 3 * scores[1]) / 4)
     for verdict in response["verdicts"]:
-        if verdict["menu_mass"] is not None:
-            assert MIN_CHOICE_MASS <= verdict["menu_mass"] <= 1
+        if verdict["choice_mass"] is not None:
+            assert MIN_CHOICE_MASS <= verdict["choice_mass"] <= 1
         if verdict["probability"] is not None:
             assert 0 <= verdict["probability"] <= 1
 
@@ -284,7 +286,7 @@ def check(response: dict[str, Any]) -> None:
 def possible(body: bytes) -> bool:
     """Whether the first token of an answer has log-probabilities that can be; worked out apart from the engine."""
     tops = json.loads(body)["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-    return math.fsum(math.exp(min(t["logprob"], 1.0)) for t in tops) <= 1 + MASS_ROUNDING
+    return math.fsum(math.exp(min(t["logprob"], 1.0)) for t in tops) <= 1 + MASS_TOLERANCE
 
 
 @settings(
@@ -292,7 +294,7 @@ def possible(body: bytes) -> bool:
 )
 @given(lies, judging)
 def test_no_lie_makes_a_reward_of_a_failed_verdict_or_costs_another_request(
-    loop: asyncio.Runner, service: LiedTo, lie: Raw, judging: dict[str, Any]
+    loop: asyncio.Runner, service: ServiceUnderTest, lie: Raw, judging: dict[str, Any]
 ) -> None:
     answered = loop.run(service.score(lie, judging))
     assert answered.status_code == 200, answered.text
@@ -312,7 +314,7 @@ def test_no_lie_makes_a_reward_of_a_failed_verdict_or_costs_another_request(
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(SPELLINGS[:8]), st.floats(-60, 5)), min_size=1, max_size=8))
 def test_masses_that_cannot_be_are_never_a_verdict(
-    loop: asyncio.Runner, service: LiedTo, tops: list[tuple[str, float]]
+    loop: asyncio.Runner, service: ServiceUnderTest, tops: list[tuple[str, float]]
 ) -> None:
     body = encoded(set_at(answer(), PLACES[12], [{"token": token, "logprob": value} for token, value in tops]))
     (response,) = loop.run(service.score(sent(body), {})).json()["groups"][0]["responses"]
@@ -322,7 +324,7 @@ def test_masses_that_cannot_be_are_never_a_verdict(
         assert response["reward"] is None
 
 
-async def rows(service: LiedTo) -> int:
+async def rows(service: ServiceUnderTest) -> int:
     """How many verdicts the ledger holds, once nothing waits to be written."""
     async with asyncio.timeout(60):
         while (await service.http.get("/v1/ledger")).json()["waiting"]:  # noqa: ASYNC110 - another thread writes
@@ -336,6 +338,6 @@ async def rows(service: LiedTo) -> int:
         params["after"] = page["next_cursor"]
 
 
-def test_the_ledger_keeps_every_row(loop: asyncio.Runner, service: LiedTo) -> None:
+def test_the_ledger_keeps_every_row(loop: asyncio.Runner, service: ServiceUnderTest) -> None:
     loop.run(service.score(None, {}))
     assert loop.run(rows(service)) == service.verdicts + len(CRITERIA)

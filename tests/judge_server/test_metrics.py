@@ -12,14 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import Overloaded
 from judge_server.judging.judge import Judge
-from judge_server.judging.rates import FadingCount
+from judge_server.judging.rates import DecayingRate
 from judge_server.judging.work import Caller
 from judge_server.metrics import metrics_page
-from judge_server.metrics.runs import NONE, OTHER, RunTable
-from judge_server.ports import CallFailed, Reply
+from judge_server.metrics.runs import NO_RUN_LABEL, OTHER_LABEL, RunTable
+from judge_server.ports import CallFailure, Reply
 from tests.examples_tried import examples
 from tests.judge_server.conftest import Serve
-from tests.judge_server.support import Gated, criteria, judge, plans, request, soon
+from tests.judge_server.support import GatedEngine, criteria, deadline_after, judge, plans, request
 
 AB = criteria("Alpha.", "Beta.")
 
@@ -84,31 +84,31 @@ def test_a_run_that_overtakes_the_least_active_one_takes_its_label() -> None:
     for run in ("a", "b"):
         table.add(run, 100)
     table.add("c", 150, judgements=1)
-    assert table.label_of("c") == OTHER
+    assert table.label_of("c") == OTHER_LABEL
     table.add("c", 100)
-    assert {label for label, _, _ in table.rows()} in ({"a", "c", OTHER}, {"b", "c", OTHER})
-    assert (table.label_of("c"), table.label_of("")) == ("c", OTHER)
+    assert {label for label, _, _ in table.rows()} in ({"a", "c", OTHER_LABEL}, {"b", "c", OTHER_LABEL})
+    assert (table.label_of("c"), table.label_of("")) == ("c", OTHER_LABEL)
 
 
 def test_however_many_names_come_only_so_many_are_followed() -> None:
     table = RunTable(2, Clock())
     for number in range(1000):
         table.add(f"run {number}", 1)
-    assert len(table._followed) <= 16
+    assert len(table._candidates) <= 16
 
 
 def test_requests_without_a_run_and_a_run_that_is_called_other_have_labels_too() -> None:
     table = RunTable(2, Clock())
     table.add("", 1, judgements=1)
-    table.add(OTHER, 1, judgements=1)
-    assert {label for label, _, _ in table.rows()} == {NONE, OTHER}
+    table.add(OTHER_LABEL, 1, judgements=1)
+    assert {label for label, _, _ in table.rows()} == {NO_RUN_LABEL, OTHER_LABEL}
 
 
 @given(st.floats(0.01, 1000), st.floats(0.5, 60))
 @settings(max_examples=examples(40))
 def test_a_steady_rate_is_read_as_what_it_is(per_second: float, half_life: float) -> None:
     clock = Clock()
-    count = FadingCount(half_life, clock)
+    count = DecayingRate(half_life, clock)
     seconds = 6 * half_life
     steps = 400
     for _ in range(steps):
@@ -122,7 +122,7 @@ def test_a_steady_rate_is_read_as_what_it_is(per_second: float, half_life: float
 async def test_verdicts_are_counted_by_what_became_of_them_and_tokens_by_run() -> None:
     made = await judge(ScriptedEngine(lambda batch, call: Reply((0.9, 0.1), tokens_computed=7, tokens_reused=3)))
     for response in ("Yes.", "Yes.", "No."):
-        await made.outcomes(plans(made, response, of=AB), await soon(), caller=Caller("llama"))
+        await made.outcomes(plans(made, response, of=AB), await deadline_after(), caller=Caller("llama"))
     seen = page(made)
     assert (seen["adjudge_judgements_total", "", "judged"], seen["adjudge_judgements_total", "", "cached"]) == (4, 2)
     assert (seen["adjudge_cache_lookups_total", "hit"], seen["adjudge_cache_lookups_total", "miss"]) == (2, 4)
@@ -139,17 +139,17 @@ async def test_verdicts_are_counted_by_what_became_of_them_and_tokens_by_run() -
 
 
 async def test_failures_are_counted_by_kind_and_joined_verdicts_as_such() -> None:
-    made = await judge(ScriptedEngine(lambda batch, call: CallFailed("truncated_input", "too long")))
-    await made.outcomes(plans(made, "Yes.", of=AB), await soon())
+    made = await judge(ScriptedEngine(lambda batch, call: CallFailure("truncated_input", "too long")))
+    await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     assert page(made)["adjudge_judgements_total", "truncated_input", "failed"] == 2
-    engine = Gated()
+    engine = GatedEngine()
     made = await judge(engine)
-    deadline = await soon()
+    deadline = await deadline_after()
     two = [asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), deadline)) for _ in range(2)]
     await engine.busy()
     assert page(made)["adjudge_calls_at_engine",] == 2
-    assert page(made)["adjudge_run_calls", OTHER] == 2  # no request of this run has ended
-    engine.let(2)
+    assert page(made)["adjudge_run_calls", OTHER_LABEL] == 2  # no request of this run has ended
+    engine.release(2)
     await asyncio.gather(*two)
     seen = page(made)
     assert (seen["adjudge_judgements_total", "", "judged"], seen["adjudge_judgements_total", "", "joined"]) == (2, 2)
@@ -157,15 +157,15 @@ async def test_failures_are_counted_by_kind_and_joined_verdicts_as_such() -> Non
 
 
 async def test_what_is_refused_is_counted_with_its_calls() -> None:
-    engine = Gated()
+    engine = GatedEngine()
     made = await judge(engine, queue_calls=2)
-    working = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await soon()))
+    working = asyncio.create_task(made.outcomes(plans(made, "Yes.", of=AB), await deadline_after()))
     await engine.busy()
     with pytest.raises(Overloaded):
-        await made.outcomes(plans(made, "No.", of=AB), await soon())
+        await made.outcomes(plans(made, "No.", of=AB), await deadline_after())
     seen = page(made)
     assert (seen["adjudge_requests_shed_total",], seen["adjudge_calls_shed_total",]) == (1, 2)
-    engine.let(2)
+    engine.release(2)
     await working
 
 
@@ -210,7 +210,7 @@ async def test_judges_by_name_are_on_the_page_whichever_was_ready_first(names: t
     judges = {name: await judge(ScriptedEngine()) for name in names}
     for name, count in (("default", 1), ("small", 2)):
         texts = [f"{name} {n}" for n in range(count)]
-        await judges[name].outcomes(plans(judges[name], *texts, of=AB), await soon())
+        await judges[name].outcomes(plans(judges[name], *texts, of=AB), await deadline_after())
     text = metrics_page({name: one.metrics for name, one in judges.items()}).decode()
     counted = [line for line in text.splitlines() if line.startswith("adjudge_judgements_total{")]
     of_small = [line for line in counted if 'judge="small"' in line]

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from judge_server.ports import Call, Choice, Menu, Reasoning, Reply, Sample, Written
+from judge_server.ports import Call, JsonOutput, LabelChoice, Reasoning, Reply, SamplingOptions, TokenChoice
 from tests.judge_server import openai_fixtures
 from tests.judge_server.misbehaving import TRIGGER
 from tests.judge_server.openai_fixtures import YES_NO, Endpoint, batch, outcomes
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 misbehaving = openai_fixtures.misbehaving
 endpoint = openai_fixtures.endpoint
 
-STEPS = Menu(YES_NO.options, Choice(("1", "2", "0", "-1"), ", step "))
+STEPS = TokenChoice(YES_NO.options, LabelChoice(("1", "2", "0", "-1"), ", step "))
 OK = '{"type":"object","properties":{"ok":{"type":"boolean"}}}'
 
 
@@ -72,7 +72,7 @@ async def test_the_choice_after_a_menu_is_said_in_text_beside_its_masses(endpoin
 
 
 async def test_a_choice_is_held_to_its_labels_where_the_endpoint_can(endpoint: Endpoint) -> None:
-    choice = Call("Which?", Choice(("1", "2", "10")))
+    choice = Call("Which?", LabelChoice(("1", "2", "10")))
     held = await endpoint.reply("good", choice)
     assert (held.chosen, held.text) == ("10", None)
     said = await endpoint.reply("plain", choice)
@@ -80,23 +80,23 @@ async def test_a_choice_is_held_to_its_labels_where_the_endpoint_can(endpoint: E
 
 
 async def test_a_label_that_was_not_on_offer_is_not_chosen(endpoint: Endpoint) -> None:
-    reply = await endpoint.reply("straying", Call(TRIGGER, Choice(("1", "2"))))
+    reply = await endpoint.reply("straying", Call(TRIGGER, LabelChoice(("1", "2"))))
     assert (reply.chosen, reply.text) == (None, '{"answer": "99"}')
 
 
 async def test_what_is_written_is_held_to_its_schema_and_says_when_it_was_cut(endpoint: Endpoint) -> None:
-    reply = await endpoint.reply("good", Call("Write.", Written(OK, 40)))
+    reply = await endpoint.reply("good", Call("Write.", JsonOutput(OK, 40)))
     assert (reply.text, reply.cut) == ('{"answer": "written"}', False)
     (asked,) = await endpoint.chats(of="Write.")
     assert asked["response_format"]["json_schema"]["schema"] == json.loads(OK)
     assert asked["max_tokens"] == 40
-    cut = await endpoint.reply("plain", Call("Write.", Written(OK, 3)))
+    cut = await endpoint.reply("plain", Call("Write.", JsonOutput(OK, 3)))
     assert (cut.text, cut.cut) == ("Yes, step", True)
 
 
 async def test_a_schema_the_endpoint_refuses_is_left_out_and_the_text_is_read(endpoint: Endpoint) -> None:
     schema = '{"type":"object","properties":{"verdicts":{"type":"array","prefixItems":[{}]}}}'
-    reply = await endpoint.reply("picky", Call("Write.", Written(schema, 40)))
+    reply = await endpoint.reply("picky", Call("Write.", JsonOutput(schema, 40)))
     assert reply.text == "Yes, step 2, since it is so."
     assert ["response_format" in body for body in await endpoint.chats(of="Write.")] == [True, False]
 
@@ -125,7 +125,7 @@ async def test_thoughts_are_dropped_and_take_the_masses_with_them(endpoint: Endp
 
 
 async def test_a_sample_is_drawn_at_its_temperature_by_its_seed(endpoint: Endpoint) -> None:
-    call = Call("Is it?", YES_NO, sample=Sample(0.7, 41))
+    call = Call("Is it?", YES_NO, sample=SamplingOptions(0.7, 41))
     await endpoint.reply("good", call)
     await endpoint.reply("refusing", call)
     seeded, unseeded = await endpoint.chats(of="Is it?")

@@ -7,9 +7,9 @@ import pytest
 
 from judge_server.engines.openai import OpenAIEngine
 from judge_server.engines.openai_calls import TEMPLATE_TOKENS
-from judge_server.errors import EngineGone
+from judge_server.errors import EngineUnavailable
 from judge_server.judging.replies import read_yes_no
-from judge_server.ports import Call, CallFailed, Reasoning, Reply
+from judge_server.ports import Call, CallFailure, Reasoning, Reply
 from tests.judge_server import openai_fixtures
 from tests.judge_server.misbehaving import TRIGGER
 from tests.judge_server.openai_fixtures import YES_NO, Endpoint, batch, outcomes
@@ -45,7 +45,7 @@ async def test_log_probabilities_that_cannot_be_are_a_failure_of_the_engine(endp
 async def test_hardly_any_mass_on_the_choices_is_no_verdict(endpoint: Endpoint) -> None:
     reply = await endpoint.reply("next-to-nothing", TRIGGER)
     outcome = read_yes_no(YES_NO, reply)
-    assert isinstance(outcome, CallFailed)
+    assert isinstance(outcome, CallFailure)
     assert outcome.kind == "parse"
 
 
@@ -53,11 +53,11 @@ async def test_hardly_any_mass_on_the_choices_is_no_verdict(endpoint: Endpoint) 
 async def test_counts_of_tokens_that_cannot_be_are_clipped_and_cost_no_verdict(endpoint: Endpoint, name: str) -> None:
     reply = await endpoint.reply(name, TRIGGER)
     assert reply.masses == pytest.approx((0.625, 0.25))
-    assert reply.miscounted
+    assert reply.count_clipped_reply
     most = len(f"Answer yes or no.7 is prime.\n{TRIGGER}") + TEMPLATE_TOKENS
     assert 0 <= reply.tokens_computed + reply.tokens_reused <= most
     assert 0 <= reply.tokens_written <= 1
-    assert not (await endpoint.reply(name, "Is it?")).miscounted
+    assert not (await endpoint.reply(name, "Is it?")).count_clipped_reply
 
 
 @pytest.mark.parametrize(("name", "says"), [("reset", "no answer from http"), ("half", "received 26 of 52 bytes")])
@@ -72,7 +72,7 @@ async def test_a_server_that_has_gone_is_a_failure_of_the_engine() -> None:
         engine = OpenAIEngine(server.url("here", "good"))
         await engine.start()
     for outcome in await outcomes(engine, batch("Is it?", "Is it not?")):
-        assert isinstance(outcome, CallFailed)
+        assert isinstance(outcome, CallFailure)
         assert outcome.kind == "engine"
     assert not await engine.ready()
     await engine.close()
@@ -109,7 +109,7 @@ async def test_a_prompt_that_the_server_finds_too_long_is_truncated_input(endpoi
 
 async def test_a_prompt_that_cannot_fit_is_not_sent(endpoint: Endpoint) -> None:
     outcome = await endpoint.only("good", "word " * 1000, context_tokens=30)
-    assert isinstance(outcome, CallFailed)
+    assert isinstance(outcome, CallFailure)
     assert outcome.kind == "truncated_input"
     assert "?context=" in outcome.detail
     assert not await endpoint.chats(of="word ")
@@ -136,16 +136,16 @@ async def test_an_answer_of_another_model_is_refused(endpoint: Endpoint, name: s
 async def test_a_failure_while_reasoning_fails_the_call(endpoint: Endpoint) -> None:
     call = Call(TRIGGER, YES_NO, reasoning=Reasoning(8, "So?"))
     outcome = await endpoint.only("failing", call)
-    assert isinstance(outcome, CallFailed)
+    assert isinstance(outcome, CallFailure)
     later = await endpoint.only("failing", Call("Is it?", YES_NO, reasoning=Reasoning(8, TRIGGER)))
-    assert isinstance(later, CallFailed)
+    assert isinstance(later, CallFailure)
 
 
 async def test_one_call_that_fails_leaves_the_others_alone(endpoint: Endpoint) -> None:
     engine, _ = await endpoint.started("reset")
     first, broken, last = await outcomes(engine, batch("Is it?", TRIGGER, "Is it not?"))
     assert isinstance(first, Reply)
-    assert isinstance(broken, CallFailed)
+    assert isinstance(broken, CallFailure)
     assert isinstance(last, Reply)
 
 
@@ -156,12 +156,12 @@ async def test_closing_fails_what_is_under_way_and_all_that_comes_after(endpoint
     assert await engine.ready()
     await engine.close()
     closed, *later = await under_way
-    assert closed == CallFailed("engine", "the engine was closed")
+    assert closed == CallFailure("engine", "the engine was closed")
     for outcome in [*later, *await outcomes(engine, batch("quick"))]:
-        assert isinstance(outcome, CallFailed)
+        assert isinstance(outcome, CallFailure)
         assert outcome.kind == "engine"
     assert not await engine.ready()
-    with pytest.raises(EngineGone):
+    with pytest.raises(EngineUnavailable):
         await engine.count_tokens(batch("quick"))
     await endpoint.until("gone")
 
@@ -170,7 +170,7 @@ async def test_an_engine_that_is_not_started_is_not_ready_and_fails_as_engine() 
     engine = OpenAIEngine("http://127.0.0.1:1/v1")
     assert not await engine.ready()
     for outcome in await outcomes(engine, batch("Is it?", "Is it not?")):
-        assert isinstance(outcome, CallFailed)
+        assert isinstance(outcome, CallFailure)
         assert outcome.kind == "engine"
     assert await outcomes(engine, batch()) == []
     await engine.close()

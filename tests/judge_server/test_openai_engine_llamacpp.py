@@ -7,7 +7,17 @@ import pytest
 
 from judge_server.engines.openai import OpenAIEngine
 from judge_server.errors import EngineStartError
-from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reasoning, Reply, Sample, Written
+from judge_server.ports import (
+    Batch,
+    Call,
+    CallFailure,
+    JsonOutput,
+    LabelChoice,
+    Reasoning,
+    Reply,
+    SamplingOptions,
+    TokenChoice,
+)
 from tests.judge_server import openai_fixtures
 from tests.judge_server.openai_fixtures import CONTEXT_TOKENS, YES_NO, LlamaCppServer, batch, outcomes
 
@@ -58,7 +68,7 @@ async def test_masses_are_those_that_the_server_gives_the_first_token(
 
 async def test_a_choice_is_one_of_its_labels_whatever_is_asked(openai_over_llamacpp: OpenAIEngine) -> None:
     labels = tuple(str(n) for n in range(1, 11))
-    asked = batch(Call("Rate it.", Choice(labels)), Call("Say only: banana.", Choice(("quartz", "basalt"))))
+    asked = batch(Call("Rate it.", LabelChoice(labels)), Call("Say only: banana.", LabelChoice(("quartz", "basalt"))))
     rating, stone = await replies(openai_over_llamacpp, asked)
     assert rating.chosen in labels
     assert stone.chosen in ("quartz", "basalt")
@@ -76,7 +86,7 @@ async def test_what_is_written_satisfies_its_schema_and_says_when_it_was_cut(
         }
     )
     whole, cut = await replies(
-        openai_over_llamacpp, batch(Call("Is it?", Written(schema, 200)), Call("Is it?", Written(schema, 3)))
+        openai_over_llamacpp, batch(Call("Is it?", JsonOutput(schema, 200)), Call("Is it?", JsonOutput(schema, 3)))
     )
     assert whole.text is not None
     assert not whole.cut
@@ -88,7 +98,9 @@ async def test_reasons_are_given_before_the_verdict_and_a_seed_repeats_them(
     openai_over_llamacpp: OpenAIEngine,
 ) -> None:
     def call(seed: int) -> Call:
-        return Call("Invent a name for it.", YES_NO, reasoning=Reasoning(12, "Yes or no?"), sample=Sample(1.5, seed))
+        return Call(
+            "Invent a name for it.", YES_NO, reasoning=Reasoning(12, "Yes or no?"), sample=SamplingOptions(1.5, seed)
+        )
 
     first, second, *others = await replies(openai_over_llamacpp, batch(call(1), call(1), call(2), call(3), call(4)))
     assert first.reasoning
@@ -116,14 +128,16 @@ async def test_the_count_is_the_servers_own_and_an_over_long_prompt_is_truncated
     assert counted == second.tokens_computed + second.tokens_reused + 1
     for words in (1000, 20_000):
         (refused,) = await outcomes(openai_over_llamacpp, batch("word " * words))
-        assert isinstance(refused, CallFailed)
+        assert isinstance(refused, CallFailure)
         assert refused.kind == "truncated_input"
         assert await openai_over_llamacpp.count_tokens(batch("word " * words)) > CONTEXT_TOKENS
 
 
 async def test_a_step_is_said_beside_the_masses(openai_over_llamacpp: OpenAIEngine) -> None:
     question = "Which step says so? Answer like this: yes, step 1"
-    (reply,) = await replies(openai_over_llamacpp, batch(Call(question, Menu(YES_NO.options, Choice(("1", "2"))))))
+    (reply,) = await replies(
+        openai_over_llamacpp, batch(Call(question, TokenChoice(YES_NO.options, LabelChoice(("1", "2")))))
+    )
     assert reply.masses is not None
     assert sum(reply.masses) > 0
     assert reply.text
@@ -133,9 +147,9 @@ async def test_a_choice_after_a_menu_is_asked_for_in_a_turn_of_its_own_and_held_
     openai_over_llamacpp: OpenAIEngine,
 ) -> None:
     labels = ("41", "52", "0", "-1")
-    then = Choice(labels, ", step ", "Which step says so? Answer with its number.")
+    then = LabelChoice(labels, ", step ", "Which step says so? Answer with its number.")
     plain, stepped = await replies(
-        openai_over_llamacpp, batch(Call("Is 7 prime?", YES_NO), Call("Is 7 prime?", Menu(YES_NO.options, then)))
+        openai_over_llamacpp, batch(Call("Is 7 prime?", YES_NO), Call("Is 7 prime?", TokenChoice(YES_NO.options, then)))
     )
     assert stepped.masses == pytest.approx(plain.masses, abs=0.05)
     assert stepped.chosen in labels

@@ -3,7 +3,7 @@
 import pytest
 
 from judge_server.engines.openai import OpenAIEngine
-from judge_server.errors import EngineAway, EngineStartError
+from judge_server.errors import EngineNotReady, EngineStartError
 from judge_server.ports import Reply
 from tests.fixtures.ports import unused_port
 from tests.judge_server import openai_fixtures
@@ -100,7 +100,7 @@ async def test_what_cannot_be_asked_cannot_start_and_says_the_way_out(endpoint: 
     with pytest.raises(EngineStartError, match=r"no list of models .* mostly in /v1"):
         await endpoint.started("page")
     nobody = OpenAIEngine(f"http://127.0.0.1:{unused_port()}/v1")
-    with pytest.raises(EngineAway, match="start the server, or correct the engine URL"):
+    with pytest.raises(EngineNotReady, match="start the server, or correct the engine URL"):
         await nobody.start()
     await nobody.close()
 
@@ -120,7 +120,7 @@ async def test_what_is_not_up_yet_may_come_later_and_what_refuses_never_will(
 ) -> None:
     with pytest.raises(EngineStartError) as refused:
         await endpoint.started(behaviour, **options)
-    assert isinstance(refused.value, EngineAway) == may_come
+    assert isinstance(refused.value, EngineNotReady) == may_come
 
 
 async def test_a_passing_failure_at_the_start_is_not_taken_for_a_missing_capability(endpoint: Endpoint) -> None:

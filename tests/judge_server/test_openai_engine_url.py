@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from judge_server.engines import engine_from_url
 from judge_server.engines.openai import OpenAIEngine
-from judge_server.engines.openai_http import LONGEST_WAIT_S, retry_after_s
-from judge_server.engines.openai_tokens import at_least, estimate
-from judge_server.engines.openai_wire import Completion
+from judge_server.engines.openai_http import MAX_RETRY_AFTER_S, retry_after_s
+from judge_server.engines.openai_tokens import estimate, min_tokens
+from judge_server.engines.openai_wire import ChatCompletion
 
 NOW = datetime(2022, 11, 6, 8, 49, 37, tzinfo=UTC)
 KEY = "sk-only-for-tests"
@@ -75,7 +75,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(key: str)
 
 @given(st.integers(0, 10**9))
 def test_retry_after_is_read_as_seconds_or_as_a_date_and_is_bounded(seconds: int) -> None:
-    expected = min(float(seconds), LONGEST_WAIT_S)
+    expected = min(float(seconds), MAX_RETRY_AFTER_S)
     assert retry_after_s(httpx2.Headers({"Retry-After": str(seconds)}), NOW) == expected
     date = format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
     assert retry_after_s(httpx2.Headers({"Retry-After": date}), NOW) == expected
@@ -86,7 +86,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date_and_is_bounded(seconds: int
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
 def test_retry_after_of_any_text_is_a_bounded_time_or_none(text: str) -> None:
     wait_s = retry_after_s(httpx2.Headers({"Retry-After": text}), NOW)
-    assert wait_s is None or 0 <= wait_s <= LONGEST_WAIT_S
+    assert wait_s is None or 0 <= wait_s <= MAX_RETRY_AFTER_S
 
 
 def test_a_date_gone_by_is_no_wait() -> None:
@@ -96,13 +96,13 @@ def test_a_date_gone_by_is_no_wait() -> None:
 @given(st.text(), st.text())
 def test_an_estimate_is_between_the_least_there_can_be_and_a_token_a_byte(text: str, more: str) -> None:
     size = len(text.encode("utf-8", "replace"))
-    assert at_least([{"role": "user", "content": text}]) <= estimate(text) <= size
+    assert min_tokens([{"role": "user", "content": text}]) <= estimate(text) <= size
     assert estimate(text + more) >= estimate(text)
 
 
-def completion(content: str, **message: str) -> Completion:
+def completion(content: str, **message: str) -> ChatCompletion:
     """An answer that says this."""
-    return Completion.model_validate({"choices": [{"message": {"content": content} | message}]})
+    return ChatCompletion.model_validate({"choices": [{"message": {"content": content} | message}]})
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,12 @@ def completion(content: str, **message: str) -> Completion:
         (" yes ", True, "yes"),
     ],
 )
-def test_thoughts_end_where_their_block_does(content: str, thinking: bool, said: str) -> None:
-    assert completion(content).said(thinking=thinking) == said
+def test_thoughts_end_where_their_block_does(content: str, thinking: bool, answer_text: str) -> None:
+    assert completion(content).answer_text(thinking=thinking) == answer_text
 
 
 def test_what_a_server_set_apart_as_thoughts_is_not_looked_for_again() -> None:
-    assert completion("it says </think> here", reasoning_content="Hm.").said(thinking=True) == "it says </think> here"
+    assert (
+        completion("it says </think> here", reasoning_content="Hm.").answer_text(thinking=True)
+        == "it says </think> here"
+    )

@@ -11,12 +11,12 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest
-from judge_server.judging.calibration import shipped_calibrations
-from judge_server.judging.ways import Way
-from judge_server.ports import Batch, Call, Menu, Reply
+from judge_server.judging.calibration import builtin_calibrations
+from judge_server.judging.ways import JudgingConfig
+from judge_server.ports import Batch, Call, Reply, TokenChoice
 from judge_server.prompts.declaration import Declaration, load_set, read_declaration
-from judge_server.prompts.library import TemplateLibrary, shipped_sets
-from judge_server.prompts.sources import TemplateRefused, own_templates
+from judge_server.prompts.library import TemplateLibrary, builtin_sets
+from judge_server.prompts.sources import InvalidTemplate, builtin_templates
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.judge_server import support
@@ -51,7 +51,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 """How a request asks with each set as its paper does."""
 
 
-class Asked:
+class PromptRecorder:
     """A script that keeps what it was asked."""
 
     def __init__(self, script: Any = by_hash) -> None:
@@ -69,7 +69,9 @@ class Asked:
 
 
 @asynccontextmanager
-async def service(store: RubricStore, asked: Asked, folder: Path | None = None) -> AsyncIterator[httpx2.AsyncClient]:
+async def service(
+    store: RubricStore, asked: PromptRecorder, folder: Path | None = None
+) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a service whose engine answers by the script."""
     judge = await support.judge(ScriptedEngine(asked), templates=TemplateLibrary(folder))
     app = create_app(Service(rubrics=store, judges={"default": judge}))
@@ -87,19 +89,19 @@ def body(name: str, response: str = STEPPED, **group: Any) -> dict[str, Any]:
 
 
 def test_there_is_a_request_for_every_set_of_the_package() -> None:
-    assert set(REQUESTS) == set(shipped_sets())
+    assert set(REQUESTS) == set(builtin_sets())
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_a_paper_s_judge_sees_what_the_paper_shows_and_the_answer_names_the_rest(
     store: RubricStore, name: str
 ) -> None:
-    asked = Asked()
+    asked = PromptRecorder()
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body(name))
     assert answer.status_code == 200, answer.text
     withheld = answer.json()["judge"]["withheld"]
-    assert withheld == list(load_set(shipped_sets()[name]).declared.withholds)
+    assert withheld == list(load_set(builtin_sets()[name]).declaration.withholds)
     assert {field: text in asked.text for field, text in MATERIAL.items()} == {
         field: field not in withheld for field in MATERIAL
     }
@@ -109,7 +111,7 @@ async def test_a_paper_s_judge_sees_what_the_paper_shows_and_the_answer_names_th
 
 
 async def test_without_a_set_nothing_is_withheld(store: RubricStore) -> None:
-    asked = Asked()
+    asked = PromptRecorder()
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr") | {"judging": {}})
     assert answer.json()["judge"]["withheld"] == []
@@ -121,7 +123,7 @@ async def test_without_a_set_nothing_is_withheld(store: RubricStore) -> None:
 async def test_rgr_s_judge_rates_one_criterion_with_1_or_0(
     store: RubricStore, satisfied: bool, reward: float, rationale: bool
 ) -> None:
-    asked = Asked(always(satisfied))
+    asked = PromptRecorder(always(satisfied))
     sent = body("rgr")
     sent["judging"]["rationale"] = rationale
     async with service(store, asked) as http:
@@ -130,20 +132,20 @@ async def test_rgr_s_judge_rates_one_criterion_with_1_or_0(
     assert response["reward"] == reward
     assert len(asked.calls) == 2
     for _, call in asked.calls:
-        assert isinstance(call.answer, Menu)
+        assert isinstance(call.answer, TokenChoice)
         assert [option.label for option in call.answer.options] == ["1", "0"]
 
 
 @pytest.mark.parametrize("said", ["1", '```json\n{"rating": 1}\n```', "Rating: 1"])
 async def test_a_rating_that_is_said_in_text_is_read(store: RubricStore, said: str) -> None:
-    asked = Asked(lambda batch, call: Reply(text=said))
+    asked = PromptRecorder(lambda batch, call: Reply(text=said))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr"))
     assert answer.json()["groups"][0]["responses"][0]["reward"] == 1.0
 
 
 async def test_a_rating_that_is_not_on_offer_is_no_verdict(store: RubricStore) -> None:
-    asked = Asked(lambda batch, call: Reply(text="7"))
+    asked = PromptRecorder(lambda batch, call: Reply(text="7"))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr"))
     (response,) = answer.json()["groups"][0]["responses"]
@@ -152,7 +154,7 @@ async def test_a_rating_that_is_not_on_offer_is_no_verdict(store: RubricStore) -
 
 
 async def test_ruscarl_s_grader_explains_itself_and_knows_the_points(store: RubricStore) -> None:
-    asked = Asked(always(True))
+    asked = PromptRecorder(always(True))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("ruscarl"))
     (response,) = answer.json()["groups"][0]["responses"]
@@ -163,7 +165,7 @@ async def test_ruscarl_s_grader_explains_itself_and_knows_the_points(store: Rubr
 
 async def test_dro_s_judge_justifies_every_verdict_in_one_call(store: RubricStore) -> None:
     items = [{"id": 1, "reason": "It says so.", "satisfied": True}, {"id": 2, "reason": "None.", "satisfied": False}]
-    asked = Asked(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
+    asked = PromptRecorder(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("dro"))
     verdicts = answer.json()["groups"][0]["responses"][0]["verdicts"]
@@ -173,7 +175,7 @@ async def test_dro_s_judge_justifies_every_verdict_in_one_call(store: RubricStor
 
 async def test_srar_s_judge_attributes_items_to_steps_and_a_program_knows_the_answer(store: RubricStore) -> None:
     items = [{"id": 1, "satisfied": True, "step": 1}, {"id": 2, "satisfied": False, "step": -1}]
-    asked = Asked(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
+    asked = PromptRecorder(lambda batch, call: Reply(text=json.dumps({"verdicts": items})))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("srar", ground_truth="yes"))
     verdicts = answer.json()["groups"][0]["responses"][0]["verdicts"]
@@ -190,7 +192,7 @@ async def test_srar_s_judge_attributes_items_to_steps_and_a_program_knows_the_an
 async def test_totals_that_the_grounded_judge_writes_are_not_believed(store: RubricStore) -> None:
     items = [{"id": 1, "reason": "Half of it.", "awarded": 1.5}, {"id": 2, "reason": "Yes.", "awarded": 1}]
     said = {"verdicts": items, "total": 4, "max_total": 4, "reasoning": "Very good."}
-    asked = Asked(lambda batch, call: Reply(text=json.dumps(said)))
+    asked = PromptRecorder(lambda batch, call: Reply(text=json.dumps(said)))
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("grounded"))
     (response,) = answer.json()["groups"][0]["responses"]
@@ -200,7 +202,7 @@ async def test_totals_that_the_grounded_judge_writes_are_not_believed(store: Rub
 
 @pytest.mark.parametrize(("name", "lacks"), [("likert-reference", "reference_answer"), ("grounded", "grounding")])
 async def test_a_group_without_what_the_set_judges_by_is_refused(store: RubricStore, name: str, lacks: str) -> None:
-    asked = Asked()
+    asked = PromptRecorder()
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body(name, ground_truth="yes"))
     assert answer.status_code == 422
@@ -210,7 +212,7 @@ async def test_a_group_without_what_the_set_judges_by_is_refused(store: RubricSt
 
 
 async def test_a_set_under_a_protocol_that_it_has_no_words_for_is_refused(store: RubricStore) -> None:
-    asked = Asked()
+    asked = PromptRecorder()
     async with service(store, asked) as http:
         answer = await http.post("/v1/rewards", json=body("rgr") | {"reward": {"mode": "likert"}})
     assert answer.status_code == 422
@@ -223,7 +225,7 @@ async def test_a_set_of_ones_own_goes_before_ours_and_a_wrong_one_is_not_replace
 ) -> None:
     (tmp_path / "rgr").mkdir()
     (tmp_path / "rgr/question.j2").write_text("Mine: {{ criterion.description }}")
-    asked = Asked()
+    asked = PromptRecorder()
     async with service(store, asked, tmp_path) as http:
         answer = await http.post("/v1/rewards", json=body("rgr"))
         assert answer.json()["judge"]["withheld"] == []
@@ -235,7 +237,7 @@ async def test_a_set_of_ones_own_goes_before_ours_and_a_wrong_one_is_not_replace
 
 async def test_a_comparison_withholds_what_its_set_declares(store: RubricStore, tmp_path: Path) -> None:
     (tmp_path / "blind").mkdir()
-    (tmp_path / "blind/comparison.j2").write_text(own_templates()["comparison.j2"])
+    (tmp_path / "blind/comparison.j2").write_text(builtin_templates()["comparison.j2"])
     (tmp_path / "blind/set.toml").write_text(
         'protocols = ["comparison"]\nwithholds = ["reference_answer", "criteria"]\nrequires = ["grounding"]'
     )
@@ -247,7 +249,7 @@ async def test_a_comparison_withholds_what_its_set_declares(store: RubricStore, 
         "reference_answer": "Its divisors are 1 and 7.",
     }
     sent = {"rubric": RUBRIC, "judging": {"template": "blind"}}
-    asked = Asked()
+    asked = PromptRecorder()
     async with service(store, asked, tmp_path) as http:
         refused = await http.post("/v1/comparisons", json={**sent, "pairs": [pair]})
         assert [error["field"] for error in refused.json()["errors"]] == ["pairs.0.grounding"]
@@ -260,18 +262,18 @@ async def test_a_comparison_withholds_what_its_set_declares(store: RubricStore, 
 
 
 async def test_what_a_set_withholds_or_is_answered_with_counts_in_the_fingerprint(tmp_path: Path) -> None:
-    declared = {
+    declaration = {
         "words": "",
         "same": 'protocols = ["binary"]',
         "blind": 'withholds = ["ground_truth"]',
         "digits": 'verdicts = ["1", "0"]',
     }
-    for name, text in declared.items():
+    for name, text in declaration.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "question.j2").write_text(own_templates()["question.j2"])
+        (tmp_path / name / "question.j2").write_text(builtin_templates()["question.j2"])
         (tmp_path / name / "set.toml").write_text(text)
-    judge = await support.judge(templates=TemplateLibrary(tmp_path), calibrations=shipped_calibrations())
-    prints = {name: judge.setup(Way("binary", template=name)).fingerprint for name in declared}
+    judge = await support.judge(templates=TemplateLibrary(tmp_path), calibrations=builtin_calibrations())
+    prints = {name: judge.prepared(JudgingConfig("binary", template=name)).fingerprint for name in declaration}
     assert prints["words"] == prints["same"]
     assert len(set(prints.values())) == 3
     await judge.close()
@@ -302,7 +304,7 @@ def test_a_declaration_that_says_what_none_can_is_refused(tmp_path: Path, text: 
     path = tmp_path / "mine"
     path.mkdir()
     (path / "set.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(TemplateRefused) as refused:
+    with pytest.raises(InvalidTemplate) as refused:
         read_declaration(path)
     assert str(refused.value).startswith("mine/set.toml")
     assert says in str(refused.value)
@@ -314,5 +316,5 @@ def test_a_set_that_declares_nothing_is_for_all_and_shows_all(tmp_path: Path) ->
     assert read_declaration(tmp_path) == Declaration()
     (tmp_path / "set.toml").unlink()
     (tmp_path / "set.toml").mkdir()
-    with pytest.raises(TemplateRefused, match="cannot be read"):
+    with pytest.raises(InvalidTemplate, match="cannot be read"):
         read_declaration(tmp_path)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.prompts import Form, PromptTemplates
+from judge_server.prompts import PromptForm, PromptTemplates
 from tests.judge_server.golden_files import COMMAND, GOLDEN, prompts
-from tests.judge_server.support import FENCE, group, plan, setup
-from trainer_client.wire import Criterion, Protocol
+from tests.judge_server.support import FENCE, group, plan, prepared
+from trainer_client.wire import Criterion, JudgingProtocol
 
 RENDERED = prompts()
 FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
@@ -44,11 +44,11 @@ def test_every_judged_text_stands_inside_a_fence_and_nothing_of_it_outside() -> 
         assert piece not in outside
 
 
-@pytest.mark.parametrize("protocol", get_args(Protocol))
+@pytest.mark.parametrize("protocol", get_args(JudgingProtocol))
 @given(words=st.text(max_size=40))
-def test_whatever_a_response_says_stays_inside_its_fence(protocol: Protocol, words: str) -> None:
+def test_whatever_a_response_says_stays_inside_its_fence(protocol: JudgingProtocol, words: str) -> None:
     marked = f"qqqq{words}qqqq"
-    planned = plan(setup(protocol), group(marked, ground_truth=marked), marked, [Criterion(id="a", description="x")])
+    planned = plan(prepared(protocol), group(marked, ground_truth=marked), marked, [Criterion(id="a", description="x")])
     assert "qqqq" in planned.batch.shared
     assert "qqqq" not in FENCED.sub("", planned.batch.shared)
     assert all("qqqq" not in call.question for call in planned.batch.calls)
@@ -57,8 +57,8 @@ def test_whatever_a_response_says_stays_inside_its_fence(protocol: Protocol, wor
 @pytest.mark.parametrize("several", [False, True])
 def test_the_template_digest_tells_forms_apart_and_not_secrets(several: bool) -> None:
     forms = [
-        Form(protocol, rationale, several)
-        for protocol in (*get_args(Protocol), "comparison")
+        PromptForm(protocol, rationale, several)
+        for protocol in (*get_args(JudgingProtocol), "comparison")
         for rationale in (False, True)
     ]
     digests = {PromptTemplates(form, FENCE).digest for form in forms}
@@ -68,12 +68,12 @@ def test_the_template_digest_tells_forms_apart_and_not_secrets(several: bool) ->
 
 def test_a_criterions_text_is_no_template() -> None:
     braces = Criterion(id="a", description="Writes {{ 7 * 7 }} and {% raw %}.")
-    templates = PromptTemplates(Form("binary"), FENCE)
+    templates = PromptTemplates(PromptForm("binary"), FENCE)
     assert "{{ 7 * 7 }} and {% raw %}." in templates.question(braces)
     assert "{{ 7 * 7 }} and {% raw %}." in templates.questions((braces,))
-    assert "{{ 7 * 7 }} and {% raw %}." in PromptTemplates(Form("likert"), FENCE).holistic((braces,))
+    assert "{{ 7 * 7 }} and {% raw %}." in PromptTemplates(PromptForm("likert"), FENCE).holistic((braces,))
 
 
 def test_a_response_is_no_template() -> None:
-    planned = plan(setup(), group("{{ 7 * 7 }}"), "{{ 7 * 7 }}", [Criterion(id="a", description="x")])
+    planned = plan(prepared(), group("{{ 7 * 7 }}"), "{{ 7 * 7 }}", [Criterion(id="a", description="x")])
     assert "{{ 7 * 7 }}" in planned.batch.shared

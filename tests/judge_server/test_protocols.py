@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 
 from judge_server.judging.protocols import ask_alone, ask_criteria
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_yes_no
-from judge_server.ports import MASS_ROUNDING, CallFailed, Choice, Finding, Menu, Reply, Written
-from tests.judge_server.support import criteria, setup
+from judge_server.ports import MASS_TOLERANCE, CallFailure, JsonOutput, JudgeResult, LabelChoice, Reply, TokenChoice
+from tests.judge_server.support import criteria, prepared
 from trainer_client.rewards import likert_score
 from trainer_client.wire import Criterion
 
 (ONE,) = criteria("Is it?")
 
 
-def menu(protocol: Any) -> Menu:
+def token_choice(protocol: Any) -> TokenChoice:
     """The menu a criterion is asked with, of a response with two steps."""
-    answer = ask_alone(setup(protocol), ONE, (1, 2), None).call.answer
-    assert isinstance(answer, Menu)
+    answer = ask_alone(prepared(protocol), ONE, (1, 2), None).call.answer
+    assert isinstance(answer, TokenChoice)
     return answer
 
 
-BINARY = menu("binary")
-STEPWISE = menu("stepwise")
+BINARY = token_choice("binary")
+STEPWISE = token_choice("stepwise")
 
 share = st.floats(1e-6, 0.5)
 masses = st.tuples(share, share).filter(lambda pair: sum(pair) >= MIN_CHOICE_MASS)
@@ -52,27 +52,27 @@ def test_no_spelling_means_both_yes_and_no() -> None:
 @given(masses)
 def test_the_probability_is_the_share_of_yes_in_the_mass_of_both(pair: tuple[float, float]) -> None:
     finding = read_yes_no(BINARY, Reply(pair))
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, JudgeResult)
     assert finding.probability == pytest.approx(pair[0] / sum(pair))
-    assert finding.menu_mass == pytest.approx(sum(pair))
+    assert finding.choice_mass == pytest.approx(sum(pair))
     assert finding.score == (1.0 if finding.probability >= 0.5 else 0.0)
     assert finding.raw_probability == finding.probability
     assert finding.step is None
 
 
 def test_an_even_split_is_a_yes() -> None:
-    assert read_yes_no(BINARY, Reply((0.25, 0.25))) == Finding(1.0, 0.5, 0.5, raw_probability=0.5)
+    assert read_yes_no(BINARY, Reply((0.25, 0.25))) == JudgeResult(1.0, 0.5, 0.5, raw_probability=0.5)
 
 
 def test_the_mass_reported_is_never_above_one() -> None:
     finding = read_yes_no(BINARY, Reply((0.6000000001, 0.4000000001)))
-    assert isinstance(finding, Finding)
-    assert finding.menu_mass == 1.0
+    assert isinstance(finding, JudgeResult)
+    assert finding.choice_mass == 1.0
 
 
 @pytest.mark.parametrize("label", ["1", "2", "0", "-1"])
 def test_a_step_on_offer_is_the_verdicts_step(label: str) -> None:
-    assert read_yes_no(STEPWISE, Reply((0.1, 0.8), label)) == Finding(
+    assert read_yes_no(STEPWISE, Reply((0.1, 0.8), label)) == JudgeResult(
         0.0, pytest.approx(1 / 9), pytest.approx(0.9), int(label), raw_probability=pytest.approx(1 / 9)
     )
 
@@ -80,14 +80,14 @@ def test_a_step_on_offer_is_the_verdicts_step(label: str) -> None:
 @pytest.mark.parametrize("chosen", [None, "", "3", "01", "1 ", "whole"])
 def test_a_step_that_was_not_on_offer_is_a_parse_failure(chosen: str | None) -> None:
     outcome = read_yes_no(STEPWISE, Reply((0.9, 0.1), chosen))
-    assert isinstance(outcome, CallFailed)
+    assert isinstance(outcome, CallFailure)
     assert outcome.kind == "parse"
 
 
 @pytest.mark.parametrize("of", [BINARY, STEPWISE])
-def test_a_reply_without_mass_on_the_menu_is_a_parse_failure_and_no_verdict(of: Menu) -> None:
+def test_a_reply_without_mass_on_the_menu_is_a_parse_failure_and_no_verdict(of: TokenChoice) -> None:
     outcome = read_yes_no(of, Reply((0.0, 0.0), "1"))
-    assert isinstance(outcome, CallFailed)
+    assert isinstance(outcome, CallFailure)
     assert outcome.kind == "parse"
 
 
@@ -98,7 +98,7 @@ IMPOSSIBLE = [
     (float("inf"), 0.0),
     (1e304, 0.0),
     (-0.1, 0.9),
-    (1.0 + 2 * MASS_ROUNDING, 0.0),
+    (1.0 + 2 * MASS_TOLERANCE, 0.0),
     (0.5,),
     (0.3, 0.3, 0.3),
 ]
@@ -107,10 +107,10 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize("impossible", IMPOSSIBLE)
 @pytest.mark.parametrize("of", [BINARY, STEPWISE])
 def test_masses_that_cannot_be_probabilities_are_a_fault_of_the_engine_and_no_verdict(
-    of: Menu, impossible: tuple[float, ...]
+    of: TokenChoice, impossible: tuple[float, ...]
 ) -> None:
     outcome = read_yes_no(of, Reply(impossible, "1"))
-    assert isinstance(outcome, CallFailed)
+    assert isinstance(outcome, CallFailure)
     assert (outcome.kind, "cannot be" in outcome.detail) == ("engine", True)
 
 
@@ -122,51 +122,51 @@ def test_too_little_mass_on_the_choices_is_no_verdict_however_one_sided() -> Non
         (STEPWISE, Reply((0.0, little), "1")),
     ):
         outcome = read_yes_no(of, reply)
-        assert isinstance(outcome, CallFailed)
+        assert isinstance(outcome, CallFailure)
         assert (outcome.kind, "min_choice_mass" in outcome.detail) == ("parse", True)
     enough = read_yes_no(BINARY, Reply((MIN_CHOICE_MASS, 0.0)))
-    assert isinstance(enough, Finding)
+    assert isinstance(enough, JudgeResult)
 
 
 def test_a_judge_may_be_asked_for_more_mass_or_for_any() -> None:
-    assert isinstance(read_yes_no(BINARY, Reply((0.3, 0.1)), min_choice_mass=0.5), CallFailed)
-    assert isinstance(read_yes_no(BINARY, Reply((1e-9, 0.0)), min_choice_mass=0.0), Finding)
-    assert isinstance(read_yes_no(BINARY, Reply((0.0, 0.0)), min_choice_mass=0.0), CallFailed)
+    assert isinstance(read_yes_no(BINARY, Reply((0.3, 0.1)), min_choice_mass=0.5), CallFailure)
+    assert isinstance(read_yes_no(BINARY, Reply((1e-9, 0.0)), min_choice_mass=0.0), JudgeResult)
+    assert isinstance(read_yes_no(BINARY, Reply((0.0, 0.0)), min_choice_mass=0.0), CallFailure)
 
 
-def read(question: Any, reply: Reply) -> list[Finding | CallFailed]:
+def read(question: Any, reply: Reply) -> list[JudgeResult | CallFailure]:
     """What a reply to a question says of its criteria."""
-    outcomes: list[Finding | CallFailed] = question.read(reply)
+    outcomes: list[JudgeResult | CallFailure] = question.read(reply)
     assert len(outcomes) == len(question.criteria)
     return outcomes
 
 
 def test_where_no_probabilities_are_read_what_was_said_decides_and_there_is_no_probability() -> None:
-    assert read_yes_no(BINARY, Reply(text="Yes.")) == Finding(1.0)
-    assert read_yes_no(STEPWISE, Reply(text="no, step 2")) == Finding(0.0, step=2)
+    assert read_yes_no(BINARY, Reply(text="Yes.")) == JudgeResult(1.0)
+    assert read_yes_no(STEPWISE, Reply(text="no, step 2")) == JudgeResult(0.0, step=2)
     for text in ("", "maybe", "yes, step 7", "yes"):
         outcome = read_yes_no(STEPWISE, Reply(text=text))
-        assert isinstance(outcome, CallFailed), text
+        assert isinstance(outcome, CallFailure), text
         assert outcome.kind == "parse"
 
 
 def test_a_step_that_was_said_counts_only_beside_the_verdict_the_probabilities_give() -> None:
-    assert read_yes_no(STEPWISE, Reply((0.6, 0.3), text="yes, step 1")) == Finding(
+    assert read_yes_no(STEPWISE, Reply((0.6, 0.3), text="yes, step 1")) == JudgeResult(
         1.0, pytest.approx(2 / 3), pytest.approx(0.9), 1, raw_probability=pytest.approx(2 / 3)
     )
     contrary = read_yes_no(STEPWISE, Reply((0.6, 0.3), text="no, step 1"))
-    assert isinstance(contrary, CallFailed)
+    assert isinstance(contrary, CallFailure)
     assert contrary.kind == "parse"
 
 
 def test_reasons_given_first_are_the_verdicts_rationale() -> None:
     outcome = read_yes_no(BINARY, Reply((0.6, 0.3), reasoning="Because."))
-    assert isinstance(outcome, Finding)
+    assert isinstance(outcome, JudgeResult)
     assert outcome.rationale == "Because."
 
 
 def test_reasons_are_asked_for_before_the_verdict() -> None:
-    plain, reasoned = (ask_alone(setup(rationale=r), ONE, (), None).call for r in (False, True))
+    plain, reasoned = (ask_alone(prepared(rationale=r), ONE, (), None).call for r in (False, True))
     assert plain.reasoning is None
     assert reasoned.reasoning is not None
     assert "why or why not" in reasoned.question
@@ -175,13 +175,13 @@ def test_reasons_are_asked_for_before_the_verdict() -> None:
 
 def graded(scale: int) -> Any:
     """The question that asks for a grade on this scale."""
-    return ask_alone(setup("graded"), Criterion(id="a", description="x", scale=scale), (), None)
+    return ask_alone(prepared("graded"), Criterion(id="a", description="x", scale=scale), (), None)
 
 
-def one_finding(question: Any, reply: Reply) -> Finding:
+def one_finding(question: Any, reply: Reply) -> JudgeResult:
     """The one verdict of a reply that can be read."""
     (finding,) = read(question, reply)
-    assert isinstance(finding, Finding)
+    assert isinstance(finding, JudgeResult)
     return finding
 
 
@@ -194,7 +194,7 @@ def only(place: int, among: int, mass: float) -> tuple[float, ...]:
 def test_a_grade_is_scored_as_its_share_of_the_scale(scale: int, grade: int) -> None:
     question = graded(scale)
     replies = [Reply(text=f"{grade}")]
-    if isinstance(question.call.answer, Choice):
+    if isinstance(question.call.answer, LabelChoice):
         replies.append(Reply(chosen=str(grade)))
     else:
         replies.append(Reply(only(grade, scale + 1, 0.1)))
@@ -206,12 +206,12 @@ def test_a_grade_is_scored_as_its_share_of_the_scale(scale: int, grade: int) -> 
 def test_masses_on_several_grades_make_the_grade_expected_of_them_and_what_is_off_the_scale_plays_no_part() -> None:
     finding = one_finding(graded(4), Reply((0.0, 0.1, 0.1, 0.1, 0.2), reasoning="Because."))
     assert (finding.grade, finding.score) == (pytest.approx(2.8), pytest.approx(0.7))
-    assert (finding.menu_mass, finding.rationale) == (pytest.approx(0.5), "Because.")
+    assert (finding.choice_mass, finding.rationale) == (pytest.approx(0.5), "Because.")
 
 
 def test_a_scale_above_nine_has_the_grade_that_was_picked() -> None:
     finding = one_finding(graded(20), Reply(chosen="13"))
-    assert (finding.grade, finding.score, finding.menu_mass) == (13.0, 0.65, None)
+    assert (finding.grade, finding.score, finding.choice_mass) == (13.0, 0.65, None)
 
 
 GRADE_MASSES = (
@@ -234,7 +234,7 @@ def test_an_expected_grade_lies_on_the_scale(masses: tuple[float, ...]) -> None:
 def test_all_mass_on_one_grade_is_exactly_that_grade(scale: int, data: st.DataObject, mass: float) -> None:
     grade = data.draw(st.integers(0, scale))
     finding = one_finding(graded(scale), Reply(only(grade, scale + 1, mass)))
-    assert (finding.grade, finding.score, finding.menu_mass) == (grade, grade / scale, mass)
+    assert (finding.grade, finding.score, finding.choice_mass) == (grade, grade / scale, mass)
 
 
 @given(GRADE_MASSES, st.data())
@@ -251,7 +251,7 @@ def test_mass_that_moves_to_a_higher_grade_never_lowers_the_score(
 
 
 def test_a_grade_takes_masses_that_can_be_and_enough_of_them() -> None:
-    (rated,) = ask_criteria(setup("likert"), (), (), None)
+    (rated,) = ask_criteria(prepared("likert"), (), (), None)
     for question, among in ((graded(4), 5), (rated, 10)):
         for masses, kind in (
             (only(0, among, 0.0), "parse"),
@@ -261,21 +261,21 @@ def test_a_grade_takes_masses_that_can_be_and_enough_of_them() -> None:
             (only(0, among + 1, 0.5), "engine"),
         ):
             (outcome,) = read(question, Reply(masses))
-            assert isinstance(outcome, CallFailed)
+            assert isinstance(outcome, CallFailure)
             assert outcome.kind == kind
 
 
 def test_a_grade_off_the_scale_is_a_parse_failure() -> None:
     for scale in (4, 10):
-        question = ask_alone(setup("graded"), Criterion(id="a", description="x", scale=scale), (), None)
+        question = ask_alone(prepared("graded"), Criterion(id="a", description="x", scale=scale), (), None)
         (outcome,) = read(question, Reply(text=str(scale + 1)))
-        assert isinstance(outcome, CallFailed)
+        assert isinstance(outcome, CallFailure)
         assert outcome.kind == "parse"
 
 
 @pytest.mark.parametrize("rating", range(1, 11))
 def test_a_rating_from_one_to_ten_is_a_digit_and_scored_from_zero_to_one(rating: int) -> None:
-    (question,) = ask_criteria(setup("likert"), (), (), None)
+    (question,) = ask_criteria(prepared("likert"), (), (), None)
     assert question.criteria == ("overall",)
     for reply in (Reply(only(rating - 1, 10, 0.3)), Reply(text=f"{rating - 1}")):
         finding = one_finding(question, reply)
@@ -284,20 +284,20 @@ def test_a_rating_from_one_to_ten_is_a_digit_and_scored_from_zero_to_one(rating:
 
 @given(st.lists(st.floats(0, 0.1), min_size=10, max_size=10).filter(lambda of: sum(of) >= 1.1 * MIN_CHOICE_MASS))
 def test_a_rating_is_the_one_expected_of_all_masses(masses: list[float]) -> None:
-    (question,) = ask_criteria(setup("likert"), (), (), None)
+    (question,) = ask_criteria(prepared("likert"), (), (), None)
     finding = one_finding(question, Reply(tuple(masses)))
     assert finding.grade is not None
     assert 1 <= finding.grade <= 10
     assert finding.score == pytest.approx((finding.grade - 1) / 9)
     assert finding.grade == pytest.approx(1 + sum(n * mass for n, mass in enumerate(masses)) / sum(masses), rel=1e-6)
-    assert finding.menu_mass == pytest.approx(sum(masses))
+    assert finding.choice_mass == pytest.approx(sum(masses))
 
 
 def test_a_rating_of_ten_is_not_on_offer() -> None:
-    (question,) = ask_criteria(setup("likert"), (), (), None)
+    (question,) = ask_criteria(prepared("likert"), (), (), None)
     for text in ("10", "8/10", "-1"):
         (outcome,) = read(question, Reply(text=text))
-        assert isinstance(outcome, CallFailed), text
+        assert isinstance(outcome, CallFailure), text
         assert outcome.kind == "parse"
 
 
@@ -307,30 +307,30 @@ def test_a_checklist_awards_shares_of_each_criterions_points_whatever_its_sign()
         Criterion(id="b", description="y", weight=-2),
         Criterion(id="c", description="z", weight=0),
     )
-    (question,) = ask_criteria(setup("checklist"), of, (), None)
-    assert isinstance(question.call.answer, Written)
+    (question,) = ask_criteria(prepared("checklist"), of, (), None)
+    assert isinstance(question.call.answer, JsonOutput)
     assert "at most 4 points" in question.call.question
     text = '{"verdicts": [{"id": 1, "awarded": 3}, {"id": 2, "awarded": 2}, {"id": 3, "awarded": 0.5}]}'
     findings = read(question, Reply(text=text))
-    assert [f.score for f in findings if isinstance(f, Finding)] == [0.75, 1.0, 0.5]
-    assert [f.grade for f in findings if isinstance(f, Finding)] == [3.0, 2.0, 0.5]
+    assert [f.score for f in findings if isinstance(f, JudgeResult)] == [0.75, 1.0, 0.5]
+    assert [f.grade for f in findings if isinstance(f, JudgeResult)] == [3.0, 2.0, 0.5]
 
 
 def test_several_criteria_are_read_each_by_its_number_and_one_left_out_costs_only_itself() -> None:
-    (question,) = ask_criteria(setup("stepwise", per_call="all"), tuple(criteria("a", "b", "c")), (1, 2), None)
+    (question,) = ask_criteria(prepared("stepwise", per_call="all"), tuple(criteria("a", "b", "c")), (1, 2), None)
     text = '{"verdicts": [{"id": 3, "satisfied": true, "step": 2}, {"id": 1, "satisfied": false, "step": -1}]}'
     first, second, third = read(question, Reply(text=text))
-    assert (first, third) == (Finding(0.0, step=-1), Finding(1.0, step=2))
-    assert isinstance(second, CallFailed)
+    assert (first, third) == (JudgeResult(0.0, step=-1), JudgeResult(1.0, step=2))
+    assert isinstance(second, CallFailure)
     assert second.kind == "parse"
 
 
 def test_one_that_was_left_out_is_asked_alone_in_the_form_of_one_criterion() -> None:
-    (question,) = ask_criteria(setup("binary", per_call="all"), tuple(criteria("a", "b")), (), None)
+    (question,) = ask_criteria(prepared("binary", per_call="all"), tuple(criteria("a", "b")), (), None)
     assert question.alone is not None
     alone = question.alone(1)
     assert alone.criteria == ("c1",)
-    assert isinstance(alone.call.answer, Menu)
-    (checklist,) = ask_criteria(setup("checklist"), tuple(criteria("a", "b")), (), None)
+    assert isinstance(alone.call.answer, TokenChoice)
+    (checklist,) = ask_criteria(prepared("checklist"), tuple(criteria("a", "b")), (), None)
     assert checklist.alone is not None
-    assert isinstance(checklist.alone(0).call.answer, Written)
+    assert isinstance(checklist.alone(0).call.answer, JsonOutput)

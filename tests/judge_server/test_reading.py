@@ -4,20 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.reading import MOST_CHARACTERS, read_choice, read_menu
-from judge_server.ports import CallFailed, Choice, Menu, Option
+from judge_server.judging.reading import MAX_LABEL_TEXT_CHARACTERS, read_label_choice, read_token_choice
+from judge_server.ports import CallFailure, LabelChoice, Option, TokenChoice
 
-YES_NO = Menu((Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No"))))
-STEPPED = Menu(YES_NO.options, Choice(("1", "2", "3", "0", "-1"), ", step "))
-SCALE = Menu(tuple(Option(str(n), (str(n), f" {n}")) for n in range(11)))
-A_OR_B = Menu((Option("A", ("A", " A")), Option("B", ("B", " B"))))
-BETTER = Choice(("A", "B", "tie"))
-STEPS = Choice(("1", "2", "3", "0", "-1"), "step ")
+YES_NO = TokenChoice(
+    (Option("yes", ("yes", "Yes", "YES", " yes", " Yes")), Option("no", ("no", "No", "NO", " no", " No")))
+)
+STEPPED = TokenChoice(YES_NO.options, LabelChoice(("1", "2", "3", "0", "-1"), ", step "))
+SCALE = TokenChoice(tuple(Option(str(n), (str(n), f" {n}")) for n in range(11)))
+A_OR_B = TokenChoice((Option("A", ("A", " A")), Option("B", ("B", " B"))))
+BETTER = LabelChoice(("A", "B", "tie"))
+STEPS = LabelChoice(("1", "2", "3", "0", "-1"), "step ")
 
 
 def failure(outcome: object) -> str:
     """The detail of a parse failure."""
-    assert isinstance(outcome, CallFailed), outcome
+    assert isinstance(outcome, CallFailure), outcome
     assert outcome.kind == "parse"
     return outcome.detail
 
@@ -46,14 +48,14 @@ def failure(outcome: object) -> str:
     ],
 )
 def test_a_label_that_stands_as_the_answer_is_the_answer(text: str) -> None:
-    assert read_menu(text, YES_NO) == ("yes", None)
+    assert read_token_choice(text, YES_NO) == ("yes", None)
 
 
 @pytest.mark.parametrize(
     "text", ["Feedback: It is sound, but terse. [RESULT] 4", "It is sound.\n[RESULT]\n4", "[RESULT] 4/10"]
 )
 def test_a_label_behind_the_mark_of_prometheus_is_the_answer(text: str) -> None:
-    assert read_menu(text, SCALE) == ("4", None)
+    assert read_token_choice(text, SCALE) == ("4", None)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_a_label_behind_the_mark_of_prometheus_is_the_answer(text: str) -> None:
     ],
 )
 def test_a_verdict_in_double_brackets_that_ends_a_line_is_the_answer(text: str, label: str) -> None:
-    assert read_menu(text, A_OR_B) == (label, None)
+    assert read_token_choice(text, A_OR_B) == (label, None)
 
 
 @pytest.mark.parametrize(
@@ -84,24 +86,24 @@ def test_a_verdict_in_double_brackets_that_ends_a_line_is_the_answer(text: str, 
     ],
 )
 def test_brackets_that_disagree_or_quote_or_name_others_give_none(text: str) -> None:
-    failure(read_menu(text, A_OR_B))
+    failure(read_token_choice(text, A_OR_B))
 
 
 def test_equality_is_no_answer_where_other_labels_are_on_offer() -> None:
-    failure(read_menu("[[A=B]]", YES_NO))
-    failure(read_choice("[[A=B]]", BETTER))
-    failure(read_menu("=", A_OR_B))
-    assert read_menu("Sound but terse. Rating: [[4]]", SCALE) == ("4", None)
+    failure(read_token_choice("[[A=B]]", YES_NO))
+    failure(read_label_choice("[[A=B]]", BETTER))
+    failure(read_token_choice("=", A_OR_B))
+    assert read_token_choice("Sound but terse. Rating: [[4]]", SCALE) == ("4", None)
 
 
 def test_reasons_that_quote_another_result_give_none() -> None:
-    assert "more than one" in failure(read_menu("It says [RESULT] 5, which is wrong. [RESULT] 1", SCALE))
-    failure(read_menu("So [RESULT] is what I am to write.", SCALE))
+    assert "more than one" in failure(read_token_choice("It says [RESULT] 5, which is wrong. [RESULT] 1", SCALE))
+    failure(read_token_choice("So [RESULT] is what I am to write.", SCALE))
 
 
 @pytest.mark.parametrize("text", ["GRADE\u200e:\u200fC", "\ufeffC", "\u2066C\u2069", "GRA\u00adDE: C\u200b"])
 def test_characters_that_only_format_are_not_read(text: str) -> None:
-    assert read_choice(text, Choice(("C", "I"))) == "C"
+    assert read_label_choice(text, LabelChoice(("C", "I"))) == "C"
 
 
 @pytest.mark.parametrize(
@@ -133,12 +135,12 @@ def test_characters_that_only_format_are_not_read(text: str) -> None:
     ],
 )
 def test_anything_else_is_a_failure_that_shows_what_was_said(text: str) -> None:
-    assert " ".join(text.split()) in failure(read_menu(text, YES_NO))
+    assert " ".join(text.split()) in failure(read_token_choice(text, YES_NO))
 
 
 def test_silence_is_a_failure() -> None:
-    assert failure(read_menu(" \n\x00", YES_NO)) == "the judge wrote nothing"
-    assert failure(read_choice("", BETTER)) == "the judge wrote nothing"
+    assert failure(read_token_choice(" \n\x00", YES_NO)) == "the judge wrote nothing"
+    assert failure(read_label_choice("", BETTER)) == "the judge wrote nothing"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_silence_is_a_failure() -> None:
     ],
 )
 def test_a_number_on_the_scale_is_read_whole(text: str, number: str) -> None:
-    assert read_menu(text, SCALE) == (number, None)
+    assert read_token_choice(text, SCALE) == (number, None)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_a_number_on_the_scale_is_read_whole(text: str, number: str) -> None:
     ],
 )
 def test_a_number_off_the_scale_or_one_of_several_is_a_failure(text: str) -> None:
-    failure(read_menu(text, SCALE))
+    failure(read_token_choice(text, SCALE))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_a_number_off_the_scale_or_one_of_several_is_a_failure(text: str) -> Non
     ],
 )
 def test_a_step_is_read_where_it_follows_the_answer(text: str, answer: tuple[str, str]) -> None:
-    assert read_menu(text, STEPPED) == answer
+    assert read_token_choice(text, STEPPED) == answer
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_a_step_is_read_where_it_follows_the_answer(text: str, answer: tuple[str
     ],
 )
 def test_a_step_that_is_missing_off_the_menu_or_one_of_several_fails_the_answer(text: str) -> None:
-    failure(read_menu(text, STEPPED))
+    failure(read_token_choice(text, STEPPED))
 
 
 @pytest.mark.parametrize(
@@ -234,16 +236,16 @@ def test_a_step_that_is_missing_off_the_menu_or_one_of_several_fails_the_answer(
     [("Step 3", "3"), ("3", "3"), ("**Step -1**", "-1"), ("step: 0.", "0"), ("Answer: step 2", "2")],
 )
 def test_a_choice_of_a_step_is_read_with_and_without_its_word(text: str, label: str) -> None:
-    assert read_choice(text, STEPS) == label
+    assert read_label_choice(text, STEPS) == label
 
 
 def test_a_letter_is_a_label_where_it_stands_alone_and_a_word_where_it_does_not() -> None:
-    assert read_choice("B", BETTER) == "B"
-    assert read_choice("b.", BETTER) == "B"
-    assert read_choice("**B**: a reference is given", BETTER) == "B"
-    assert read_choice("Tie", BETTER) == "tie"
+    assert read_label_choice("B", BETTER) == "B"
+    assert read_label_choice("b.", BETTER) == "B"
+    assert read_label_choice("**B**: a reference is given", BETTER) == "B"
+    assert read_label_choice("Tie", BETTER) == "tie"
     for text in ("A tie", "A response", "B, not A", "A/B", "A and B", "B is better than A", "AB"):
-        failure(read_choice(text, BETTER))
+        failure(read_label_choice(text, BETTER))
 
 
 LABELS = st.lists(st.from_regex(r"[a-g]{2,8}", fullmatch=True), min_size=2, max_size=5, unique=True)
@@ -251,32 +253,32 @@ LABELS = st.lists(st.from_regex(r"[a-g]{2,8}", fullmatch=True), min_size=2, max_
 
 @given(LABELS, st.data())
 def test_a_label_is_read_back_and_two_are_not(labels: list[str], data: st.DataObject) -> None:
-    choice = Choice(tuple(labels))
+    choice = LabelChoice(tuple(labels))
     first, second = data.draw(st.permutations(labels))[:2]
     before = data.draw(st.sampled_from(["", " ", "Answer: ", "**Answer:** ", "Hm, hard.\nFinal answer: "]))
     after = data.draw(st.sampled_from(["", ".", "\n", "!", ", xx xx.", ": xx"]))
     plain = before + data.draw(st.sampled_from([first, first.upper(), first.title(), f"**{first}**"])) + after
-    assert read_choice(plain, choice) == first
+    assert read_label_choice(plain, choice) == first
     for between in (" ", ", ", "/", " or ", ", not ", " and "):
-        assert isinstance(read_choice(before + first + between + second + after, choice), CallFailed)
+        assert isinstance(read_label_choice(before + first + between + second + after, choice), CallFailure)
 
 
 @given(st.text(st.characters()) | st.text("yesno YESNO.,:?!\n-*/0123457answer step"))
 def test_no_text_raises_and_what_is_read_was_on_offer_and_was_said(text: str) -> None:
-    for menu in (YES_NO, STEPPED, SCALE):
-        outcome = read_menu(text, menu)
-        if not isinstance(outcome, CallFailed):
+    for token_choice in (YES_NO, STEPPED, SCALE):
+        outcome = read_token_choice(text, token_choice)
+        if not isinstance(outcome, CallFailure):
             label, step = outcome
-            assert label in [option.label for option in menu.options]
+            assert label in [option.label for option in token_choice.options]
             assert label in text.lower()
-            assert (step is None) == (menu.then is None)
+            assert (step is None) == (token_choice.then is None)
             assert step is None or (step in STEPS.labels and step.lstrip("-") in text)
-    chosen = read_choice(text, STEPS)
-    assert isinstance(chosen, CallFailed) or chosen.lstrip("-") in text
+    chosen = read_label_choice(text, STEPS)
+    assert isinstance(chosen, CallFailure) or chosen.lstrip("-") in text
 
 
 @pytest.mark.parametrize("piece", ["yes", "answer: ", "yes, ", "\n", " ", "1/", "the ", "-", "yes\nanswer: yes\n", "."])
 def test_a_long_text_is_read_to_its_end_and_one_beyond_all_measure_is_not(piece: str) -> None:
-    text = (piece * MOST_CHARACTERS)[:MOST_CHARACTERS]
-    assert read_choice(text, STEPS) is not None
-    assert str(MOST_CHARACTERS + 1) in failure(read_menu(text + "x", YES_NO))
+    text = (piece * MAX_LABEL_TEXT_CHARACTERS)[:MAX_LABEL_TEXT_CHARACTERS]
+    assert read_label_choice(text, STEPS) is not None
+    assert str(MAX_LABEL_TEXT_CHARACTERS + 1) in failure(read_token_choice(text + "x", YES_NO))

@@ -15,10 +15,10 @@ from judge_server.recomputing import UnknownRun, recompute
 from judge_server.recording.rows import rows_of
 from rubric_store import SQLLedger, migrations
 from tests.examples_tried import examples
-from tests.judge_server.recording.judged import PROJECT, AtOnce, score, scorer, some_fail
+from tests.judge_server.recording.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from trainer_client.wire import PROTOCOLS_FOR
-from trainer_client.wire.base import SMALLEST
+from trainer_client.wire.base import MIN_MAGNITUDE
 from trainer_client.wire.recompute import RecomputedGroup, RecomputeRequest, RecomputeSummary
 
 RUNS = itertools.count()
@@ -61,7 +61,7 @@ async def recomputed(ledger: SQLLedger, **rules: Any) -> tuple[list[RecomputedGr
 async def judged(ledger: SQLLedger, *bodies: dict[str, Any], script: Any = some_fail) -> str:
     """A run of these requests, in the ledger; its name."""
     run = f"run-{next(RUNS)}"
-    made = await scorer(AtOnce(ledger), script)
+    made = await scorer(SynchronousRecorder(ledger), script)
     for number, body in enumerate(bodies):
         await score(made, body | {"run": run}, f"req_{number}")
     return run
@@ -77,7 +77,7 @@ def suited(criteria: list[dict[str, Any]], mode: str) -> list[dict[str, Any]]:
     return [c for c in criteria if mode in ("stepwise", "graded_mean", "likert") or c["kind"] != "pitfall"]
 
 
-SHARE = st.just(0.0) | st.floats(SMALLEST, 1)
+SHARE = st.just(0.0) | st.floats(MIN_MAGNITUDE, 1)
 
 RULES = st.fixed_dictionaries(
     {
@@ -123,7 +123,7 @@ def test_recomputing_gives_what_judging_would_have_given(
     body = {"groups": [group], "judging": {"protocol": protocol, "votes": votes, "rationale": votes > 1}}
 
     async def compare() -> None:
-        recorder = AtOnce(ledger)
+        recorder = SynchronousRecorder(ledger)
         made = await scorer(recorder, some_fail)
         run = f"run-{next(RUNS)}"
         await score(made, body | {"run": run, "rubric": {"criteria": criteria}, "reward": {"mode": judged_as}})
@@ -235,7 +235,7 @@ async def test_a_run_that_is_not_there_is_unknown(ledger: SQLLedger) -> None:
 
 
 async def test_a_verdict_that_is_not_in_the_ledger_counts_as_failed_and_is_counted(ledger: SQLLedger) -> None:
-    kept = AtOnce()
+    kept = SynchronousRecorder()
     made = await scorer(kept)
     run = f"run-{next(RUNS)}"
     await score(made, request("Something that nobody has said.", run=run))

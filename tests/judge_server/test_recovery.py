@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.recovery import Recovery
-from judge_server.ports import Batch, CallFailed, Finding, Reply
-from tests.judge_server.support import criteria, judge, plans, soon
+from judge_server.judging.recovery import EngineRecovery
+from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
+from tests.judge_server.support import criteria, deadline_after, judge, plans
 
 AB = criteria("Alpha.", "Beta.")
 
@@ -30,7 +30,7 @@ class Restarting(ScriptedEngine):
         self.asked: Counter[str] = Counter()
         self.looks = 0
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """By hash, or a refused connection for each call."""
         for index, call in enumerate(batch.calls):
             self.asked[call.question] += 1
@@ -38,7 +38,7 @@ class Restarting(ScriptedEngine):
                 yield index, by_hash(batch, call)
             else:
                 self.refused.set()
-                yield index, CallFailed("engine", "connection refused")
+                yield index, CallFailure("engine", "connection refused")
 
     async def ready(self) -> bool:
         """Whether it is there."""
@@ -50,44 +50,46 @@ async def test_calls_of_an_engine_that_is_started_anew_are_asked_again_when_it_i
     engine = Restarting()
     made = await judge(engine)
     engine.there = False
-    waiting = asyncio.create_task(made.outcomes(plans(made, *[f"R{n}." for n in range(20)], of=AB), await soon()))
+    waiting = asyncio.create_task(
+        made.outcomes(plans(made, *[f"R{n}." for n in range(20)], of=AB), await deadline_after())
+    )
     await engine.refused.wait()
     await asyncio.sleep(0.2)
     assert not waiting.done()
     engine.there = True
     outcomes = await waiting
-    assert all(isinstance(outcome, Finding) for outcome in outcomes.of.values())
+    assert all(isinstance(outcome, JudgeResult) for outcome in outcomes.by_digest.values())
     assert max(engine.asked.values()) <= 2 * 20
 
 
 async def test_one_watch_serves_all_that_wait() -> None:
     engine = Restarting()
     engine.there = False
-    recovery = Recovery(engine)
-    waits = [asyncio.create_task(recovery.wait(0.05, await soon())) for _ in range(50)]
+    recovery = EngineRecovery(engine)
+    waits = [asyncio.create_task(recovery.wait(0.05, await deadline_after())) for _ in range(50)]
     await asyncio.sleep(0.3)
     looks = engine.looks
     engine.there = True
     assert await asyncio.gather(*waits) == [True] * 50
     assert looks < 50 + 10
-    assert await recovery.wait(0.01, await soon()) is False
+    assert await recovery.wait(0.01, await deadline_after()) is False
 
 
 async def test_an_engine_that_stays_away_costs_no_more_than_the_deadline() -> None:
     engine = Restarting()
     made = await judge(engine)
     engine.there = False
-    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await soon(0.5))
-    assert {o.kind for o in outcomes.of.values() if isinstance(o, CallFailed)} == {"engine"}
+    outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after(0.5))
+    assert {o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
 
 
 async def test_an_engine_that_is_away_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.judging.recovery.LONGEST_HOLD_S", 0.2)
+    monkeypatch.setattr("judge_server.judging.recovery.MAX_HOLD_S", 0.2)
     engine = Restarting()
     made = await judge(engine)
     engine.there = False
-    deadline = await soon()
+    deadline = await deadline_after()
     for _ in range(2):
         outcomes = await asyncio.wait_for(made.outcomes(plans(made, "Yes.", of=AB), deadline), 30)
-        assert {o.kind for o in outcomes.of.values() if isinstance(o, CallFailed)} == {"engine"}
+        assert {o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure)} == {"engine"}
     await made.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from judge_server.errors import Overloaded
-from judge_server.judging.room import Room
+from judge_server.judging.room import QueueLimits
 
 
 class Clock:
@@ -16,50 +16,50 @@ class Clock:
         return self.now
 
 
-def room(calls: int = 10, run_calls: int | None = None, clock: Clock | None = None) -> Room:
+def room(calls: int = 10, run_calls: int | None = None, clock: Clock | None = None) -> QueueLimits:
     """Room for so many calls."""
-    return Room(calls, run_calls, clock or Clock())
+    return QueueLimits(calls, run_calls, clock or Clock())
 
 
 def test_a_full_queue_refuses_a_request_as_a_whole_and_says_when_to_come_back() -> None:
     queue = room()
-    queue.enter("a", 8)
+    queue.acquire("a", 8)
     with pytest.raises(Overloaded, match="8 judge calls are waiting and 3 more") as refused:
-        queue.enter("a", 3)
+        queue.acquire("a", 3)
     assert (refused.value.status, refused.value.retryable) == (429, True)
     assert refused.value.retry_after_s
-    queue.enter("a", 2)
-    queue.leave("a", 10)
-    queue.enter("a", 10)
+    queue.acquire("a", 2)
+    queue.release("a", 10)
+    queue.acquire("a", 10)
     assert queue.held == 10
 
 
 def test_an_idle_queue_takes_a_request_of_any_size_and_what_needs_no_room_is_always_let_in() -> None:
     queue = room()
-    queue.enter("a", 1000)
+    queue.acquire("a", 1000)
     with pytest.raises(Overloaded):
-        queue.enter("a", 1)
-    queue.enter("a", 0)
-    queue.leave("a", 1000)
+        queue.acquire("a", 1)
+    queue.acquire("a", 0)
+    queue.release("a", 1000)
     assert not queue.held_by_run
 
 
 def test_a_run_that_holds_less_than_its_equal_share_is_let_in_although_another_filled_the_queue() -> None:
     queue = room(100)
-    queue.enter("flood", 100)
+    queue.acquire("flood", 100)
     with pytest.raises(Overloaded):
-        queue.enter("flood", 1)
-    queue.enter("light", 50)
+        queue.acquire("flood", 1)
+    queue.acquire("light", 50)
     with pytest.raises(Overloaded):
-        queue.enter("light", 1)
+        queue.acquire("light", 1)
 
 
 def test_however_many_runs_there_are_the_queue_holds_twice_its_size_at_the_most() -> None:
     queue = room(100)
-    queue.enter("flood", 100)
+    queue.acquire("flood", 100)
     for number in range(1000):
         try:
-            queue.enter(f"run {number}", 7)
+            queue.acquire(f"run {number}", 7)
         except Overloaded:
             continue
     assert 150 < queue.held <= 200
@@ -67,31 +67,31 @@ def test_however_many_runs_there_are_the_queue_holds_twice_its_size_at_the_most(
 
 def test_a_run_has_a_bound_of_its_own_where_one_is_set() -> None:
     queue = room(100, run_calls=10)
-    queue.enter("a", 30)
+    queue.acquire("a", 30)
     with pytest.raises(Overloaded, match="of this run"):
-        queue.enter("a", 1)
-    queue.enter("b", 10)
+        queue.acquire("a", 1)
+    queue.acquire("b", 10)
     with pytest.raises(Overloaded, match="of this run"):
-        queue.enter("b", 1)
+        queue.acquire("b", 1)
 
 
 @pytest.mark.parametrize(("per_second", "expected"), [(10, 5), (100, 1), (0.5, 60)])
 def test_the_time_to_come_back_is_what_the_queue_needs_at_its_rate_of_late(per_second: float, expected: int) -> None:
     clock = Clock()
     queue = room(200, clock=clock)
-    queue.enter("a", 200)
+    queue.acquire("a", 200)
     for _ in range(60):
         clock.now += 1 / per_second
-        queue.leave("a", 1)
-        queue.enter("a", 1)
+        queue.release("a", 1)
+        queue.acquire("a", 1)
     with pytest.raises(Overloaded) as refused:
-        queue.enter("a", 50)
+        queue.acquire("a", 50)
     assert refused.value.retry_after_s == pytest.approx(expected, abs=1)
 
 
 def test_where_no_rate_is_known_the_time_is_a_guess() -> None:
     queue = room()
-    queue.enter("a", 10)
+    queue.acquire("a", 10)
     with pytest.raises(Overloaded) as refused:
-        queue.enter("a", 10)
+        queue.acquire("a", 10)
     assert refused.value.retry_after_s == 5

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.shortening import characters, shorten_messages, without_middle
-from trainer_client.thinking import Material
+from judge_server.judging.shortening import material_characters, shorten_messages, without_middle
+from trainer_client.thinking import JudgedContent
 from trainer_client.wire import Message
 
 messages = st.lists(
@@ -27,7 +27,7 @@ messages = st.lists(
 
 @given(messages, st.integers(1, 500))
 def test_messages_keep_at_most_the_budget_and_the_rest_is_counted(given_: list[Message], keep: int) -> None:
-    whole = characters(Material("", 0, tuple(given_)))
+    whole = material_characters(JudgedContent("", 0, tuple(given_)))
     shortened, omitted = shorten_messages(given_, keep)
     assert whole - omitted <= max(keep, 0) or omitted == 0
     assert (omitted == 0) == (whole <= keep)

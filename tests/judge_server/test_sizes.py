@@ -20,7 +20,7 @@ import pytest
 
 from judge_server.checks.quantities import read_quantity
 from judge_server.checks.schemas import last_block
-from judge_server.checks.texts import same, told
+from judge_server.checks.texts import stated_value, texts_equal
 from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.tolerant_json import find_values
 from judge_server.prompts.fencing import neutralise
@@ -30,7 +30,7 @@ from tests.judge_server.support import request
 from trainer_client.final_answer import extract_final_answer, final_answer_line
 from trainer_client.steps import has_format, split_steps
 from trainer_client.thinking import split_thinking
-from trainer_client.wire.base import MOST_ERRORS
+from trainer_client.wire.base import MAX_ERRORS
 from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 
 LARGEST = int(os.environ.get("ADJUDGE_SIZES", 2**16))
@@ -145,13 +145,13 @@ def checked(answer: httpx2.Response) -> None:
     """An answer as it should be, whatever was sent."""
     assert answer.status_code in {200, 201, 202, 404, 413, 422, 428, 429, 503}, answer.text[:500]
     if answer.status_code >= 400:
-        assert len(answer.json().get("errors", ())) <= MOST_ERRORS
+        assert len(answer.json().get("errors", ())) <= MAX_ERRORS
         assert len(answer.content) < 2**16
 
 
 def _strictly(text: str) -> None:
     with suppress(NotStrictJsonError):
-        strict_json(text, in_pieces=True)
+        strict_json(text, incremental=True)
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -163,8 +163,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "neutralise": neutralise,
     "grounding": lambda text: fit_grounding(text, len(text) - 1),
     "quantity": read_quantity,
-    "told": lambda text: told(text[:1000]),
-    "same": lambda text: same(text, text, case_sensitive=False),
+    "told": lambda text: stated_value(text[:1000]),
+    "same": lambda text: texts_equal(text, text, case_sensitive=False),
     "last block": last_block,
     "tolerant JSON": lambda text: list(find_values(text)),
     "strict JSON": _strictly,

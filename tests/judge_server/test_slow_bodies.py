@@ -27,9 +27,9 @@ class Sender:
         return {"type": "http.request", "body": piece, "more_body": more}
 
 
-async def body_of(sender: Sender, *, most_bytes: int = 1000, patience_s: float = 0.2) -> bytes:
+async def body_of(sender: Sender, *, max_bytes: int = 1000, body_timeout_s: float = 0.2) -> bytes:
     """The whole body."""
-    receive, got = BoundedBody(sender, most_bytes=most_bytes, patience_s=patience_s), b""
+    receive, got = BoundedBody(sender, max_bytes=max_bytes, body_timeout_s=body_timeout_s), b""
     while True:
         message = await receive()
         got += message["body"]
@@ -39,11 +39,11 @@ async def body_of(sender: Sender, *, most_bytes: int = 1000, patience_s: float =
 
 @pytest.mark.parametrize("pieces", [[(0, b"ab")], [(0, b"a"), (0, b"b")], [(0.01, b"a"), (0.01, b"b"), (0, b"")]])
 async def test_a_body_that_comes_is_read(pieces: Sequence[tuple[float, bytes]]) -> None:
-    assert await body_of(Sender(*pieces), patience_s=30) == b"ab"
+    assert await body_of(Sender(*pieces), body_timeout_s=30) == b"ab"
 
 
 async def test_a_caller_who_sends_nothing_is_given_up() -> None:
-    with pytest.raises(TooSlow, match=r"0 bytes so far.*ADJUDGE_CLIENT_PATIENCE_S"):
+    with pytest.raises(TooSlow, match=r"0 bytes so far.*ADJUDGE_CLIENT_TIMEOUT_S"):
         await body_of(Sender(whole=False))
     with pytest.raises(TooSlow, match="3 bytes so far"):
         await body_of(Sender((0, b"abc"), whole=False))
@@ -57,11 +57,11 @@ async def test_a_caller_who_sends_a_byte_now_and_then_is_given_up_too() -> None:
 async def test_a_body_that_is_large_has_as_much_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "SLOWEST", 1)
     pieces = [(0.02, b"a" * 100)] * 20  # twice as long as the patience, and fast enough
-    assert len(await body_of(Sender(*pieces), most_bytes=10_000)) == 2000
+    assert len(await body_of(Sender(*pieces), max_bytes=10_000)) == 2000
 
 
 async def test_who_has_sent_all_may_wait_for_the_answer_without_end() -> None:
-    receive = BoundedBody(Sender((0, b"a")), most_bytes=10, patience_s=0.01)
+    receive = BoundedBody(Sender((0, b"a")), max_bytes=10, body_timeout_s=0.01)
     await receive()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(receive(), 0.2)
@@ -69,4 +69,4 @@ async def test_who_has_sent_all_may_wait_for_the_answer_without_end() -> None:
 
 async def test_a_body_in_pieces_is_counted_together() -> None:
     with pytest.raises(TooLarge, match="10 bytes allowed"):
-        await body_of(Sender((0, b"123456"), (0, b"123456")), most_bytes=10)
+        await body_of(Sender((0, b"123456"), (0, b"123456")), max_bytes=10)

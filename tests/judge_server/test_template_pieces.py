@@ -2,14 +2,14 @@
 
 import pytest
 
-from judge_server.engines.template_pieces import between
+from judge_server.engines.template_pieces import split_at_marks
 
 
 def test_the_pieces_are_what_stands_before_between_and_after_the_marks() -> None:
-    assert between("head<s>middle<u>tail", "<s>", "<u>") == ["head", "middle", "tail"]
-    assert between("<s><u>", "<s>", "<u>") == ["", "", ""]
+    assert split_at_marks("head<s>middle<u>tail", "<s>", "<u>") == ["head", "middle", "tail"]
+    assert split_at_marks("<s><u>", "<s>", "<u>") == ["", "", ""]
 
 
 @pytest.mark.parametrize("text", ["", "<u>", "<s>", "<u><s>", "<s><s><u>", "<s><u><s>", "<s><u><u>", "<u><s><u>"])
 def test_a_mark_that_is_missing_repeated_or_out_of_order_leaves_no_pieces(text: str) -> None:
-    assert between(text, "<s>", "<u>") is None
+    assert split_at_marks(text, "<s>", "<u>") is None

@@ -10,18 +10,18 @@ from pydantic import ValidationError
 
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
-from judge_server.judging.ways import Way
+from judge_server.judging.ways import JudgingConfig
 from judge_server.prompts.declaration import TemplateSet
-from judge_server.prompts.library import TemplateLibrary, shipped_sets
-from judge_server.prompts.sources import own_templates
+from judge_server.prompts.library import TemplateLibrary, builtin_sets
+from judge_server.prompts.sources import builtin_templates
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.judge_server import support
-from tests.judge_server.support import Recording, request
+from tests.judge_server.support import RecordingScript, request
 from trainer_client.wire import JudgingOptions
 
-OURS = own_templates()
-PAPERS = sorted(shipped_sets())
+OURS = builtin_templates()
+PAPERS = sorted(builtin_sets())
 QUESTION = "Holds this: {{ criterion.description }}"
 RUBRIC = {"criteria": [{"id": "a", "description": "7 is prime."}]}
 
@@ -42,11 +42,16 @@ async def test_the_fingerprint_changes_with_the_words_that_are_used_and_not_with
     write(tmp_path / "unused", holistic=OURS["holistic.j2"] + "?")
     judge = await support.judge(templates=TemplateLibrary(tmp_path))
     names = [None, "a", "same", "other", "unused"]
-    ours, a, same, other, unused = (judge.setup(Way("binary", template=name)).fingerprint for name in names)
+    ours, a, same, other, unused = (
+        judge.prepared(JudgingConfig("binary", template=name)).fingerprint for name in names
+    )
     assert len({ours, a, other}) == 3
     assert same == a
     assert unused == ours
-    assert judge.setup(Way("likert", template="unused")).fingerprint != judge.setup(Way("likert")).fingerprint
+    assert (
+        judge.prepared(JudgingConfig("likert", template="unused")).fingerprint
+        != judge.prepared(JudgingConfig("likert")).fingerprint
+    )
     await judge.close()
 
 
@@ -97,7 +102,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
 
 async def test_a_request_is_judged_with_the_set_it_names(tmp_path: Path, store: RubricStore) -> None:
     write(tmp_path / "mine", question=QUESTION)
-    asked = Recording()
+    asked = RecordingScript()
     async with client(tmp_path, store, ScriptedEngine(asked)) as http:
         body = request(judging={"template": "mine"}, reward={"mode": "weighted_mean"}) | {"rubric": RUBRIC}
         answer = await http.post("/v1/rewards", json=body)
@@ -112,7 +117,7 @@ async def test_a_set_that_cannot_be_used_is_a_422_before_anything_is_judged(
     tmp_path: Path, store: RubricStore, path: str, name: str, says: str
 ) -> None:
     write(tmp_path / "bad", question=QUESTION + "{{ oops }}")
-    asked = Recording()
+    asked = RecordingScript()
     async with client(tmp_path, store, ScriptedEngine(asked)) as http:
         of = {
             "/v1/rewards": {"groups": request()["groups"], "reward": {"mode": "weighted_mean"}},

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.prompts import CriterionWords, Form, PromptTemplates
+from judge_server.prompts import CriterionView, PromptForm, PromptTemplates
 from judge_server.prompts.grammar import CRITERION
 from judge_server.prompts.sources import (
-    LARGEST_TEMPLATE,
-    MAY_USE,
-    TemplateRefused,
+    ALLOWED_VARIABLES,
+    MAX_TEMPLATE_BYTES,
+    InvalidTemplate,
+    builtin_templates,
     check_template,
-    own_templates,
     read_set,
 )
 from judge_server.prompts.trial import TrialCriterion
 from tests.judge_server.support import FENCE, criteria
 
-OURS = own_templates()
+OURS = builtin_templates()
 QUESTION = "Holds this: {{ criterion.description }}"
 FENCED = re.compile(r"<([a-z]{12})>\n.*?\n</\1>", re.DOTALL)
 
@@ -36,13 +36,13 @@ def write(folder: Path, **texts: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", MAY_USE)
+@pytest.mark.parametrize("name", ALLOWED_VARIABLES)
 def test_our_own_templates_keep_the_rules_of_every_template(name: str) -> None:
     check_template(name, OURS[name], where=name)
 
 
 def test_a_template_may_read_all_there_is_of_a_criterion() -> None:
-    assert {field.name for field in fields(CriterionWords)} == set(CRITERION)
+    assert {field.name for field in fields(CriterionView)} == set(CRITERION)
     assert {field.name for field in fields(TrialCriterion)} == set(CRITERION)
 
 
@@ -160,7 +160,7 @@ def test_a_template_may_show_choose_and_go_through_criteria(tmp_path: Path, name
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused_by_name(tmp_path: Path, name: str, text: str, says: str) -> None:
-    with pytest.raises(TemplateRefused) as refused:
+    with pytest.raises(InvalidTemplate) as refused:
         read_set(write(tmp_path / "mine", **{name: text}))
     assert says in str(refused.value)
     assert str(refused.value).startswith(f"mine/{name.replace('__', '.')}.j2")
@@ -169,46 +169,46 @@ def test_a_template_that_cannot_be_used_is_refused_by_name(tmp_path: Path, name:
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine")
     (mine / "verdict.j2").write_bytes(b"Your\nverdi\xe7t:")
-    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2:2: this is not UTF-8 text"):
+    with pytest.raises(InvalidTemplate, match=r"mine/verdict\.j2:2: this is not UTF-8 text"):
         read_set(mine)
     (mine / "verdict.j2").unlink()
     (mine / "verdict.j2").mkdir()
-    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is not a file"):
+    with pytest.raises(InvalidTemplate, match=r"mine/verdict\.j2 is not a file"):
         read_set(mine)
     (mine / "verdict.j2").rmdir()
     os.mkfifo(mine / "verdict.j2")
-    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is not a file"):
+    with pytest.raises(InvalidTemplate, match=r"mine/verdict\.j2 is not a file"):
         read_set(mine)
     (mine / "verdict.j2").unlink()
     (mine / "verdict.j2").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(TemplateRefused, match=r"mine/verdict\.j2 is not a file"):
+    with pytest.raises(InvalidTemplate, match=r"mine/verdict\.j2 is not a file"):
         read_set(mine)
 
 
 def test_a_folder_without_templates_is_refused(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine")
     (mine / "README.md").write_text("Soon.")
-    with pytest.raises(TemplateRefused, match=r"the folder 'mine' holds no template; it may hold binary\.system\.j2"):
+    with pytest.raises(InvalidTemplate, match=r"the folder 'mine' holds no template; it may hold binary\.system\.j2"):
         read_set(mine)
-    with pytest.raises(TemplateRefused, match=r"there is no folder of templates 'other'"):
+    with pytest.raises(InvalidTemplate, match=r"there is no folder of templates 'other'"):
         read_set(tmp_path / "other")
 
 
 def test_a_template_of_the_largest_size_may_be_written_on_any_system(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine")
-    (mine / "verdict.j2").write_bytes(b"\xef\xbb\xbfOne\r\n" + b"x" * (LARGEST_TEMPLATE - 8))
-    assert read_set(mine)["verdict.j2"] == "One\n" + "x" * (LARGEST_TEMPLATE - 8)
+    (mine / "verdict.j2").write_bytes(b"\xef\xbb\xbfOne\r\n" + b"x" * (MAX_TEMPLATE_BYTES - 8))
+    assert read_set(mine)["verdict.j2"] == "One\n" + "x" * (MAX_TEMPLATE_BYTES - 8)
 
 
 def test_a_set_replaces_its_own_files_and_no_other() -> None:
-    ours = PromptTemplates(Form("binary", rationale=True), FENCE)
-    mixed = PromptTemplates(Form("binary", rationale=True), FENCE, {"question.j2": QUESTION})
+    ours = PromptTemplates(PromptForm("binary", rationale=True), FENCE)
+    mixed = PromptTemplates(PromptForm("binary", rationale=True), FENCE, {"question.j2": QUESTION})
     (one,) = criteria("7 is prime.")
     assert mixed.question(one) == "Holds this: 7 is prime."
     assert (mixed.system, mixed.ask, mixed.questions((one,))) == (ours.system, ours.ask, ours.questions((one,)))
 
 
-VARIABLES = st.sampled_from(sorted(MAY_USE["shared.j2"]))
+VARIABLES = st.sampled_from(sorted(ALLOWED_VARIABLES["shared.j2"]))
 EXPRESSIONS = st.recursive(
     VARIABLES | st.sampled_from(["'text'", "1", "true", "none", "nothing"]),
     lambda inner: st.one_of(
@@ -250,13 +250,13 @@ def test_no_template_that_is_taken_shows_a_text_without_its_fence_or_fails(
     text = piece + OURS["shared.j2"]
     try:
         check_template("shared.j2", text, where="mine/shared.j2")
-    except TemplateRefused:
+    except InvalidTemplate:
         return
     hostile = f"qqqq{words}qqqq"
     optional: dict[str, Any] = dict.fromkeys(
         ("grounding", "reference_answer", "ground_truth", "final_answer"), hostile if given_all else None
     )
-    shown = PromptTemplates(Form("binary"), FENCE, {"shared.j2": text}).shared(
+    shown = PromptTemplates(PromptForm("binary"), FENCE, {"shared.j2": text}).shared(
         prompt=FENCE(hostile), response=FENCE(hostile), conversation=given_all, show_final_answer=given_all, **optional
     )
     assert FENCE(hostile) in shown

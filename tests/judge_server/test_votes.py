@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.judging.votes import combine_votes
-from judge_server.ports import CallFailed, Finding
+from judge_server.ports import CallFailure, JudgeResult
 
-YES, NO = Finding(1.0), Finding(0.0)
-FAILED = CallFailed("parse", "unread")
+YES, NO = JudgeResult(1.0), JudgeResult(0.0)
+FAILED = CallFailure("parse", "unread")
 
 
-def score(*votes: Finding | CallFailed) -> float | str:
+def score(*votes: JudgeResult | CallFailure) -> float | str:
     """The score of the combined verdict, or the kind of its failure."""
     outcome = combine_votes(votes)
-    return outcome.kind if isinstance(outcome, CallFailed) else outcome.score
+    return outcome.kind if isinstance(outcome, CallFailure) else outcome.score
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,13 @@ def score(*votes: Finding | CallFailed) -> float | str:
     ],
 )
 def test_the_majority_decides_a_tie_is_a_no_and_failures_never_decide(
-    votes: tuple[Finding, ...], expected: object
+    votes: tuple[JudgeResult, ...], expected: object
 ) -> None:
     assert score(*votes) == expected
 
 
 @given(st.lists(st.sampled_from([YES, NO, FAILED]), min_size=2, max_size=9))
-def test_a_verdict_stands_only_if_every_way_of_filling_in_the_failed_votes_agrees(votes: list[Finding]) -> None:
+def test_a_verdict_stands_only_if_every_way_of_filling_in_the_failed_votes_agrees(votes: list[JudgeResult]) -> None:
     filled = {score(*[fill if vote is FAILED else vote for vote in votes]) for fill in (YES, NO)}
     if all(vote is FAILED for vote in votes) or len(filled) > 1:
         assert score(*votes) == "parse"
@@ -49,14 +49,14 @@ def test_a_verdict_stands_only_if_every_way_of_filling_in_the_failed_votes_agree
 
 
 def test_votes_fail_as_unreadable_only_if_all_failed_ones_were() -> None:
-    late = CallFailed("timeout", "late")
+    late = CallFailure("timeout", "late")
     assert [score(FAILED, late), score(late, FAILED), score(FAILED, YES, late)] == ["timeout"] * 3
 
 
 def test_grades_are_averaged_and_fail_with_any_of_them() -> None:
-    grades = [Finding(0.25, grade=1.0), Finding(0.75, grade=3.0)]
+    grades = [JudgeResult(0.25, grade=1.0), JudgeResult(0.75, grade=3.0)]
     combined = combine_votes(grades)
-    assert isinstance(combined, Finding)
+    assert isinstance(combined, JudgeResult)
     assert (combined.score, combined.grade) == (0.5, 2.0)
     assert score(*grades, FAILED) == "parse"
 
@@ -64,15 +64,15 @@ def test_grades_are_averaged_and_fail_with_any_of_them() -> None:
 def test_probabilities_are_averaged_and_step_and_rationale_are_the_winning_sides() -> None:
     combined = combine_votes(
         [
-            Finding(0.0, 0.2, 0.8, 3, rationale="No.", raw_probability=0.3),
-            Finding(1.0, 0.9, 0.6, 1, rationale="First yes.", raw_probability=0.8),
-            Finding(1.0, 0.7, 0.7, 2, rationale="Second yes.", raw_probability=0.7),
-            Finding(1.0, None, None, 2),
+            JudgeResult(0.0, 0.2, 0.8, 3, rationale="No.", raw_probability=0.3),
+            JudgeResult(1.0, 0.9, 0.6, 1, rationale="First yes.", raw_probability=0.8),
+            JudgeResult(1.0, 0.7, 0.7, 2, rationale="Second yes.", raw_probability=0.7),
+            JudgeResult(1.0, None, None, 2),
             FAILED,
         ]
     )
-    assert isinstance(combined, Finding)
+    assert isinstance(combined, JudgeResult)
     assert combined.probability == pytest.approx(0.6)
     assert combined.raw_probability == pytest.approx(0.6)
-    assert combined.menu_mass == pytest.approx(0.7)
+    assert combined.choice_mass == pytest.approx(0.7)
     assert (combined.score, combined.step, combined.rationale) == (1.0, 2, "First yes.")

@@ -8,7 +8,7 @@ import pytest
 from judge_server.engines.weights import locate_weights
 from judge_server.errors import EngineStartError
 from judge_server.models import CATALOGUE, models_dir
-from judge_server.models.cache import Record, write_record
+from judge_server.models.cache import HubRecord, write_record
 
 CONTENT = b"GGUF and then some weights"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
@@ -66,12 +66,12 @@ def test_a_catalogued_model_altered_at_its_full_length_is_refused(models: Path) 
 
 def test_a_hub_file_is_what_it_was_when_it_was_fetched(models: Path) -> None:
     path = put_hub_file(models, CONTENT)
-    write_record(path, Record(len(CONTENT), DIGEST, verified=False))
+    write_record(path, HubRecord(len(CONTENT), DIGEST, verified=False))
     assert locate_weights(HUB) == (HUB, path, DIGEST)
 
 
 def test_a_hub_file_altered_since_it_was_fetched_is_refused(models: Path) -> None:
     path = put_hub_file(models, CONTENT.replace(b"some", b"SOME"))
-    write_record(path, Record(len(CONTENT), DIGEST, verified=True))
+    write_record(path, HubRecord(len(CONTENT), DIGEST, verified=True))
     with pytest.raises(EngineStartError, match="was altered"):
         locate_weights(HUB)

@@ -176,7 +176,7 @@ def serving() -> Iterator[Site]:
 
 
 @dataclass
-class Watched:
+class RecordedProgress:
     """Progress, written down."""
 
     stages: list[str] = field(default_factory=list)

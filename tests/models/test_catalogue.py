@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from judge_server.models import CATALOGUE, DEFAULT, UnknownModel, next_smaller, parse
+from judge_server.models import CATALOGUE, DEFAULT, UnknownModel, next_smaller, parse_model_reference
 from judge_server.models.reference import HubFile
 from tests.models.standins import tiny_model
 
@@ -18,7 +18,7 @@ def test_the_default_is_the_largest_model_and_leads_down_to_the_plumbing_model()
 
 
 def test_only_the_smallest_model_is_plumbing_and_says_that_it_is_no_judge() -> None:
-    assert [model.name for model in CATALOGUE if model.plumbing] == ["smollm2-135m"]
+    assert [model.name for model in CATALOGUE if model.test_only] == ["smollm2-135m"]
     assert "as a judge it is noise" in BY_NAME["smollm2-135m"].note
 
 
@@ -45,19 +45,19 @@ def test_a_model_whose_mirror_parts_do_not_add_up_cannot_be_catalogued() -> None
 
 def test_a_hub_address_whose_file_is_catalogued_is_the_catalogued_model() -> None:
     model = CATALOGUE[0]
-    assert parse(f"hf://{model.repository}/{model.file}") is model
+    assert parse_model_reference(f"hf://{model.repository}/{model.file}") is model
 
 
 def test_any_other_hub_address_is_a_hub_file_and_may_lie_in_a_folder() -> None:
-    assert parse("hf://a/b/q4/c.gguf") == HubFile(repository="a/b", file="q4/c.gguf")
+    assert parse_model_reference("hf://a/b/q4/c.gguf") == HubFile(repository="a/b", file="q4/c.gguf")
 
 
 @pytest.mark.parametrize("reference", ["hf://a/c.gguf", "hf://a/b/../c.gguf", "hf://a//c.gguf", "hf://a/b/c.bin"])
 def test_a_hub_address_that_names_no_gguf_file_or_leaves_its_folder_is_refused(reference: str) -> None:
     with pytest.raises(UnknownModel, match=r"write hf://owner/repository/file\.gguf"):
-        parse(reference)
+        parse_model_reference(reference)
 
 
 def test_a_misspelt_name_is_answered_with_the_closest_one() -> None:
     with pytest.raises(UnknownModel, match=r"Did you mean qwen2\.5-coder-1\.5b\?"):
-        parse("qwen2.5-code-1.5b")
+        parse_model_reference("qwen2.5-code-1.5b")

@@ -8,20 +8,20 @@ import pytest
 
 from judge_server.models import ModelUnavailable, WrongHash, fetch
 from judge_server.models.cache import read_record
-from tests.models.standins import CONTENT, DIGEST, HUB_PATH, Site, Watched, leftovers, tiny_model
+from tests.models.standins import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
 
 MODEL = tiny_model(mirrored=False)
 UNKNOWN = "hf://someone/tiny-GGUF/tiny.gguf"
 
 
-def pull(cache: Path, reference: str = "tiny", watched: Watched | None = None) -> Path:
+def pull(cache: Path, reference: str = "tiny", watched: RecordedProgress | None = None) -> Path:
     catalogue = (MODEL,) if reference == "tiny" else ()
-    return fetch(reference, cache_dir=cache, progress=watched or Watched(), catalogue=catalogue)
+    return fetch(reference, cache_dir=cache, progress=watched or RecordedProgress(), catalogue=catalogue)
 
 
 def test_a_model_comes_whole_from_the_hub_with_its_progress_told(site: Site, cache: Path) -> None:
     site.files[HUB_PATH] = CONTENT
-    watched = Watched()
+    watched = RecordedProgress()
     path = pull(cache, watched=watched)
     assert path == cache / "tiny.gguf"
     assert path.read_bytes() == CONTENT
@@ -147,7 +147,7 @@ def test_what_is_no_gguf_file_is_refused_and_leaves_nothing(site: Site, cache: P
 def test_a_hub_that_accepts_connections_but_never_answers_is_left_within_its_patience(
     site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("judge_server.models.hub.PATIENCE_S", 0.3)
+    monkeypatch.setattr("judge_server.models.hub.LOOKUP_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
         with pytest.raises(ModelUnavailable, match=r"no answer within 0\.3 s"):

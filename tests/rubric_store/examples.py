@@ -5,7 +5,7 @@ from typing import get_args
 from hypothesis import strategies as st
 
 from trainer_client.wire import Criterion, CriterionKind, RubricContent
-from trainer_client.wire.base import LARGEST, SMALLEST
+from trainer_client.wire.base import MAX_MAGNITUDE, MIN_MAGNITUDE
 
 
 def rubric(*descriptions: str) -> RubricContent:
@@ -18,7 +18,7 @@ def rubric(*descriptions: str) -> RubricContent:
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60).map(str.strip).filter(bool)
 """Any text a criterion may hold without space around it, control characters and other scripts among them."""
 
-weights = st.just(0.0) | st.floats(SMALLEST, LARGEST) | st.floats(-LARGEST, -SMALLEST)
+weights = st.just(0.0) | st.floats(MIN_MAGNITUDE, MAX_MAGNITUDE) | st.floats(-MAX_MAGNITUDE, -MIN_MAGNITUDE)
 
 criteria = st.lists(
     st.builds(

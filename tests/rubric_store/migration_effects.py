@@ -66,7 +66,7 @@ def undeclared(url: str, after: str) -> dict[str, list[str]]:
     The database, which is empty, is migrated to the newest.
     """
     migrations.upgrade(url, after)
-    known = migrations.steps()
+    known = migrations.revisions()
     places = {step.revision: number for number, step in enumerate(known)}
     found = {}
     for before, step in zip(known[places[after] :], known[places[after] + 1 :], strict=False):

@@ -5,7 +5,7 @@ from typing import Any
 
 from rubric_store import SQLOperations
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk, NewOperation, Submission
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation, Submission
 from trainer_client.wire.operations import Operation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ def outcome(*results: Any, calls: int = 5) -> ChunkOutcome:
     return ChunkOutcome([{"result": one} for one in results], Usage(judge_calls=calls, seconds_judging=0.5))
 
 
-async def claimed(store: KeptOperations, chunk: int, owner: str = "w", at: float | None = None) -> ChunkWork:
+async def claimed(store: KeptOperations, chunk: int, owner: str = "w", at: float | None = None) -> LeasedChunk:
     """A chunk of `op-1`, claimed, so many seconds after `NOW` where that is given."""
     if at is not None:
         store.at = later(at)

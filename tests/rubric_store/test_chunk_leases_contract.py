@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from rubric_store.operations.tables import chunks
 from tests.rubric_store.operation_rows import LEASE_S, KeptOperations, claimed, later, new, outcome, state_of
-from trainer_client.wire.operation_rows import MOST_ATTEMPTS, ChunkOutcome, ChunkRef
+from trainer_client.wire.operation_rows import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
 
 
 async def test_a_chunk_has_one_worker_until_its_lease_runs_out(kept: KeptOperations) -> None:
@@ -35,8 +35,8 @@ async def test_a_chunk_done_twice_has_its_results_and_its_cost_once(kept: KeptOp
     quick = await claimed(kept, 0, "quick", at=61)
     assert await kept.complete(quick, outcome("a", "b", "c"))
     assert not await kept.complete(slow, outcome("x", "y", "z"))
-    await kept.give_up(slow, "too late")
-    await kept.give_back(slow, "too late", after_s=0, outcome=outcome(), counts=True)
+    await kept.fail(slow, "too late")
+    await kept.requeue(slow, "too late", delay_s=0, outcome=outcome(), counts=True)
     operation = await state_of(kept)
     assert (operation.progress.done, operation.progress.made, operation.usage.judge_calls) == (3, 3, 5)
     page = await kept.results("p", "op-1", after=0, limit=10)
@@ -49,7 +49,7 @@ async def test_a_chunk_done_twice_has_its_results_and_its_cost_once(kept: KeptOp
 async def test_a_chunk_given_back_waits_and_its_cost_is_counted(kept: KeptOperations) -> None:
     await kept.create(new())
     work = await claimed(kept, 0)
-    await kept.give_back(work, "the judge is busy", after_s=30, outcome=outcome(calls=7), counts=True)
+    await kept.requeue(work, "the judge is busy", delay_s=30, outcome=outcome(calls=7), counts=True)
     operation = await state_of(kept)
     assert (operation.problem, operation.usage.judge_calls, operation.progress.done) == ("the judge is busy", 7, 0)
     kept.at = later(29)
@@ -59,16 +59,16 @@ async def test_a_chunk_given_back_waits_and_its_cost_is_counted(kept: KeptOperat
 
 async def test_attempts_that_do_not_count_may_be_many(kept: KeptOperations) -> None:
     await kept.create(new())
-    for number in range(2 * MOST_ATTEMPTS):
+    for number in range(2 * MAX_ATTEMPTS):
         work = await claimed(kept, 0, at=number)
         assert work.attempt == 1
-        await kept.give_back(work, "away", after_s=0, outcome=ChunkOutcome(), counts=False)
+        await kept.requeue(work, "away", delay_s=0, outcome=ChunkOutcome(), counts=False)
 
 
 async def test_a_chunk_whose_workers_keep_dying_is_given_up(kept: KeptOperations) -> None:
     await kept.create(new())
-    for number in range(MOST_ATTEMPTS):
-        assert (await claimed(kept, 0, at=100 * number)).last_attempt is (number == MOST_ATTEMPTS - 1)
+    for number in range(MAX_ATTEMPTS):
+        assert (await claimed(kept, 0, at=100 * number)).last_attempt is (number == MAX_ATTEMPTS - 1)
     kept.at = later(10_000)
     assert await kept.claim(ChunkRef("p", "op-1", 0), "w", LEASE_S) is None
     assert (await state_of(kept)).progress.failed == 3
@@ -76,18 +76,18 @@ async def test_a_chunk_whose_workers_keep_dying_is_given_up(kept: KeptOperations
     failed = await state_of(kept)
     assert failed.state == "failed"
     assert failed.problem is not None
-    assert f"died {MOST_ATTEMPTS} times" in failed.problem
+    assert f"died {MAX_ATTEMPTS} times" in failed.problem
 
 
 async def test_the_inputs_of_a_chunk_are_kept_until_it_is_done_and_no_longer(kept: KeptOperations) -> None:
     async def with_inputs() -> list[int]:
-        async with kept.reading() as connection:
+        async with kept.connect() as connection:
             wanted = select(chunks.c.chunk).where(chunks.c.body.is_not(None)).order_by(chunks.c.chunk)
             return list((await connection.execute(wanted)).scalars())
 
-    await kept.create(new(chunks=3, finishes=True))
-    await kept.give_up(await claimed(kept, 0), "no")
-    await kept.give_back(await claimed(kept, 1), "busy", after_s=0, outcome=outcome(), counts=True)
+    await kept.create(new(chunks=3, has_final_chunk=True))
+    await kept.fail(await claimed(kept, 0), "no")
+    await kept.requeue(await claimed(kept, 1), "busy", delay_s=0, outcome=outcome(), counts=True)
     await kept.complete(await claimed(kept, 2), outcome("c"))
     assert await with_inputs() == [0, 1]
     await kept.cancel("p", "op-1", later(1))
@@ -103,45 +103,45 @@ async def test_the_inputs_of_a_chunk_are_kept_until_it_is_done_and_no_longer(kep
 async def test_chunks_are_announced_once_and_operations_take_turns(kept: KeptOperations) -> None:
     await kept.create(new("op-1", chunks=3))
     await kept.create(new("op-2", chunks=2, created=1))
-    first = await kept.due(3, lost_after_s=60)
+    first = await kept.take_due(3, lost_after_s=60)
     assert [(ref.operation_id, ref.chunk) for ref in first] == [("op-1", 0), ("op-2", 0), ("op-1", 1)]
-    rest = await kept.due(100, lost_after_s=60)
+    rest = await kept.take_due(100, lost_after_s=60)
     assert [(ref.operation_id, ref.chunk) for ref in rest] == [("op-2", 1), ("op-1", 2)]
-    assert await kept.due(100, lost_after_s=60) == []
+    assert await kept.take_due(100, lost_after_s=60) == []
 
 
 async def test_what_was_announced_long_ago_and_is_neither_taken_nor_done_is_announced_again(
     kept: KeptOperations,
 ) -> None:
     await kept.create(new(chunks=3))
-    await kept.due(100, lost_after_s=60)
+    await kept.take_due(100, lost_after_s=60)
     kept.at = later(50)
     await kept.complete(await claimed(kept, 0), outcome("a"))
     await claimed(kept, 1)
     kept.at = later(59)
-    assert await kept.due(100, lost_after_s=60) == []
+    assert await kept.take_due(100, lost_after_s=60) == []
     kept.at = later(61)
-    assert await kept.due(100, lost_after_s=60) == [ChunkRef("p", "op-1", 2)]
-    assert await kept.due(100, lost_after_s=60) == []
+    assert await kept.take_due(100, lost_after_s=60) == [ChunkRef("p", "op-1", 2)]
+    assert await kept.take_due(100, lost_after_s=60) == []
     work = await claimed(kept, 2)
     assert await kept.claim(work.ref, "of the other announcement", LEASE_S) is None
 
 
 async def test_chunks_of_a_dead_worker_are_announced_again(kept: KeptOperations) -> None:
     await kept.create(new())
-    await kept.due(100, lost_after_s=1000)
+    await kept.take_due(100, lost_after_s=1000)
     await claimed(kept, 0)
     kept.at = later(59)
-    assert await kept.due(100, lost_after_s=1000) == []
+    assert await kept.take_due(100, lost_after_s=1000) == []
     kept.at = later(61)
-    assert await kept.due(100, lost_after_s=1000) == [ChunkRef("p", "op-1", 0)]
+    assert await kept.take_due(100, lost_after_s=1000) == [ChunkRef("p", "op-1", 0)]
     assert (await claimed(kept, 0)).attempt == 2
 
 
 async def test_each_chunk_is_announced_by_one_of_those_who_ask_at_once(kept: KeptOperations) -> None:
     await kept.create(new(chunks=40))
-    announced = await asyncio.gather(*(kept.due(10, lost_after_s=60) for _ in range(8)))
+    announced = await asyncio.gather(*(kept.take_due(10, lost_after_s=60) for _ in range(8)))
     refs = [ref for some in announced for ref in some]
     assert len(refs) == len(set(refs))
-    rest = await kept.due(100, lost_after_s=60)
+    rest = await kept.take_due(100, lost_after_s=60)
     assert {ref.chunk for ref in [*refs, *rest]} == set(range(40))

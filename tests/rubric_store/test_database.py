@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from rubric_store import DatabaseURLError, RubricStore, SQLLedger, migrations, open_engine
-from rubric_store.database import CLIENTS_GONE
+from rubric_store.database import SESSION_SETTINGS
 from tests.rubric_store.examples import rubric
 
 
@@ -43,7 +43,7 @@ async def test_sqlite_connections_log_ahead_and_keep_foreign_keys(tmp_path: Path
 async def test_what_a_client_holds_that_vanished_in_a_transaction_is_let_go(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(CLIENTS_GONE, "idle_in_transaction_session_timeout", "500ms")
+    monkeypatch.setitem(SESSION_SETTINGS, "idle_in_transaction_session_timeout", "500ms")
     engine = open_engine(postgres_url)
     async with engine.begin() as setting_up:
         await setting_up.execute(text("CREATE TABLE held (it integer)"))

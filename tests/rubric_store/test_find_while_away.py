@@ -7,7 +7,7 @@ import pytest
 
 from rubric_store import RubricStore
 from rubric_store import store as module
-from rubric_store.connected import READS_WITHIN_S
+from rubric_store.connected import READ_TIMEOUT_S
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.examples import rubric
 
@@ -20,8 +20,8 @@ async def test_what_is_remembered_is_waited_for_a_second_and_then_the_database_i
     published, _ = await store.publish("p", "team/a", rubric("Right."))
     assert await store.find("p", "team/a@1") == published
 
-    async def away(*_: Any, within_s: float) -> None:
-        waited.append(within_s)
+    async def away(*_: Any, timeout_s: float) -> None:
+        waited.append(timeout_s)
         raise ConnectionError("nobody there")
 
     monkeypatch.setattr(module, "monotonic", lambda: now)
@@ -36,7 +36,7 @@ async def test_what_is_remembered_is_waited_for_a_second_and_then_the_database_i
         for unknown in ("team/a", "team/a@2"):
             with pytest.raises(ConnectionError):
                 await store.find("p", unknown)
-        assert waited == [1.0, 1.0, READS_WITHIN_S, READS_WITHIN_S]
+        assert waited == [1.0, 1.0, READ_TIMEOUT_S, READ_TIMEOUT_S]
     now += 1.5
     await store.retire("p", "team/a", 1, "It was wrong.")
     found = await store.find("p", "team/a@1")

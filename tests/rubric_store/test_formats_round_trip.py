@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from rubric_store import FormatError
-from rubric_store.formats import Problem, RubricDocument, RubricFormat, read_document, write_rubric
+from rubric_store.formats import FormatProblem, RubricDocument, RubricFormat, read_document, write_rubric
 from tests.examples_tried import examples
 from tests.rubric_store.format_examples import SAYABLE, any_document
 from trainer_client.wire import Criterion, RubricContent
@@ -62,7 +62,7 @@ def test_our_own_formats_hold_everything(format: RubricFormat, document: RubricD
 @QUICK
 @given(document=any_document)
 def test_any_rubric_is_written_or_refused_by_its_criteria(format: RubricFormat, document: RubricDocument) -> None:
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FormatProblem, ...] = ()
     try:
         written = write_rubric(document, format)
     except FormatError as error:

@@ -11,10 +11,10 @@ from sqlalchemy import func, select
 from rubric_store import SQLIdempotencyKeys
 from rubric_store.idempotency.tables import idempotency_keys
 from tests.rubric_store.operation_rows import NOW
-from trainer_client.wire.idempotency import KEPT, Claim, KeptAnswer
+from trainer_client.wire.idempotency import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
 
 ASKED, OTHER = b"a" * 32, b"b" * 32
-ANSWER = KeptAnswer(201, "/v1/rubrics/a@1", '{"name": "\u00e4"}'.encode() * 100)
+ANSWER = StoredAnswer(201, "/v1/rubrics/a@1", '{"name": "\u00e4"}'.encode() * 100)
 
 
 @dataclass
@@ -50,17 +50,17 @@ async def count(keys: SQLIdempotencyKeys) -> int:
 async def test_a_key_that_is_new_is_to_be_done_and_its_answer_is_given_ever_after(
     keys: SQLIdempotencyKeys, clock: Clock
 ) -> None:
-    assert await keys.claim("p", "k", ASKED, hold_s=10) == Claim(NOW)
-    await keys.keep("p", "k", ANSWER)
+    assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW)
+    await keys.store_answer("p", "k", ANSWER)
     clock.pass_(hours=23)
     for _ in range(2):
-        assert await keys.claim("p", "k", ASKED, hold_s=10) == Claim(NOW, ANSWER)
+        assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW, ANSWER)
 
 
 async def test_an_answer_without_a_location_is_kept_as_it_is(keys: SQLIdempotencyKeys) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
-    answer = KeptAnswer(200, None, b"")
-    await keys.keep("p", "k", answer)
+    answer = StoredAnswer(200, None, b"")
+    await keys.store_answer("p", "k", answer)
     assert (await keys.claim("p", "k", ASKED)).answer == answer
 
 
@@ -68,22 +68,22 @@ async def test_a_key_that_came_with_another_request_is_refused_answered_or_not(k
     await keys.claim("p", "k", ASKED, hold_s=10)
     with pytest.raises(ValueError, match="another request before"):
         await keys.claim("p", "k", OTHER, hold_s=10)
-    await keys.keep("p", "k", ANSWER)
+    await keys.store_answer("p", "k", ANSWER)
     with pytest.raises(ValueError, match="a key of its own"):
         await keys.claim("p", "k", OTHER, hold_s=10)
 
 
 async def test_projects_and_keys_are_apart(keys: SQLIdempotencyKeys) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
-    await keys.keep("p", "k", ANSWER)
-    assert await keys.claim("q", "k", OTHER) == Claim(NOW)
-    assert await keys.claim("p", "K", OTHER) == Claim(NOW)
+    await keys.store_answer("p", "k", ANSWER)
+    assert await keys.claim("q", "k", OTHER) == KeyClaim(NOW)
+    assert await keys.claim("p", "K", OTHER) == KeyClaim(NOW)
 
 
 async def test_while_one_does_it_others_are_told_how_long_that_may_take(keys: SQLIdempotencyKeys, clock: Clock) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(seconds=4)
-    assert await keys.claim("p", "k", ASKED, hold_s=10) == Claim(NOW, wait_s=6.0)
+    assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW, wait_s=6.0)
 
 
 async def test_who_does_not_end_in_time_is_taken_for_dead_and_the_next_does_it(
@@ -91,25 +91,25 @@ async def test_who_does_not_end_in_time_is_taken_for_dead_and_the_next_does_it(
 ) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
     clock.pass_(seconds=10)
-    assert await keys.claim("p", "k", ASKED, hold_s=10) == Claim(NOW)
+    assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW)
     clock.pass_(seconds=5)
-    assert await keys.claim("p", "k", ASKED, hold_s=10) == Claim(NOW, wait_s=5.0)
+    assert await keys.claim("p", "k", ASKED, hold_s=10) == KeyClaim(NOW, wait_s=5.0)
 
 
 async def test_a_key_that_is_not_held_is_everybodys_at_once_and_keeps_its_first_moment(
     keys: SQLIdempotencyKeys, clock: Clock
 ) -> None:
-    assert await keys.claim("p", "k", ASKED) == Claim(NOW)
+    assert await keys.claim("p", "k", ASKED) == KeyClaim(NOW)
     clock.pass_(microseconds=1_234_567)
-    assert await keys.claim("p", "k", ASKED) == Claim(NOW)
+    assert await keys.claim("p", "k", ASKED) == KeyClaim(NOW)
 
 
 async def test_what_failed_is_forgotten_and_what_was_answered_is_not(keys: SQLIdempotencyKeys) -> None:
     await keys.claim("p", "k", ASKED, hold_s=10)
-    await keys.let_go("p", "k")
-    assert await keys.claim("p", "k", OTHER, hold_s=10) == Claim(NOW)
-    await keys.keep("p", "k", ANSWER)
-    await keys.let_go("p", "k")
+    await keys.release("p", "k")
+    assert await keys.claim("p", "k", OTHER, hold_s=10) == KeyClaim(NOW)
+    await keys.store_answer("p", "k", ANSWER)
+    await keys.release("p", "k")
     assert (await keys.claim("p", "k", OTHER)).answer == ANSWER
 
 
@@ -118,9 +118,9 @@ async def test_after_a_day_a_key_stands_for_nothing_and_what_it_stood_for_is_swe
 ) -> None:
     for key in ("k", "l"):
         await keys.claim("p", key, ASKED, hold_s=10)
-        await keys.keep("p", key, ANSWER)
-    clock.now += KEPT
-    assert await keys.claim("p", "k", OTHER, hold_s=10) == Claim(clock.now)
+        await keys.store_answer("p", key, ANSWER)
+    clock.now += IDEMPOTENCY_KEY_TTL
+    assert await keys.claim("p", "k", OTHER, hold_s=10) == KeyClaim(clock.now)
     assert await count(keys) == 1
 
 
@@ -132,5 +132,5 @@ async def test_of_many_at_once_one_is_to_do_it(keys: SQLIdempotencyKeys) -> None
 async def test_many_at_once_with_different_requests_are_refused_but_for_one(keys: SQLIdempotencyKeys) -> None:
     asked = [bytes([number]) * 32 for number in range(6)]
     claims = await asyncio.gather(*(keys.claim("p", "k", a, hold_s=10) for a in asked), return_exceptions=True)
-    assert sum(isinstance(claim, Claim) for claim in claims) == 1
+    assert sum(isinstance(claim, KeyClaim) for claim in claims) == 1
     assert sum(isinstance(claim, ValueError) for claim in claims) == 5

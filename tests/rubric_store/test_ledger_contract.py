@@ -11,9 +11,9 @@ from judge_server.ports import Ledger, LedgerReader
 from rubric_store import SQLLedger
 from tests.rubric_store.ledger_rows import AT, CRITERIA, PROJECT, RUBRIC, digest, request, request_key, verdict
 from tests.rubric_store.schema_dump import sync_url
-from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, RunPart, RunView, UseFilter
+from trainer_client.wire.ledger_rows import JudgedResponse, LedgerRows, RunRange, RunReportQuery, UseFilter
 
-RUN = RunPart(PROJECT, "run")
+RUN = RunRange(PROJECT, "run")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def rows_in(url: str, table: str) -> int:
     return int(counted)
 
 
-async def judged(ledger: LedgerReader, part: RunPart, at_once: int = 1000) -> list[JudgedResponse]:
+async def judged(ledger: LedgerReader, part: RunRange, at_once: int = 1000) -> list[JudgedResponse]:
     """Every response of a part, read some uses at a time."""
     found, after = [], None
     while True:
@@ -103,8 +103,8 @@ async def test_runs_and_projects_are_apart(ledger: SQLLedger) -> None:
     ledger.write(request(2, [["b"]], run="run-2"))
     ledger.write(request(3, [["c"]], project="p2", score=0.0))
     assert [use.votes[0][0].digest for use in await ledger.uses(UseFilter(PROJECT, "run"))] == [digest("a")]
-    assert (await ledger.judged_run(RunPart("p2", "run"))).requests == 1
-    assert (await ledger.judged_run(RunPart("p3", "run"))).requests == 0
+    assert (await ledger.judged_run(RunRange("p2", "run"))).requests == 1
+    assert (await ledger.judged_run(RunRange("p3", "run"))).requests == 0
     assert await ledger.texts("p2", [digest("response 1.0")]) == {}
 
 
@@ -143,10 +143,10 @@ async def test_a_raw_probability_alone_makes_no_rejudgement_for_it_is_missing_in
 
 async def test_of_two_verdicts_written_together_the_earlier_stands(ledger: SQLLedger, migrated_url: str) -> None:
     rows = request(1, [["a"]])
-    together = [verdict("a", 1, score=1.0), verdict("a", 2, score=0.0)]
-    ledger.write(rows._replace(verdicts=together))
+    concat = [verdict("a", 1, score=1.0), verdict("a", 2, score=0.0)]
+    ledger.write(rows._replace(verdicts=concat))
     (use,) = await ledger.uses(UseFilter(PROJECT, "run"))
-    assert use.votes[0][1] == together[0]
+    assert use.votes[0][1] == concat[0]
     assert rows_in(migrated_url, "ledger_rejudgements") == 1
 
 
@@ -236,13 +236,13 @@ async def test_purging_a_run_takes_it_and_what_only_it_referred_to(ledger: SQLLe
     purged = ledger.purge(PROJECT, run="gone", advance=advanced.append)
     assert purged == (2, 4, 2, 2)
     assert sum(advanced) == 4
-    assert (await ledger.judged_run(RunPart(PROJECT, "gone"))).requests == 0
-    (kept,) = await judged(ledger, RunPart(PROJECT, "kept"))
+    assert (await ledger.judged_run(RunRange(PROJECT, "gone"))).requests == 0
+    (kept,) = await judged(ledger, RunRange(PROJECT, "kept"))
     assert [vote.score for vote in kept.votes] == [1.0, 1.0]
     assert await ledger.texts(PROJECT, [digest("prompt"), digest("response 3.0"), RUBRIC])
     assert rows_in(migrated_url, "ledger_rejudgements") == 0
     ledger.write(request(4, [["a"]], run="gone"))
-    assert len(await judged(ledger, RunPart(PROJECT, "gone"))) == 1
+    assert len(await judged(ledger, RunRange(PROJECT, "gone"))) == 1
 
 
 async def test_purging_by_age_takes_the_older_requests_of_every_run(ledger: SQLLedger) -> None:
@@ -252,7 +252,7 @@ async def test_purging_by_age_takes_the_older_requests_of_every_run(ledger: SQLL
     ledger.write(request(4, [["d"]], project="p2", at=AT))
     assert ledger.purge(PROJECT, before=AT + timedelta(days=1)).requests == 2
     assert [each.request_id for each in await judged(ledger, RUN)] == ["req_3"]
-    assert len(await judged(ledger, RunPart("p2", "run"))) == 1
+    assert len(await judged(ledger, RunRange("p2", "run"))) == 1
 
 
 async def test_purging_without_saying_what_is_refused(ledger: SQLLedger) -> None:
@@ -267,7 +267,7 @@ async def test_a_run_s_name_may_be_any_text(ledger: SQLLedger) -> None:
     for number, name in enumerate(names, 1):
         ledger.write(request(number, [["a"]], run=name))
     for number, name in enumerate(names, 1):
-        assert [each.request_id for each in await judged(ledger, RunPart(PROJECT, name))] == [f"req_{number}"]
+        assert [each.request_id for each in await judged(ledger, RunRange(PROJECT, name))] == [f"req_{number}"]
 
 
 async def test_a_ledger_without_its_tables_is_not_ready_and_may_be_written_later(database_url: str) -> None:
@@ -294,7 +294,7 @@ def without_end(rows: LedgerRows) -> LedgerRows:
 async def test_a_request_that_is_refused_costs_its_neighbours_nothing(ledger: SQLLedger, migrated_url: str) -> None:
     victims = [request(n, [["shared", f"v{n}"]], project="victim") for n in range(1, 4)]
     attack = without_end(request(9, [["bad"]], project="attacker"))
-    rows = LedgerRows.together([victims[0], attack, *victims[1:]])
+    rows = LedgerRows.concat([victims[0], attack, *victims[1:]])
     with pytest.raises(ValueError, match="OverflowError"):
         ledger.write(rows)
     (refused,) = ledger.salvage(rows)
@@ -302,10 +302,10 @@ async def test_a_request_that_is_refused_costs_its_neighbours_nothing(ledger: SQ
     assert "OverflowError" in refused.reason
     assert rows_in(migrated_url, "ledger_uses") == 6
     assert rows_in(migrated_url, "ledger_requests") == 3
-    report = await ledger.run(RunView("victim", "run"))
+    report = await ledger.run(RunReportQuery("victim", "run"))
     assert report is not None
     assert (report.run.requests, report.run.verdicts) == (3, 6)
-    assert await ledger.run(RunView("attacker", "run")) is None
+    assert await ledger.run(RunReportQuery("attacker", "run")) is None
 
 
 async def test_of_a_request_only_the_rows_that_are_refused_are_left_out(ledger: SQLLedger, migrated_url: str) -> None:

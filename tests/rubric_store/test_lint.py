@@ -137,7 +137,7 @@ def test_a_question_after_a_few_words_is_still_one_of_yes_or_no() -> None:
     ],
 )
 def test_common_sense_is_found_in_the_criterion_it_concerns(given: dict[str, Any], code: str) -> None:
-    assert (code, "d") in codes(*TEXTS[:3], given, system="ruscarl", similar_from=0.6)
+    assert (code, "d") in codes(*TEXTS[:3], given, system="ruscarl", similarity_threshold=0.6)
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,16 @@ def test_common_sense_is_found_in_the_criterion_it_concerns(given: dict[str, Any
     ],
 )
 def test_what_only_looks_like_it_is_left_alone(given: dict[str, Any]) -> None:
-    found = codes("Gives the year 1893 of opening.", "Tells who built it.", given, system="ruscarl", similar_from=0.6)
+    found = codes(
+        "Gives the year 1893 of opening.", "Tells who built it.", given, system="ruscarl", similarity_threshold=0.6
+    )
     assert found == []
 
 
 def test_two_criteria_that_differ_in_a_number_are_two() -> None:
     text = "Tells that the stone bridge over the wide river opened in {} after heavy rain."
-    assert codes(text.format(1893), text.format(1894), similar_from=0.6) == []
-    assert codes(text.format(1893), text.format("1893 or 1893"), similar_from=0.6) == [("overlap", "b")]
+    assert codes(text.format(1893), text.format(1894), similarity_threshold=0.6) == []
+    assert codes(text.format(1893), text.format("1893 or 1893"), similarity_threshold=0.6) == [("overlap", "b")]
 
 
 def test_one_thing_rewarded_and_its_lack_punished_is_said_to_count_twice() -> None:
@@ -193,11 +195,11 @@ def test_the_threshold_of_similarity_is_a_share() -> None:
     one, other = "Gives the year of opening.", "Gives the year of its opening day."
     alike = similarity(one, other)
     assert 0 < alike < 1
-    assert ("overlap", "b") in codes(one, other, similar_from=alike)
-    assert codes(one, other, similar_from=min(alike + 0.01, 1)) == []
+    assert ("overlap", "b") in codes(one, other, similarity_threshold=alike)
+    assert codes(one, other, similarity_threshold=min(alike + 0.01, 1)) == []
     for wrong in (0, -1, 1.1):
         with pytest.raises(ValueError, match="share"):
-            lint(criteria(*TEXTS), similar_from=wrong)
+            lint(criteria(*TEXTS), similarity_threshold=wrong)
 
 
 @settings(max_examples=examples(60), deadline=None)

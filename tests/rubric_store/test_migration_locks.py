@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from rubric_store import migrations
-from rubric_store.migrations import LockPatience
+from rubric_store.migrations import LockRetry
 from tests.rubric_store.newer import NEXT, release, running
 
 pytestmark = pytest.mark.postgres
@@ -61,17 +61,17 @@ def test_a_migration_that_cannot_have_a_table_gives_up_and_leaves_everything_as_
 ) -> None:
     with running(release(tmp_path / "next", ADDS)), long_transaction(bounded_url):
         with pytest.raises(migrations.TablesInUseError, match=r"through 2 tries; nothing was changed\. End"):
-            migrations.upgrade(bounded_url, patience=LockPatience(lock_s=0.05, tries=2, pause_s=0.01))
+            migrations.upgrade(bounded_url, lock_retry=LockRetry(lock_timeout_s=0.05, attempts=2, pause_s=0.01))
         assert migrations.current(bounded_url) != NEXT
 
 
 def test_others_pass_a_migration_that_waits_and_it_is_done_when_the_long_transaction_is(
     bounded_url: str, tmp_path: Path, gave_way: threading.Event
 ) -> None:
-    patient = LockPatience(lock_s=0.2, tries=1000, pause_s=0.05)
+    patient = LockRetry(lock_timeout_s=0.2, attempts=1000, pause_s=0.05)
     with running(release(tmp_path / "next", ADDS)), ThreadPoolExecutor() as threads:
         with long_transaction(bounded_url):
-            migrating = threads.submit(migrations.upgrade, bounded_url, patience=patient)
+            migrating = threads.submit(migrations.upgrade, bounded_url, lock_retry=patient)
             assert gave_way.wait(30)
             with psycopg.connect(conninfo(bounded_url)) as another:
                 another.execute("SELECT count(*) FROM rubrics")

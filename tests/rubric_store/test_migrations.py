@@ -28,10 +28,10 @@ def is_partition(name: str) -> bool:
 
 def test_an_upgrade_ends_at_the_head(database_url: str) -> None:
     assert migrations.current(database_url) is None
-    assert migrations.standing(database_url).state != "current"
+    assert migrations.read_status(database_url).state != "current"
     migrations.upgrade(database_url)
     assert migrations.current(database_url) == migrations.head()
-    assert migrations.standing(database_url).state == "current"
+    assert migrations.read_status(database_url).state == "current"
 
 
 def test_an_upgrade_of_a_current_database_changes_nothing(database_url: str) -> None:
@@ -47,7 +47,7 @@ def test_a_downgrade_to_base_takes_every_table_with_it(database_url: str) -> Non
     assert migrations.current(database_url) is None
     assert tables(database_url) == {"alembic_version"}
     migrations.upgrade(database_url)
-    assert migrations.standing(database_url).state == "current"
+    assert migrations.read_status(database_url).state == "current"
 
 
 def is_ours(name: str | None, kind: str, _parents: object) -> bool:
@@ -78,7 +78,7 @@ def test_the_migrated_schema_is_the_one_the_queries_use(database_url: str) -> No
 def test_hosts_that_upgrade_at_once_wait_for_each_other(database_url: str) -> None:
     with ThreadPoolExecutor(4) as hosts:
         list(hosts.map(migrations.upgrade, [database_url] * 4))
-    assert migrations.standing(database_url).state == "current"
+    assert migrations.read_status(database_url).state == "current"
 
 
 def test_an_upgrade_that_fails_leaves_the_database_as_it_was(
@@ -95,7 +95,7 @@ def test_an_upgrade_that_fails_leaves_the_database_as_it_was(
             migrations.upgrade(database_url)
     assert tables(database_url) == set()
     migrations.upgrade(database_url)
-    assert migrations.standing(database_url).state == "current"
+    assert migrations.read_status(database_url).state == "current"
 
 
 def test_a_database_from_a_newer_version_is_refused(database_url: str) -> None:
@@ -103,4 +103,4 @@ def test_a_database_from_a_newer_version_is_refused(database_url: str) -> None:
     set_revision(database_url, "9999")
     with pytest.raises(migrations.UnknownRevisionError, match=r"revision 9999.*Install that version"):
         migrations.upgrade(database_url)
-    assert migrations.standing(database_url).state != "current"
+    assert migrations.read_status(database_url).state != "current"

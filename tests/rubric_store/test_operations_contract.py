@@ -43,8 +43,8 @@ async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: KeptO
 async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: KeptOperations) -> None:
     noise = random.Random(1)
     requests: list[Any] = [
-        {"run": "r" * (rows.MOST_LISTED_BYTES - len('{"run":""}'))},
-        {"run": "r" * (rows.MOST_LISTED_BYTES - len('{"run":""}') + 1)},
+        {"run": "r" * (rows.MAX_LISTED_BYTES - len('{"run":""}'))},
+        {"run": "r" * (rows.MAX_LISTED_BYTES - len('{"run":""}') + 1)},
         {"run": "r" * 10**6},
         {"run": "".join(noise.choices("0123456789abcdefghijklmnopqrstuv", k=40_000))},
         {},
@@ -64,24 +64,24 @@ async def test_the_same_submission_makes_one_operation_and_other_content_is_refu
         await kept.create(new("op-3", submission=Submission("key", b"something else")))
     assert (await kept.create(new("op-4", project_id="q", submission=SUBMISSION))).id == "op-4"
     assert [one.id for one in await kept.list("p", 10)] == ["op-1"]
-    assert len(await kept.due(100, lost_after_s=60)) == 2 + 2
+    assert len(await kept.take_due(100, lost_after_s=60)) == 2 + 2
 
 
 async def test_what_a_submission_made_is_found_as_it_stands(kept: KeptOperations) -> None:
-    assert await kept.submitted("p", SUBMISSION) is None
+    assert await kept.find_submission("p", SUBMISSION) is None
     await kept.create(new())
     await kept.create(new("op-2", submission=SUBMISSION))
     cancelled = await kept.cancel("p", "op-2", later(1))
-    assert await kept.submitted("p", SUBMISSION) == cancelled
-    assert await kept.submitted("q", SUBMISSION) is None
+    assert await kept.find_submission("p", SUBMISSION) == cancelled
+    assert await kept.find_submission("q", SUBMISSION) is None
     with pytest.raises(ValueError, match="op-2 was submitted under the same Idempotency-Key"):
-        await kept.submitted("p", Submission("key", b"something else"))
+        await kept.find_submission("p", Submission("key", b"something else"))
 
 
 async def test_of_submissions_at_the_same_time_one_is_made(kept: KeptOperations) -> None:
     made = await asyncio.gather(*(kept.create(new(f"op-{n}", submission=SUBMISSION)) for n in range(8)))
     assert len({one.id for one in made}) == 1
-    assert len(await kept.due(100, lost_after_s=60)) == 2
+    assert len(await kept.take_due(100, lost_after_s=60)) == 2
 
 
 async def test_results_are_numbered_as_they_were_made_and_pages_lose_none(kept: KeptOperations) -> None:
@@ -122,12 +122,12 @@ async def test_pages_of_large_results_are_shorter_and_lose_none(
 
 
 async def test_how_an_operation_stands_is_told_without_all_of_it(kept: KeptOperations) -> None:
-    assert await kept.stands("p", "op-1") is None
+    assert await kept.get_state("p", "op-1") is None
     await kept.create(new())
-    assert await kept.stands("p", "op-1") == (1, "queued")
-    assert await kept.stands("q", "op-1") is None
+    assert await kept.get_state("p", "op-1") == (1, "queued")
+    assert await kept.get_state("q", "op-1") is None
     await kept.cancel("p", "op-1", NOW)
-    assert await kept.stands("p", "op-1") == (2, "cancelled")
+    assert await kept.get_state("p", "op-1") == (2, "cancelled")
 
 
 async def test_an_operation_ends_with_its_last_chunk(kept: KeptOperations) -> None:
@@ -151,14 +151,14 @@ async def test_an_operation_ends_with_its_last_chunk(kept: KeptOperations) -> No
 async def test_another_try_does_only_what_is_not_done(kept: KeptOperations) -> None:
     await kept.create(new())
     await kept.complete(await claimed(kept, 0), outcome("a"))
-    await kept.give_up(await claimed(kept, 1), "no such rubric")
+    await kept.fail(await claimed(kept, 1), "no such rubric")
     failed = await state_of(kept)
     assert (failed.state, failed.problem) == ("failed", "1 of 2 parts failed; the last said: no such rubric")
     again = await kept.retry("p", "op-1")
     assert again is not None
     assert (again.state, again.problem, again.tries, again.ended_at) == ("queued", None, 2, None)
     assert (again.progress.known, again.progress.failed) == (3, 0)
-    assert [ref.chunk for ref in await kept.due(10, lost_after_s=60)] == [1]
+    assert [ref.chunk for ref in await kept.take_due(10, lost_after_s=60)] == [1]
     await kept.complete(await claimed(kept, 1), outcome("b"))
     assert (await state_of(kept)).state == "done"
     done = await kept.retry("p", "op-1")
@@ -178,7 +178,7 @@ async def test_cancelling_takes_chunks_from_their_workers(kept: KeptOperations) 
     assert not await kept.complete(work, outcome("b"))
     assert await kept.claim(ChunkRef("p", "op-1", 2), "w", LEASE_S) is None
     kept.at = later(1000)
-    assert await kept.due(10, lost_after_s=0) == []
+    assert await kept.take_due(10, lost_after_s=0) == []
     assert (await state_of(kept)).progress.done == 3
     assert await kept.cancel("p", "op-7", NOW) is None
     again = await kept.retry("p", "op-1")
@@ -188,7 +188,7 @@ async def test_cancelling_takes_chunks_from_their_workers(kept: KeptOperations) 
 
 
 async def test_the_chunk_that_finishes_comes_after_all_others(kept: KeptOperations) -> None:
-    await kept.create(new(finishes=True))
+    await kept.create(new(has_final_chunk=True))
     last = ChunkRef("p", "op-1", 2)
     await kept.complete(await claimed(kept, 0), outcome("a"))
     assert await kept.claim(last, "w", LEASE_S) is None
@@ -202,8 +202,8 @@ async def test_the_chunk_that_finishes_comes_after_all_others(kept: KeptOperatio
 
 
 async def test_an_operation_with_a_failed_chunk_is_not_finished(kept: KeptOperations) -> None:
-    await kept.create(new(finishes=True))
-    await kept.give_up(await claimed(kept, 0), "no")
+    await kept.create(new(has_final_chunk=True))
+    await kept.fail(await claimed(kept, 0), "no")
     await kept.complete(await claimed(kept, 1), outcome("b"))
     failed = await state_of(kept)
     assert (failed.state, failed.problem) == ("failed", "1 of 2 parts failed; the last said: no")

@@ -10,7 +10,7 @@ from sqlalchemy import make_url, text
 
 from rubric_store import RubricStore, SQLLedger, SQLOperations, migrations, patience, store
 from rubric_store.ledger import ledger as ledger_module
-from rubric_store.patience import connecting
+from rubric_store.patience import libpq_timeouts
 from tests.fixtures.postgres import scratch_database
 from tests.fixtures.postgres_process import PostgresProcess, running_postgres_process
 from trainer_client.wire import Criterion, RubricContent
@@ -22,10 +22,10 @@ CONTENT = RubricContent(criteria=(Criterion(id="a", description="Is right."),))
 
 
 def test_time_limits_of_a_connection_are_those_of_its_url_where_it_has_any() -> None:
-    ours = connecting(make_url("postgresql+psycopg://host/x"))
+    ours = libpq_timeouts(make_url("postgresql+psycopg://host/x"))
     assert ours["connect_timeout"] == 5
-    assert "connect_timeout" not in connecting(make_url("postgresql+psycopg://host/x?connect_timeout=2"))
-    assert connecting(make_url("postgresql+psycopg://host/x?tcp_user_timeout=1")).keys() == ours.keys() - {
+    assert "connect_timeout" not in libpq_timeouts(make_url("postgresql+psycopg://host/x?connect_timeout=2"))
+    assert libpq_timeouts(make_url("postgresql+psycopg://host/x?tcp_user_timeout=1")).keys() == ours.keys() - {
         "tcp_user_timeout"
     }
 
@@ -104,7 +104,7 @@ async def test_a_read_whose_end_the_database_does_not_acknowledge_takes_no_longe
     rubrics, _, _ = parts
 
     async def read() -> None:
-        async with rubrics._reading(LIMIT_S) as connection:
+        async with rubrics._connect(LIMIT_S) as connection:
             await connection.execute(text("SELECT 1"))
             postgres.send(signal.SIGSTOP)
 

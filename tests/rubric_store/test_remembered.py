@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from rubric_store.remembered import Remembered
+from rubric_store.remembered import VersionCache
 from trainer_client.wire import Criterion, RubricVersion, content_digest, parse_reference
 
 CRITERIA = (Criterion(id="a", description="Is right."),)
@@ -12,27 +12,27 @@ VERSION = RubricVersion(
 
 
 def test_versions_and_digests_are_remembered_and_what_may_move_is_not() -> None:
-    remembered = Remembered()
+    remembered = VersionCache()
     for text in ("team/a@1", VERSION.digest, "team/a", "team/a@production", "team/a@latest"):
-        remembered.keep("p", parse_reference(text), VERSION)
-    assert remembered.recall("p", parse_reference("team/a@1")) is VERSION
-    assert remembered.recall("p", parse_reference(VERSION.digest)) is VERSION
+        remembered.put("p", parse_reference(text), VERSION)
+    assert remembered.get("p", parse_reference("team/a@1")) is VERSION
+    assert remembered.get("p", parse_reference(VERSION.digest)) is VERSION
     for text in ("team/a", "team/a@production", "team/a@latest", "team/a@2"):
-        assert remembered.recall("p", parse_reference(text)) is None
+        assert remembered.get("p", parse_reference(text)) is None
 
 
 def test_a_project_recalls_only_what_it_found_itself() -> None:
-    remembered = Remembered()
-    remembered.keep("p", parse_reference("team/a@1"), VERSION)
-    assert remembered.recall("q", parse_reference("team/a@1")) is None
+    remembered = VersionCache()
+    remembered.put("p", parse_reference("team/a@1"), VERSION)
+    assert remembered.get("q", parse_reference("team/a@1")) is None
 
 
 def test_what_was_found_longest_ago_is_forgotten_first() -> None:
     million = Criterion(id="a", description="x" * 20_000).model_copy(update={"description": "x" * 2**20})
     version = VERSION.model_copy(update={"criteria": (million,)})
-    remembered = Remembered()
+    remembered = VersionCache()
     for number in [*range(1, 21), 1, *range(21, 41)]:
-        remembered.keep("p", parse_reference(f"team/a@{number}"), version)
-    kept = [n for n in range(1, 41) if remembered.recall("p", parse_reference(f"team/a@{n}"))]
+        remembered.put("p", parse_reference(f"team/a@{number}"), version)
+    kept = [n for n in range(1, 41) if remembered.get("p", parse_reference(f"team/a@{n}"))]
     assert kept == [1, *range(42 - len(kept), 41)]
     assert 20 < len(kept) <= 32  # of a mebibyte each

@@ -16,10 +16,10 @@ from tests.rubric_store.examples import rubric
 from tests.rubric_store.ledger_rows import AT, PROJECT, RUBRIC, digest, request, verdict
 from tests.rubric_store.schema_dump import sync_url
 from trainer_client.wire import PinnedRubric
-from trainer_client.wire.ledger_rows import LedgerRows, RunView
+from trainer_client.wire.ledger_rows import LedgerRows, RunReportQuery
 from trainer_client.wire.runs import CriterionFigures, RunReport, RunStep
 
-RUN = RunView(PROJECT, "run")
+RUN = RunReportQuery(PROJECT, "run")
 FIGURES = ("ledger_runs", "ledger_run_steps", "ledger_run_failures", "ledger_run_rubrics", "ledger_run_criteria")
 
 
@@ -31,7 +31,7 @@ async def ledger(migrated_url: str) -> AsyncIterator[SQLLedger]:
     await opened.close()
 
 
-async def report(reader: RunReader, view: RunView = RUN) -> RunReport:
+async def report(reader: RunReader, view: RunReportQuery = RUN) -> RunReport:
     """A run that is there."""
     found = await reader.run(view)
     assert found is not None
@@ -103,7 +103,7 @@ async def test_a_step_tells_what_was_judged_in_it_and_each_criterion_how_often_i
 async def test_steps_without_a_number_and_runs_without_a_name_are_told_of_too(ledger: SQLLedger) -> None:
     ledger.write(request(1, [["a"]], run="", step=None))
     ledger.write(request(2, [["a"]], run="", step=0))
-    found = await report(ledger, RunView(PROJECT, ""))
+    found = await report(ledger, RunReportQuery(PROJECT, ""))
     assert (found.run.run, found.run.last_step) == (None, 0)
     assert [step.step for step in found.steps] == [None, 0]
 
@@ -187,7 +187,7 @@ async def test_writers_at_once_lose_no_figure(ledger: SQLLedger, migrated_url: s
     with ThreadPoolExecutor(4) as writers:
         list(writers.map(some, range(4)))
     for run in ("one", "two"):
-        found = await report(ledger, RunView(PROJECT, run))
+        found = await report(ledger, RunReportQuery(PROJECT, run))
         assert (found.run.requests, found.run.responses, found.run.verdicts) == (32, 64, 128)
         assert [[c.verdicts for c in step.criteria] for step in found.steps] == [[32, 32]] * 2
 
@@ -203,7 +203,7 @@ async def test_steps_come_a_page_at_a_time_in_either_order_and_from_a_part(ledge
     for number, step in enumerate([4, None, 9, 2, 7, 4], 1):
         ledger.write(request(number, [[f"{number}a", f"{number}b"]], step=step))
 
-    async def read(view: RunView) -> list[int | None]:
+    async def read(view: RunReportQuery) -> list[int | None]:
         numbers, after = [], None
         while True:
             found = await report(ledger, view._replace(after=after, limit=2))
@@ -236,7 +236,7 @@ async def test_criteria_are_narrowed_by_rubric_name_and_number(ledger: SQLLedger
     assert await told(rubric=RUBRIC) == {"c0": 1, "c1": 1, "c2": 1}
     assert await told(rubric=digest("other")) == {"c0": 2, "c1": 2}
     assert await told(rubric=digest("nobody's")) == {}
-    assert await told(named=("c2", "c1", "nothing")) == {"c1": 3, "c2": 1}
+    assert await told(criterion_ids=("c2", "c1", "nothing")) == {"c1": 3, "c2": 1}
     assert await told(criteria=1) == {"c0": 3}
     assert await told(criteria=0) == {}
     assert (await report(ledger, RUN._replace(criteria=0))).criteria_count == 3
@@ -326,7 +326,7 @@ async def test_figures_go_with_the_last_request_of_a_run(ledger: SQLLedger, migr
     ledger.purge(PROJECT, before=AT + timedelta(days=1))
     assert await ledger.run(RUN._replace(run="gone")) is None
     assert (await report(ledger)).run.requests == 2
-    assert await ledger.run(RunView("p2", "gone")) is not None
+    assert await ledger.run(RunReportQuery("p2", "gone")) is not None
     ledger.purge(PROJECT, run="run")
     ledger.purge("p2", run="gone")
     assert not any(dumped(migrated_url).values())
@@ -387,7 +387,7 @@ async def test_a_reward_that_never_varies_has_no_deviation(ledger: SQLLedger) ->
 async def test_a_step_s_figures_sum_to_the_run_s(ledger: SQLLedger) -> None:
     for rows in many_rows(random.Random(7)):
         ledger.write(rows)
-    found = await report(ledger, RunView(PROJECT, "one"))
+    found = await report(ledger, RunReportQuery(PROJECT, "one"))
 
     def total(name: str, of: tuple[RunStep, ...] = found.steps) -> int:
         return sum(getattr(step, name) for step in of)

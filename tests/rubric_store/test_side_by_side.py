@@ -63,12 +63,12 @@ def found_of(cases: dict[str, str], database_url: str, folder: Path) -> dict[str
     """The cases, each a revision after the one before it, that would have to say what code works on them."""
     names = {f"next{number}": name for number, name in enumerate(cases, start=1)}
     with running(release(folder / "next", *cases.values())):
-        found = undeclared(database_url, migrations.steps()[-1 - len(cases)].revision)
+        found = undeclared(database_url, migrations.revisions()[-1 - len(cases)].revision)
     return {names[revision]: statements for revision, statements in found.items()}
 
 
 def test_every_revision_says_what_the_way_back_loses_and_needs_code_no_newer_than_itself() -> None:
-    steps = migrations.steps()
+    steps = migrations.revisions()
     revisions = [step.revision for step in steps]
     needed = [revisions.index(step.works_from) for step in steps]
     assert needed == sorted(needed)
@@ -81,22 +81,22 @@ def test_code_works_on_a_newer_schema_that_only_adds_and_leaves_it_as_it_is(data
     ours = dump_schema(database_url)
     newer = release(tmp_path / "next", TO_EVERY_TABLE, downgrade=FROM_EVERY_TABLE)
     with running(newer):
-        assert migrations.standing(database_url).state == "behind"
-        assert migrations.standing(database_url).older_goes_on
+        assert migrations.read_status(database_url).state == "behind"
+        assert migrations.read_status(database_url).supports_rolling_upgrade
         migrations.upgrade(database_url)
-        assert migrations.standing(database_url).state == "current"
+        assert migrations.read_status(database_url).state == "current"
     theirs = dump_schema(database_url)
-    found = migrations.standing(database_url)
+    found = migrations.read_status(database_url)
     assert (found.state, found.usable, found.revision, found.pending) == ("ahead", True, NEXT, ())
     migrations.upgrade(database_url)
     assert dump_schema(database_url) == theirs != ours
     with pytest.raises(migrations.UnknownRevisionError):
         migrations.downgrade(database_url, "base")
     with pytest.raises(LookupError, match="a newer version made"):
-        found.undone("base")
+        found.downgrade_path("base")
     with running(newer):
-        migrations.downgrade(database_url, migrations.standing(database_url).steps[-2].revision)
-    assert migrations.standing(database_url).state == "current"
+        migrations.downgrade(database_url, migrations.read_status(database_url).steps[-2].revision)
+    assert migrations.read_status(database_url).state == "current"
     assert dump_schema(database_url) == ours
 
 
@@ -104,12 +104,12 @@ def test_code_does_not_run_on_a_schema_that_was_contracted_without_it(database_u
     migrations.upgrade(database_url)
     contracting = release(tmp_path / "next", "pass", 'op.drop_table("rubric_words")', works_from=NEXT)
     with running(contracting):
-        assert not migrations.standing(database_url).older_goes_on
+        assert not migrations.read_status(database_url).supports_rolling_upgrade
         migrations.upgrade(database_url, NEXT)
-    assert migrations.standing(database_url).usable
+    assert migrations.read_status(database_url).usable
     with running(contracting):
         migrations.upgrade(database_url)
-    found = migrations.standing(database_url)
+    found = migrations.read_status(database_url)
     assert (found.state, found.usable, found.works_from) == ("too new", False, NEXT)
     with pytest.raises(migrations.UnknownRevisionError, match="revision next2"):
         migrations.upgrade(database_url)
@@ -119,25 +119,25 @@ def test_a_migration_that_only_declares_who_works_on_it_is_believed(database_url
     migrations.upgrade(database_url)
     with running(release(tmp_path / "next", 'op.drop_table("rubric_words")', works_from=migrations.head())):
         migrations.upgrade(database_url)
-    assert migrations.standing(database_url).state == "ahead"
+    assert migrations.read_status(database_url).state == "ahead"
 
 
 def test_what_a_database_says_of_another_revision_than_its_own_is_not_believed(database_url: str) -> None:
     migrations.upgrade(database_url)
     set_revision(database_url, "next9")
-    assert migrations.standing(database_url).state == "too new"
+    assert migrations.read_status(database_url).state == "too new"
 
 
 def test_code_does_not_run_on_an_older_schema_and_says_what_is_pending(database_url: str) -> None:
-    assert migrations.standing(database_url).state == "behind"
+    assert migrations.read_status(database_url).state == "behind"
     migrations.upgrade(database_url, "0006")
-    found = migrations.standing(database_url)
+    found = migrations.read_status(database_url)
     assert (found.state, found.usable, found.revision) == ("behind", False, "0006")
     assert [step.revision for step in found.pending][:2] == ["0007", "0008"]
-    assert not found.older_goes_on
-    assert [step.revision for step in found.undone("0004")] == ["0006", "0005"]
+    assert not found.supports_rolling_upgrade
+    assert [step.revision for step in found.downgrade_path("0004")] == ["0006", "0005"]
     for where in ("0006", "0007", "nowhere"):
         with pytest.raises(LookupError):
-            found.undone(where)
+            found.downgrade_path(where)
     with pytest.raises(CommandError):
         migrations.upgrade(database_url, "nowhere")

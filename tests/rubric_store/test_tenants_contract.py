@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from rubric_store import RubricStore, TenantStore
 from tests.rubric_store.examples import rubric
-from trainer_client.wire.tenants import Limits, UsedTokens
+from trainer_client.wire.tenants import Limits, TokenUsage
 
 DAY = date(2026, 2, 3)
 NOW = datetime(2026, 2, 3, 12, tzinfo=UTC)
@@ -106,8 +106,8 @@ async def test_a_revoked_key_stays_revoked_as_of_the_first_time(tenants: TenantS
 
 async def test_the_last_use_of_a_key_only_moves_forward(tenants: TenantStore) -> None:
     await tenants.add_key("default", "k1", b"\0" * 32, scopes=["read"])
-    await tenants.keys_used({"k1": NOW, "gone": NOW})
-    await tenants.keys_used({"k1": NOW - timedelta(hours=1)})
+    await tenants.record_key_use({"k1": NOW, "gone": NOW})
+    await tenants.record_key_use({"k1": NOW - timedelta(hours=1)})
     assert (await tenants.keys())[0].last_used_at == NOW
 
 
@@ -116,16 +116,16 @@ async def test_usage_adds_up_by_day_and_ever(tenants: TenantStore) -> None:
     await tenants.add_usage(DAY, {"b": (1, 100), "default": (1, 7)})
     await tenants.add_usage(DAY, {"b": (2, 50), "nobody": (1, 1)})
     await tenants.add_usage(DAY + timedelta(days=1), {"b": (1, 5_000_000_000)})
-    assert await tenants.used_tokens("b", DAY) == UsedTokens(150, 5_000_000_150)
-    assert await tenants.used_tokens("default", DAY) == UsedTokens(7, 7)
-    assert await tenants.used_tokens("default", DAY + timedelta(days=1)) == UsedTokens(0, 7)
-    assert await tenants.used_tokens("nobody", DAY) == UsedTokens(0, 0)
+    assert await tenants.used_tokens("b", DAY) == TokenUsage(150, 5_000_000_150)
+    assert await tenants.used_tokens("default", DAY) == TokenUsage(7, 7)
+    assert await tenants.used_tokens("default", DAY + timedelta(days=1)) == TokenUsage(0, 7)
+    assert await tenants.used_tokens("nobody", DAY) == TokenUsage(0, 0)
 
 
 async def test_usage_counted_by_several_processes_at_once_is_all_there(migrated_url: str) -> None:
     stores = [TenantStore(migrated_url) for _ in range(4)]
     await asyncio.gather(*(store.add_usage(DAY, {"default": (1, n)}) for n in range(1, 6) for store in stores))
-    assert await stores[0].used_tokens("default", DAY) == UsedTokens(60, 60)
+    assert await stores[0].used_tokens("default", DAY) == TokenUsage(60, 60)
     for store in stores:
         await store.close()
 

@@ -10,7 +10,7 @@ from trainer_client.wire.tenants import Limits
 
 async def announced(kept: KeptOperations, limit: int) -> list[str]:
     """The projects of the chunks that are announced now."""
-    return [ref.project_id for ref in await kept.due(limit, lost_after_s=60)]
+    return [ref.project_id for ref in await kept.take_due(limit, lost_after_s=60)]
 
 
 async def many(kept: KeptOperations, number: int = 9) -> None:
@@ -52,17 +52,17 @@ async def test_what_waits_for_its_time_or_will_never_be_done_takes_no_turn(kept:
     for one, pause_s in ((0, 30.0), (1, 30.0)):
         work = await kept.claim(ChunkRef("many", f"op-{one}", 0), "w", LEASE_S)
         assert work is not None
-        await kept.give_back(work, "away", after_s=pause_s, outcome=ChunkOutcome(), counts=False)
+        await kept.requeue(work, "away", delay_s=pause_s, outcome=ChunkOutcome(), counts=False)
     await announced(kept, 1)
     await kept.cancel("many", "op-2", later(0))
     await kept.create(new("op-1", chunks=9, project_id="one", created=100))
     assert await announced(kept, 4) == ["many", "one"] * 2
     kept.at = later(31)
-    assert [ref.operation_id for ref in await kept.due(1, lost_after_s=60)] == ["op-0"]
+    assert [ref.operation_id for ref in await kept.take_due(1, lost_after_s=60)] == ["op-0"]
 
 
 async def test_of_one_project_all_operations_begin_before_any_goes_on(kept: KeptOperations) -> None:
     await kept.create(new("op-1", chunks=3))
     await kept.create(new("op-2", chunks=3, created=1))
-    found = await kept.due(4, lost_after_s=60)
+    found = await kept.take_due(4, lost_after_s=60)
     assert [(ref.operation_id, ref.chunk) for ref in found] == [("op-1", 0), ("op-2", 0), ("op-1", 1), ("op-2", 1)]

@@ -33,7 +33,7 @@ async def keep(
     source: RubricValidations, found: list[CriterionValidity], judge: str = "ada", version: int = 1
 ) -> RubricValidation:
     digest = "sha256:" + judge.encode().hex().rjust(64, "0")
-    return await source.keep_validation(
+    return await source.add_validation(
         PROJECT, "a", version, judge=digest, model=judge, template_digest=WORDS, items=found
     )
 
@@ -79,7 +79,7 @@ async def test_nothing_is_kept_of_a_version_that_is_not_there(
     source: RubricValidations, name: str, version: int
 ) -> None:
     with pytest.raises(LookupError, match=name):
-        await source.keep_validation(
+        await source.add_validation(
             PROJECT, name, version, judge="j", model="m", template_digest=WORDS, items=items(True)
         )
 

@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedSpan:
     """A span as it came."""
 
     process: str
@@ -27,7 +27,7 @@ class Collector:
     """Spans that came, and the bytes they came in."""
 
     url: str = ""
-    spans: list[Seen] = field(default_factory=list)
+    spans: list[ReceivedSpan] = field(default_factory=list)
     received: bytes = b""
 
     def take(self, body: bytes) -> None:
@@ -42,7 +42,7 @@ class Collector:
                     }
                     links = tuple(link.span_id for link in span.links)
                     self.spans.append(
-                        Seen(
+                        ReceivedSpan(
                             named["service.name"],
                             span.name,
                             span.trace_id,
@@ -53,7 +53,7 @@ class Collector:
                         )
                     )
 
-    def path(self, span: Seen) -> list[tuple[str, str]]:
+    def path(self, span: ReceivedSpan) -> list[tuple[str, str]]:
         """(process, name) of a span and of those above it, the outermost first."""
         by_id = {one.span_id: one for one in self.spans}
         path = [(span.process, span.name)]
@@ -62,7 +62,7 @@ class Collector:
             path.append((span.process, span.name))
         return path[::-1]
 
-    def named(self, name: str) -> list[Seen]:
+    def named(self, name: str) -> list[ReceivedSpan]:
         """Those of a name."""
         return [span for span in self.spans if span.name == name]
 

@@ -9,7 +9,7 @@ import pytest
 import typer.testing
 from typer.main import get_command
 
-from tests.fixtures.islands import Sea, open_sea
+from tests.fixtures.islands import NamespaceNetwork, open_network
 from tests.fixtures.migrated import NewSQLite
 from tests.services.processes import Service, serving
 
@@ -41,7 +41,7 @@ def service(data_dir: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
-def sea() -> Iterator[Sea]:
+def network() -> Iterator[NamespaceNetwork]:
     """A router without islands."""
-    with open_sea() as made:
+    with open_network() as made:
         yield made

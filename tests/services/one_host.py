@@ -10,7 +10,7 @@ from trainer_client import Client
 SECRET = {"ADJUDGE_FENCE_SECRET": "the same wherever it is needed"}
 
 
-class Host:
+class RestartableService:
     """A service whose files are in a folder; not started."""
 
     def __init__(self, folder: Path, engine: str, **settings: str) -> None:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from adjudge_services.access import keys_required, rates_of
+from adjudge_services.access import build_rate_limiter, keys_required
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import fence_of
-from judge_server.access import Identity, acting_for
-from judge_server.access.buckets import LocalRates
-from judge_server.access.redis_rates import RedisRates
+from adjudge_services.wiring import build_fence
+from judge_server.access import Identity, identity_context
+from judge_server.access.buckets import LocalRateLimiter
+from judge_server.access.redis_rates import RedisRateLimiter
 
 
 @pytest.mark.parametrize(
@@ -36,17 +36,21 @@ def test_keys_are_needed_wherever_others_can_reach_and_where_the_settings_say_so
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_projects_have_one_fence_only_where_they_share_verdicts(data_dir: Path, shared: bool) -> None:
-    fence = fence_of(Settings(data_dir=data_dir, share_verdicts=shared))
+    fence = build_fence(Settings(data_dir=data_dir, share_verdicts=shared))
     of_default = fence("7 is prime.")
-    with acting_for(Identity("b", "key k", frozenset())):
+    with identity_context(Identity("b", "key k", frozenset())):
         assert (fence("7 is prime.") == of_default) is shared
 
 
 @pytest.mark.parametrize(
     ("cache_url", "kind"),
-    [("memory://", LocalRates), ("redis://127.0.0.1:6379/0?ttl_s=60", RedisRates), ("rediss://cache:6379", RedisRates)],
+    [
+        ("memory://", LocalRateLimiter),
+        ("redis://127.0.0.1:6379/0?ttl_s=60", RedisRateLimiter),
+        ("rediss://cache:6379", RedisRateLimiter),
+    ],
 )
 async def test_rates_are_counted_where_the_processes_share_their_verdicts(cache_url: str, kind: type) -> None:
-    rates = rates_of(Settings(cache_url=cache_url))
+    rates = build_rate_limiter(Settings(cache_url=cache_url))
     assert type(rates) is kind
     await rates.close()

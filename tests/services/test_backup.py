@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from adjudge_services.cli.main import app
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
-from tests.services.one_host import Host
+from tests.services.one_host import RestartableService
 from tests.services.operations.cluster import score
 from tests.services.trainers import CRITERIA, USES, Rewards, Trainer, group, training
 from trainer_client import Client, Unauthorized
@@ -117,7 +117,7 @@ def recomputed(settings: dict[str, str], run: str, to: Path) -> Rewards:
 def check(settings: dict[str, str]) -> dict[str, int]:
     """What a check of the contents of a database counts."""
     found = json.loads(said(settings, "migrate", "check", "--contents", "--json"))["contents"]
-    return {name: found[name] for name in ("versions", "requests", "wrong")}
+    return {name: found[name] for name in ("versions", "requests", "problem_count")}
 
 
 def new_key(settings: dict[str, str]) -> str:
@@ -137,7 +137,7 @@ def wait_until_written(url: str, uses: int, key: str) -> None:
 
 def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(kept: Kept, tmp_path: Path) -> None:
     rules = {"ADJUDGE_KEYS": "required", "ADJUDGE_CHUNK_LEASE_S": "1.5"}
-    lost = Host(tmp_path / "lost", ENGINE, **kept.settings | rules)
+    lost = RestartableService(tmp_path / "lost", ENGINE, **kept.settings | rules)
     key = new_key(kept.settings)
     lost.start()
     with Client(lost.url, api_key=key, run="kept") as client, Client(lost.url, api_key=key, run="meanwhile") as another:
@@ -158,14 +158,14 @@ def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(kept
 
     restored = kept.restore(tmp_path / "backup")
     counted = check(restored)
-    assert (counted["versions"] >= 2, counted["wrong"]) == (True, 0)
+    assert (counted["versions"] >= 2, counted["problem_count"]) == (True, 0)
     told = {answer.request_id: [r.reward for r in answer.groups[0].responses] for answer in answers}
     assert recomputed(restored, "kept", tmp_path / "kept.jsonl") == told
     part = recomputed(restored, "meanwhile", tmp_path / "meanwhile.jsonl")
     assert part.items() <= trainer.rewards().items()
     assert len(part) < len(trainer.rewards())
 
-    new = Host(tmp_path / "new", ENGINE, **restored | rules)
+    new = RestartableService(tmp_path / "new", ENGINE, **restored | rules)
     new.start()
     try:
         wrong = key[:-1] + ("y" if key.endswith("x") else "x")
@@ -190,7 +190,7 @@ def test_a_service_on_a_restored_backup_goes_on_from_the_moment_it_was_made(kept
         new.stop()
     finally:
         new.kill()
-    assert check(restored)["wrong"] == 0
+    assert check(restored)["problem_count"] == 0
     assert check(restored)["requests"] > counted["requests"]
 
 

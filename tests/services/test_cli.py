@@ -127,7 +127,7 @@ def test_migrate_brings_a_new_database_to_the_newest_schema_and_may_run_again(da
         result = RUN.invoke(app, ["migrate"])
         assert result.exit_code == 0
         assert migrations.head() in result.stdout
-    assert migrations.standing(f"sqlite+aiosqlite:///{data_dir}/adjudge.db").state == "current"
+    assert migrations.read_status(f"sqlite+aiosqlite:///{data_dir}/adjudge.db").state == "current"
 
 
 @pytest.mark.postgres

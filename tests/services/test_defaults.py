@@ -90,7 +90,7 @@ LONGEST_DEADLINE_S = next(one.le for one in ScoreOperation.model_fields["deadlin
 KEPT_BETWEEN_S = 2.0
 """How long links to judges keep an idle connection, in `judge_server.remote.link`."""
 WORKERS_BUDGET_S = 10.0
-"""How long a worker's client tries, in `adjudge_services.operations.clients`."""
+"""How long a worker's client tries, in `adjudge_services.operations.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
 HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "every_s") + default(Pool, "patience_s"))
 HOST_GONE_S = (
@@ -101,46 +101,49 @@ STUCK_S = float(re.search(r"oldest_seconds\) > (\d+)", next(r["expr"] for r in R
 
 INEQUALITIES = {
     "a renewal that hangs leaves time for another": (
-        runner.LEASE_S / 3 + patience.ANSWERS_S + runner.STORE_PAUSE_S,
+        runner.LEASE_S / 3 + patience.STATEMENT_TIMEOUT_S + runner.STORE_RETRY_DELAY_S,
         Settings.model_fields["chunk_lease_s"].default,
     ),
     "a message is hidden for longer than any chunk takes": (
         LONGEST_DEADLINE_S + _requests.ANSWER_MARGIN_S + WORKERS_BUDGET_S,
-        celery_queue.VISIBILITY_S,
+        celery_queue.VISIBILITY_TIMEOUT_S,
     ),
     "a client outwaits what comes after the deadline": (
-        connected.READS_WITHIN_S + errand.GRACE_S + judge.STORE_PATIENCE_S,
+        connected.READ_TIMEOUT_S + errand.DEADLINE_GRACE_S + judge.STORE_TIMEOUT_S,
         _requests.ANSWER_MARGIN_S,
     ),
-    "a judge that hangs is found in time to ask another": (HANG_FOUND_S + errand.PATIENCE_S, DEADLINE_S),
-    "a host that is gone is found before a deadline": (sockets.GONE_S, DEADLINE_S),
-    "calls are held for less than a deadline": (recovery.LONGEST_HOLD_S, DEADLINE_S),
+    "a judge that hangs is found in time to ask another": (HANG_FOUND_S + errand.RETRY_WINDOW_S, DEADLINE_S),
+    "a host that is gone is found before a deadline": (sockets.DEAD_PEER_TIMEOUT_S, DEADLINE_S),
+    "calls are held for less than a deadline": (recovery.MAX_HOLD_S, DEADLINE_S),
     "a judge that is back is asked before patience ends": (
         default(Pool, "pause_s") + default(Pool, "every_s"),
-        errand.PATIENCE_S,
+        errand.RETRY_WINDOW_S,
     ),
     "links hang up before the service does": (max(KEPT_BETWEEN_S, openai_http._IDLE_S), KEEP_ALIVE_S),
     "proxies hang up before the service does": (OF_PROXIES_S, KEEP_ALIVE_S),
-    "a heartbeat comes before a client gives up": (events.HEARTBEAT_S, default(Client, "timeout_s")),
+    "a heartbeat comes before a client gives up": (events.SSE_HEARTBEAT_INTERVAL_S, default(Client, "timeout_s")),
     "a look at the broker counts until the next one is done": (
-        feeder.FEED_EVERY_S + 2 * celery_queue.CONNECT_S + celery_queue.ANSWER_S,
-        queue_watch.FRESH_S,
+        feeder.DISPATCH_INTERVAL_S + 2 * celery_queue.BROKER_CONNECT_TIMEOUT_S + celery_queue.BROKER_SOCKET_TIMEOUT_S,
+        queue_watch.RESPONDING_WINDOW_S,
     ),
     "a worker is deaf only after TCP had its chance": (
-        HOST_GONE_S + celery_queue.CONNECT_S + celery_queue.ANSWER_S,
-        queue_watch.DEAF_AFTER_S,
+        HOST_GONE_S + celery_queue.BROKER_CONNECT_TIMEOUT_S + celery_queue.BROKER_SOCKET_TIMEOUT_S,
+        queue_watch.STALLED_AFTER_S,
     ),
-    "operations are counted before Prometheus gives up": (operation_metrics.COUNTING_S, SCRAPE_TIMEOUT_S),
-    "operations are counted for every look of Prometheus": (operation_metrics.COUNTED_EVERY_S, SCRAPE_S),
+    "operations are counted before Prometheus gives up": (operation_metrics.COUNTS_TIMEOUT_S, SCRAPE_TIMEOUT_S),
+    "operations are counted for every look of Prometheus": (operation_metrics.COUNTS_TTL_S, SCRAPE_S),
     "what is asked last is answered": (DEADLINE_S, DRAIN_S),
-    "the api drains in the chart": (PRESTOP_S + DRAIN_S + recorder._LAST_WRITES_S, VALUES["api"]["drainSeconds"]),
-    "the api drains in compose": (DRAIN_S + recorder._LAST_WRITES_S, actual("compose.yaml: api.stop_grace_period")),
+    "the api drains in the chart": (PRESTOP_S + DRAIN_S + recorder._CLOSE_TIMEOUT_S, VALUES["api"]["drainSeconds"]),
+    "the api drains in compose": (DRAIN_S + recorder._CLOSE_TIMEOUT_S, actual("compose.yaml: api.stop_grace_period")),
     "a judge drains in the chart": (DRAIN_S, VALUES["judge"]["drainSeconds"]),
     "a judge drains in compose": (DRAIN_S, actual("compose.yaml: judge-cpu.stop_grace_period")),
-    "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, passes.VALID_S),
-    "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, serving.MOST_BYTES),
-    "the alert waits for a chunk and a pause": (CHUNK_DEADLINE_S + runner.LONGEST_PAUSE_S, STUCK_S),
-    "what was lost is announced again before anybody is called": (feeder.LOST_AFTER_S + feeder.FEED_EVERY_S, STUCK_S),
+    "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, passes.TOKEN_LIFETIME_S),
+    "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, serving.MAX_BODY_BYTES),
+    "the alert waits for a chunk and a pause": (CHUNK_DEADLINE_S + runner.MAX_CHUNK_RETRY_DELAY_S, STUCK_S),
+    "what was lost is announced again before anybody is called": (
+        feeder.LOST_AFTER_S + feeder.DISPATCH_INTERVAL_S,
+        STUCK_S,
+    ),
     "a judge may load for as long as llama.cpp does": (
         llamacpp_process.START_TIMEOUT_S,
         VALUES["judge"]["startSeconds"],
@@ -155,7 +158,7 @@ def test_values_fit_one_another(rule: str) -> None:
 
 
 def test_the_doctor_and_the_alert_doubt_at_the_same_time() -> None:
-    assert doctor_deployment.LONG_S == STUCK_S
+    assert doctor_deployment.MAX_CHUNK_WAIT_S == STUCK_S
 
 
 @pytest.mark.parametrize("component", ["api", "judge", "worker"])
@@ -166,7 +169,7 @@ def test_probes_wait_for_what_they_look_at_and_restart_what_hangs_after_a_minute
     }
     assert probes["liveness"]["periodSeconds"] * probes["liveness"]["failureThreshold"] == 60
     if component == "worker":
-        assert probes["readiness"]["timeoutSeconds"] > worker_probes.LOOK_S
+        assert probes["readiness"]["timeoutSeconds"] > worker_probes.CHECK_TIMEOUT_S
 
 
 def test_the_small_servers_have_connections_for_an_api_and_a_worker_at_their_worst(

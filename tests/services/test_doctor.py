@@ -64,7 +64,7 @@ def test_a_broker_is_wrong_where_it_is_away_and_doubtful_where_it_throws_things_
         assert (outcome, "0 announcements wait" in seen) == ("ok", True)
         server.config_set("maxmemory-policy", "allkeys-lru")
         outcome, seen = row("queue")
-    assert (outcome, "maxmemory-policy noeviction" in seen) == ("doubtful", True)
+    assert (outcome, "maxmemory-policy noeviction" in seen) == ("warning", True)
 
 
 async def _submitted(at: datetime) -> None:
@@ -77,7 +77,7 @@ def test_operations_are_doubtful_where_they_wait_for_long() -> None:
     assert row("operations")[1] == "0 chunks wait; no model writes rubrics (ADJUDGE_WRITER_URL is not set)"
     asyncio.run(_submitted(datetime.now(UTC) - timedelta(hours=2)))
     outcome, seen = row("operations")
-    assert (outcome, "1 chunks wait, one for 120 minutes; start more workers" in seen) == ("doubtful", True)
+    assert (outcome, "1 chunks wait, one for 120 minutes; start more workers" in seen) == ("warning", True)
 
 
 def test_a_writer_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,8 +65,8 @@ def check(response: ResponseReward, text: str, rubric: RubricVersion) -> None:
         assert verdict.step in {-1, 0, *(step.number for step in steps)}
         assert verdict.probability is not None
         assert 0 <= verdict.probability <= 1
-        assert verdict.menu_mass is not None
-        assert verdict.menu_mass > 0.1  # the model answers with one of the options, not with something else
+        assert verdict.choice_mass is not None
+        assert verdict.choice_mass > 0.1  # the model answers with one of the options, not with something else
     scores = [verdict.score for verdict in response.verdicts]
     assert response.reward == pytest.approx(reward(rubric.criteria, scores, "stepwise", format_ok=has_format(text)))
     deltas = step_deltas(rubric.criteria, scores, [v.step for v in response.verdicts], len(steps))

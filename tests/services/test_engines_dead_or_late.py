@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 MORTAL = """
 import os
 from judge_server.engines.scripted import ScriptedEngine
-ScriptedEngine.dead = property(lambda engine: "the model has died" if os.path.exists(os.environ["DEATH"]) else "")
+ScriptedEngine.fatal_error = property(lambda engine: "the model has died" if os.path.exists(os.environ["DEATH"]) else "")
 """
 COMMANDS = ["judge", "serve"]
 

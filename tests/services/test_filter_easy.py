@@ -34,34 +34,34 @@ def filter_easy(tmp_path: Path, lines: list[str], *options: str) -> tuple[Result
 
 def test_lines_below_the_score_are_kept_as_they_stand(tmp_path: Path) -> None:
     lines = ["", *(json.dumps(question(n)).replace(": ", ":  ") for n in range(8))]
-    _, _, rated = filter_easy(tmp_path, lines, "--easy-from", "1")
+    _, _, rated = filter_easy(tmp_path, lines, "--easy-threshold", "1")
     middle = median(one["score"] for one in rated)
-    result, kept, told = filter_easy(tmp_path, lines, "--easy-from", str(middle))
+    result, kept, told = filter_easy(tmp_path, lines, "--easy-threshold", str(middle))
     assert result.exit_code == 0
-    assert {one["fate"] for one in told} == {"kept", "easy"}
-    assert all((one["fate"] == "easy") == (one["score"] >= middle) for one in told)
-    assert kept == [lines[one["line"] - 1] for one in told if one["fate"] == "kept"]
+    assert {one["outcome"] for one in told} == {"kept", "easy"}
+    assert all((one["outcome"] == "easy") == (one["score"] >= middle) for one in told)
+    assert kept == [lines[one["line"] - 1] for one in told if one["outcome"] == "kept"]
     assert f"kept {len(kept)} of 8 questions" in result.stdout
 
 
 def test_a_question_with_an_overlong_reference_is_left_out_unrated(tmp_path: Path) -> None:
     lines = [json.dumps(question(1, reference_answer="x" * 30)), json.dumps(question(2))]
-    result, kept, told = filter_easy(tmp_path, lines, "--easy-from", "1", "--reference-characters", "29")
+    result, kept, told = filter_easy(tmp_path, lines, "--easy-threshold", "1", "--reference-characters", "29")
     assert result.exit_code == 0
     assert kept == lines[1:]
-    assert told[0] == {"line": 1, "score": None, "fate": "long reference"}
+    assert told[0] == {"line": 1, "score": None, "outcome": "long reference"}
 
 
 def test_a_question_that_could_not_be_rated_is_not_known_to_be_easy(tmp_path: Path) -> None:
     lines = [json.dumps(question(n)) for n in range(2)]
-    result, kept, told = filter_easy(tmp_path, lines, "--easy-from", "0", "--deadline-s", "0.000001")
+    result, kept, told = filter_easy(tmp_path, lines, "--easy-threshold", "0", "--deadline-s", "0.000001")
     assert result.exit_code == 1
     assert kept == lines
-    assert [(one["score"], one["fate"]) for one in told] == [(None, "unrated")] * 2
+    assert [(one["score"], one["outcome"]) for one in told] == [(None, "unrated")] * 2
 
 
 def test_a_bad_line_is_named_and_costs_only_itself(tmp_path: Path) -> None:
-    result, kept, _ = filter_easy(tmp_path, ["{", json.dumps(question(1))], "--easy-from", "1")
+    result, kept, _ = filter_easy(tmp_path, ["{", json.dumps(question(1))], "--easy-threshold", "1")
     assert result.exit_code == 1
     assert "not JSON" in result.stderr
     assert len(kept) == 1

@@ -39,7 +39,7 @@ def model() -> Iterator[WritingModel]:
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GENERATORS, "toy", ToyGenerator)
-    monkeypatch.setattr(generate_run, "Writer", partial(Writer, pause_s=0.0))
+    monkeypatch.setattr(generate_run, "Writer", partial(Writer, retry_delay_s=0.0))
 
 
 @pytest.fixture

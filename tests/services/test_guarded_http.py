@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from adjudge_services.guarded_http import MOST_HEAD_BYTES, MOST_HEADERS, MOST_TARGET_BYTES, guarded
+from adjudge_services.guarded_http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, uvicorn_options
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 
@@ -38,7 +38,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "--engine",
         "scripted://hash",
         ADJUDGE_DATA_DIR=str(folder),
-        ADJUDGE_CLIENT_PATIENCE_S=str(PATIENCE_S),
+        ADJUDGE_CLIENT_TIMEOUT_S=str(PATIENCE_S),
     ) as running:
         yield running
 
@@ -161,12 +161,12 @@ def test_fifty_slow_callers_keep_nobody_from_being_served_and_are_all_hung_up_on
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        (b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * MOST_TARGET_BYTES), 414),
-        (b"GET /?%s" % (b"a" * MOST_TARGET_BYTES * 2), 414),
-        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MOST_HEADERS + 1) + b"\r\n", 431),
-        (b"GET / HTTP/1.1\r\nA: %s\r\n\r\n" % (b"a" * MOST_HEAD_BYTES), 431),
-        (b"GET / HTTP/1.1\r\nA: %s" % (b"a" * MOST_HEAD_BYTES * 20), 431),
-        (b"GET / HTTP/1.1\r\n%s" % (b"a" * MOST_HEAD_BYTES * 20), 431),
+        (b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * MAX_TARGET_BYTES), 414),
+        (b"GET /?%s" % (b"a" * MAX_TARGET_BYTES * 2), 414),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * (MAX_HEADERS + 1) + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nA: %s\r\n\r\n" % (b"a" * MAX_HEAD_BYTES), 431),
+        (b"GET / HTTP/1.1\r\nA: %s" % (b"a" * MAX_HEAD_BYTES * 20), 431),
+        (b"GET / HTTP/1.1\r\n%s" % (b"a" * MAX_HEAD_BYTES * 20), 431),
         (b"nonsense\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nA B: c\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
@@ -181,7 +181,7 @@ def test_a_head_that_is_too_large_or_no_http_is_refused_with_a_problem(
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(head)
         said = answer_of(connection)
-    if len(head) < 2 * MOST_HEAD_BYTES or said:  # what was still on its way may cost the answer
+    if len(head) < 2 * MAX_HEAD_BYTES or said:  # what was still on its way may cost the answer
         problem_of(said, status)
 
 
@@ -201,7 +201,7 @@ def test_a_trailer_counts_as_no_header(impatient: Service) -> None:
     assert json.loads(body)["detail"] == without.json()["detail"]
 
 
-@pytest.mark.parametrize("lines", [MOST_HEADERS + 1, 10 * MOST_HEADERS])
+@pytest.mark.parametrize("lines", [MAX_HEADERS + 1, 10 * MAX_HEADERS])
 def test_a_trailer_without_end_is_refused(impatient: Service, lines: int) -> None:
     with connected(impatient) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -211,8 +211,8 @@ def test_a_trailer_without_end_is_refused(impatient: Service, lines: int) -> Non
 
 def test_a_head_and_a_query_within_the_limits_are_served(impatient: Service) -> None:
     with httpx2.Client() as client:
-        headers = {f"X-{number}": "a" * 500 for number in range(MOST_HEADERS - 10)}
-        answer = client.get(impatient.url + "/healthz?" + "a" * (MOST_TARGET_BYTES - 100), headers=headers)
+        headers = {f"X-{number}": "a" * 500 for number in range(MAX_HEADERS - 10)}
+        answer = client.get(impatient.url + "/healthz?" + "a" * (MAX_TARGET_BYTES - 100), headers=headers)
     assert answer.status_code == 200
 
 
@@ -234,7 +234,7 @@ def answering(body: bytes) -> Iterator[int]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
-    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **guarded(PATIENCE_S, 1.0, 1024))
+    config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **uvicorn_options(PATIENCE_S, 1.0, 1024))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))

@@ -14,7 +14,7 @@ from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import checked_problem, fields
 from tests.services.operations.in_process import serving_within
 from trainer_client import AsyncClient, InProgress
-from trainer_client.wire.idempotency import Claim
+from trainer_client.wire.idempotency import KeyClaim
 
 pytestmark = pytest.mark.processes
 
@@ -260,9 +260,9 @@ async def test_the_client_comes_back_while_its_own_request_is_being_done(
 ) -> None:
     claim, busy = SQLIdempotencyKeys.claim, [2.5, 0.5]
 
-    async def claimed(self: SQLIdempotencyKeys, *args: Any, **given: Any) -> Claim:
+    async def claimed(self: SQLIdempotencyKeys, *args: Any, **given: Any) -> KeyClaim:
         if busy:
-            return Claim(datetime.now(UTC), wait_s=busy.pop(0))
+            return KeyClaim(datetime.now(UTC), wait_s=busy.pop(0))
         return await claim(self, *args, **given)
 
     monkeypatch.setattr(SQLIdempotencyKeys, "claim", claimed)

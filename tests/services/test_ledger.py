@@ -72,8 +72,10 @@ def test_a_graceful_stop_loses_nothing_and_recomputing_gives_the_same_rewards(da
         service.stop()
     with running() as (_, client):
         assert rewards(client) == answered(*answers)
-        recorded = list(client.recorded(step=3, status="ok"))
-        assert [each.verdict for each in recorded] == [v for r in answers[3].groups[0].responses for v in r.verdicts]
+        recorded_verdicts = list(client.recorded_verdicts(step=3, status="ok"))
+        assert [each.verdict for each in recorded_verdicts] == [
+            v for r in answers[3].groups[0].responses for v in r.verdicts
+        ]
 
 
 @contextmanager
@@ -171,7 +173,7 @@ def test_a_service_told_to_keep_no_texts_keeps_verdicts(data_dir: Path, monkeypa
         assert connection.execute("SELECT count(*) FROM ledger_texts").fetchone() == (1,)
     with running() as (_, client):
         assert rewards(client) == answered(answer)
-        assert {each.text for each in client.recorded(texts=True)} == {None}
+        assert {each.text for each in client.recorded_verdicts(texts=True)} == {None}
 
 
 def command(*arguments: str) -> tuple[int, str]:
@@ -233,7 +235,7 @@ def test_refused_rows_are_listed_and_written_again_by_commands(data_dir: Path, m
     with closing(sqlite3.connect(data_dir / "adjudge.db")) as connection:
         counted = connection.execute("SELECT run, count(*) FROM ledger_uses GROUP BY run ORDER BY run").fetchall()
     assert counted == [("bad", 1), ("good [run]", 2)]
-    (left,) = [one for one in kept.kept() if one.rows is not None]
+    (left,) = [one for one in kept.quarantined() if one.rows is not None]
     assert left.rows is not None
     assert (left.path, left.rows.uses) == (file, uses[1:])
     assert command("ledger", "retry", file.stem)[0] == 1

@@ -17,9 +17,9 @@ import psutil
 import psycopg
 import pytest
 
-from tests.fixtures.islands import Sea
+from tests.fixtures.islands import NamespaceNetwork
 from tests.judge_server.faults.endpoints import EndpointProcess
-from tests.judge_server.faults.stores import PARTS, Told, running_service, until_written
+from tests.judge_server.faults.stores import PARTS, ConsistencyChecker, running_service, until_written
 from tests.services.on_islands import (
     GONE_WITHIN_S,
     SECRET,
@@ -66,12 +66,12 @@ def scores(answer: RewardAnswer) -> list[tuple[float | None, list[float | None]]
 
 
 async def test_a_trainer_finds_out_that_its_service_vanished_and_has_its_answer_when_it_is_back(
-    sea: Sea, tmp_path: Path, migrated: None, monkeypatch: pytest.MonkeyPatch
+    network: NamespaceNetwork, tmp_path: Path, migrated: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*SECRET)
-    island, key = sea.island(), await asyncio.to_thread(new_key, "score", "metrics")
+    namespace, key = network.namespace(), await asyncio.to_thread(new_key, "score", "metrics")
     engine, own = f"scripted://hash?delay_s={CALLS_S}", psutil.Process().pid
-    with adjudge_on(island, tmp_path / "log", "serve", "--engine", engine) as url:
+    with adjudge_on(namespace, tmp_path / "log", "serve", "--engine", engine) as url:
 
         def page() -> str:
             return httpx2.get(f"{url}/metrics", headers={"Authorization": f"Bearer {key}"}).text
@@ -80,11 +80,11 @@ async def test_a_trainer_finds_out_that_its_service_vanished_and_has_its_answer_
             asked = [asyncio.create_task(rewards(client, criteria)) for criteria in (SOON, LATE)]
             await until(lambda: counted(page(), "adjudge_calls_at_engine") > 1)
             assert await client.ready()  # by a third connection, which is free now
-            assert (connections(own, island), [one.done() for one in asked]) == (3, [False, False])
-            island.vanish()
+            assert (connections(own, namespace), [one.done() for one in asked]) == (3, [False, False])
+            namespace.drop_packets()
             asked.append(asyncio.create_task(rewards(client, UNHEARD)))
-            print("trainer noticed after, s", await until(lambda: not connections(own, island)))
-            island.come_back()
+            print("trainer noticed after, s", await until(lambda: not connections(own, namespace)))
+            namespace.pass_packets()
             async with asyncio.timeout(GONE_WITHIN_S):
                 answers = await asyncio.gather(*asked)
         assert counted(page(), "adjudge_judge_calls_total") == SOON + LATE + UNHEARD
@@ -103,19 +103,21 @@ def looked_up(service: Service, path: str) -> tuple[int, float]:
     return get(service, path).status_code, monotonic() - began
 
 
-async def test_a_database_whose_host_vanishes_costs_no_reward_and_no_row(sea: Sea, tmp_path: Path) -> None:
-    island = sea.island()
+async def test_a_database_whose_host_vanishes_costs_no_reward_and_no_row(
+    network: NamespaceNetwork, tmp_path: Path
+) -> None:
+    namespace = network.namespace()
     with ExitStack() as closing:
-        database = closing.enter_context(postgres_on(island))
+        database = closing.enter_context(postgres_on(namespace))
         url = database.render_as_string(hide_password=False)
         service = closing.enter_context(running_service("scripted://hash", tmp_path / "a", database_url=url))
         async with AsyncClient(service.url, run="r", retries=0) as client:
-            told = Told(client)
-            await told.score("Before.")
+            checker = ConsistencyChecker(client)
+            await checker.score("Before.")
             await until_written(service, PARTS)
             pid = service.process.pid
-            assert connections(pid, island)
-            island.vanish()
+            assert connections(pid, namespace)
+            namespace.drop_packets()
             asked = 1
 
             def is_known_to_be_gone() -> bool:
@@ -124,16 +126,16 @@ async def test_a_database_whose_host_vanishes_costs_no_reward_and_no_row(sea: Se
             noticing = asyncio.create_task(until(is_known_to_be_gone, BEFORE_OTHERS_S))
             looks = [asyncio.create_task(asyncio.to_thread(looked_up, service, path)) for path in LOOKS]
             while not noticing.done():
-                await told.score(f"Response {asked}.", idempotency_key=f"step {asked}" if asked % 2 else None)
+                await checker.score(f"Response {asked}.", idempotency_key=f"step {asked}" if asked % 2 else None)
                 asked += 1
                 await asyncio.sleep(0.5)
             print("the ledger noticed after, s", await noticing)
             assert [status for status, _ in await asyncio.gather(*looks)] == [503] * len(LOOKS)
             for path, look in zip(LOOKS, looks, strict=True):
                 print(path, "answered after, s", look.result()[1])
-            print("no connection is left after another, s", await until(lambda: not connections(pid, island)))
-            island.come_back()
-            await told.score("After.")
+            print("no connection is left after another, s", await until(lambda: not connections(pid, namespace)))
+            namespace.pass_packets()
+            await checker.score("After.")
             uses = (asked + 1) * PARTS
             await until_written(service, uses)
             assert get(service, "/readyz").status_code == 200
@@ -143,37 +145,39 @@ async def test_a_database_whose_host_vanishes_costs_no_reward_and_no_row(sea: Se
 
 
 async def test_a_cache_whose_host_vanishes_costs_no_reward_and_is_used_again_when_it_is_back(
-    sea: Sea, tmp_path: Path
+    network: NamespaceNetwork, tmp_path: Path
 ) -> None:
-    island = sea.island()
-    with valkey_on(island, tmp_path / "log") as cache, ExitStack() as closing:
+    namespace = network.namespace()
+    with valkey_on(namespace, tmp_path / "log") as cache, ExitStack() as closing:
         service = closing.enter_context(running_service("scripted://hash", tmp_path / "a", cache_url=cache))
         async with AsyncClient(service.url, retries=0) as client:
-            told = Told(client)
-            await told.score("Before.")
-            assert (await told.score("Before.")).usage.cached == PARTS
-            island.vanish()
+            checker = ConsistencyChecker(client)
+            await checker.score("Before.")
+            assert (await checker.score("Before.")).usage.cached == PARTS
+            namespace.drop_packets()
             began = monotonic()
             async with asyncio.timeout(GONE_WITHIN_S):
-                answers = [await told.score("Before.", f"Response {n}.", deadline_s=300) for n in range(5)]
+                answers = [await checker.score("Before.", f"Response {n}.", deadline_s=300) for n in range(5)]
             print("five requests took, s", monotonic() - began)
             assert [answer.usage.cached for answer in answers] == [0] * 5
             assert get(service, "/readyz").status_code == 503
-            island.come_back()
+            namespace.pass_packets()
             await until(lambda: get(service, "/readyz").status_code == 200)
             async with asyncio.timeout(GONE_WITHIN_S):
-                while (await told.score("Before.")).usage.cached != PARTS:
+                while (await checker.score("Before.")).usage.cached != PARTS:
                     pass
 
 
-async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(sea: Sea, tmp_path: Path) -> None:
-    islands, engine = [sea.island(), sea.island()], "scripted://hash?delay_s=0.05&concurrency=4"
+async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(
+    network: NamespaceNetwork, tmp_path: Path
+) -> None:
+    islands, engine = [network.namespace(), network.namespace()], "scripted://hash?delay_s=0.05&concurrency=4"
     with ExitStack() as closing:
         urls = []
-        for n, island in enumerate(islands):
+        for n, namespace in enumerate(islands):
             own = {"ADJUDGE_DATA_DIR": str(tmp_path / f"judge-{n}"), **TOKEN}
             urls.append(
-                closing.enter_context(adjudge_on(island, tmp_path / f"{n}", "judge", "--engine", engine, **own))
+                closing.enter_context(adjudge_on(namespace, tmp_path / f"{n}", "judge", "--engine", engine, **own))
             )
         api = closing.enter_context(
             listening("api", "--port", "0", ADJUDGE_JUDGES=" ".join(urls), **TOKEN, ADJUDGE_DATA_DIR=str(tmp_path))
@@ -186,7 +190,7 @@ async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(sea: Se
             bearer = {"Authorization": f"Bearer {TOKEN['ADJUDGE_JUDGE_TOKEN']}"}
             pages = [partial(httpx2.get, f"{url}/metrics", headers=bearer) for url in urls]
             await until(lambda: all(counted(page().text, "adjudge_calls_at_engine") for page in pages))
-            islands[0].vanish()
+            islands[0].drop_packets()
             began = monotonic()
             async with asyncio.timeout(GONE_WITHIN_S):
                 answer = await asked
@@ -196,26 +200,26 @@ async def test_what_a_judge_had_whose_host_vanished_is_judged_by_another(sea: Se
 
 
 async def test_what_an_endpoint_had_whose_host_vanished_is_asked_again_when_it_is_back(
-    sea: Sea, tmp_path: Path
+    network: NamespaceNetwork, tmp_path: Path
 ) -> None:
-    island = sea.island()
-    endpoint = EndpointProcess("calls", tmp_path, island)
+    namespace = network.namespace()
+    endpoint = EndpointProcess("calls", tmp_path, namespace)
     await endpoint.start("hold")
     try:
         with running_service(f"openai+{endpoint.url}", tmp_path / "a") as service:
             async with AsyncClient(service.url, retries=0) as client:
-                told, pid = Told(client), service.process.pid
-                asked = asyncio.create_task(told.score("Four.", deadline_s=300))
+                checker, pid = ConsistencyChecker(client), service.process.pid
+                asked = asyncio.create_task(checker.score("Four.", deadline_s=300))
                 await until(lambda: (len(endpoint.in_flight), len(endpoint.count("end"))) == (PARTS // 2, PARTS // 2))
                 held, finished = endpoint.in_flight, endpoint.count("end")
-                island.vanish()
-                print("judge noticed after, s", await until(lambda: not connections(pid, island), BEFORE_OTHERS_S))
+                namespace.drop_packets()
+                print("judge noticed after, s", await until(lambda: not connections(pid, namespace), BEFORE_OTHERS_S))
                 endpoint.send(signal.SIGUSR1)
-                island.come_back()
+                namespace.pass_packets()
                 async with asyncio.timeout(GONE_WITHIN_S):
                     await asked
                 assert endpoint.count("begin") == finished + held + held
-                assert (await told.score("Four.")).usage.cached == PARTS
+                assert (await checker.score("Four.")).usage.cached == PARTS
     finally:
         await endpoint.kill()
 
@@ -235,12 +239,12 @@ asyncio.run(hold())
 """
 
 
-async def test_what_a_client_held_whose_host_vanished_is_free_again(sea: Sea, tmp_path: Path) -> None:
-    stores, island = sea.island(), sea.island()
+async def test_what_a_client_held_whose_host_vanished_is_free_again(network: NamespaceNetwork, tmp_path: Path) -> None:
+    stores, namespace = network.namespace(), network.namespace()
     with postgres_on(stores) as database, ExitStack() as closing:
         url = database.render_as_string(hide_password=False)
-        closing.enter_context(python_on(island, tmp_path / "log", HOLDING, url, says="held"))
-        island.vanish()
+        closing.enter_context(python_on(namespace, tmp_path / "log", HOLDING, url, says="held"))
+        namespace.drop_packets()
         began = monotonic()
         async with (
             asyncio.timeout(BEFORE_OTHERS_S),

@@ -9,7 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.measure_file import measured
+from adjudge_services.cli.measure_file import measure_lines
 from adjudge_services.cli.score_input import MeasuredLine, read_measured
 from judge_server.evaluation.trajectories import LoopLimits
 from tests.fixtures.embeddings import embedding_server
@@ -135,5 +135,5 @@ async def test_a_line_that_fails_twice_is_named_with_the_first_reason(tmp_path: 
     file.write_text(json.dumps(LINE))
     lines = [line for line in read_measured(file) if isinstance(line, MeasuredLine)]
     how: dict[str, Any] = {"mode": "weighted_mean", "concurrency": 1, "deadline_s": 1.0, "limits": LoopLimits()}
-    _, failed = await measured(Failing(), lines, None, steps=True, **how)  # type: ignore[arg-type]
+    _, failed = await measure_lines(Failing(), lines, None, steps=True, **how)  # type: ignore[arg-type]
     assert failed == {1: "the first reason"}

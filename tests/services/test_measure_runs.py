@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from adjudge_services.cli.main import app
 from adjudge_services.cli.measure_ledger import RecordedResponse, problems_of
 from judge_server.evaluation.trajectories import LoopLimits
-from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import SQLLedger
 from tests.fixtures.embeddings import embedding_server
 from tests.judge_server.recording.judged import rows
@@ -28,10 +28,10 @@ RUBRIC = {
 LOOPING = "### Step 1: a\n### Step 1: a\nSo \\boxed{8}"
 
 
-def careful(batch: Batch, call: Call) -> Reply | CallFailed:
+def careful(batch: Batch, call: Call) -> Reply | CallFailure:
     """Says yes to the setup of responses that say 7, no to all else, and fails on broken ones."""
     if "broken" in batch.shared:
-        return CallFailed("engine", "it is away")
+        return CallFailure("engine", "it is away")
     return Reply((1.0, 0.0) if "Sets" in call.question and "\\boxed{7}" in batch.shared else (0.0, 1.0))
 
 

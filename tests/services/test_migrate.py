@@ -49,7 +49,7 @@ def test_a_check_says_what_is_pending_and_then_that_nothing_is(either: str) -> N
     head = migrations.head()
     status, said = checked()
     assert (status, said["state"], said["database"]) == (1, "behind", None)
-    assert len(said["pending"]) == len(migrations.steps())  # type: ignore[arg-type]
+    assert len(said["pending"]) == len(migrations.revisions())  # type: ignore[arg-type]
     assert run("migrate").exit_code == 0
     status, said = checked("--contents")
     assert (status, said["state"], said["database"], said["this_version"]) == (0, "current", head, head)
@@ -63,8 +63,8 @@ def test_a_check_of_an_older_database_says_what_becomes_of_older_processes_and_w
 ) -> None:
     migrations.upgrade(url, "0006")
     status, said = checked()
-    assert (status, said["older_processes_go_on"]) == (1, False)
-    assert {"from": "0007", "loses": migrations.steps()[6].loses} in said["back"]  # type: ignore[operator]
+    assert (status, said["supports_rolling_upgrade"]) == (1, False)
+    assert {"from": "0007", "loses": migrations.revisions()[6].loses} in said["back"]  # type: ignore[operator]
     shown = run("migrate", "check").stdout
     assert "must be stopped before" in shown
     assert "figures of runs" in shown
@@ -74,7 +74,11 @@ def test_a_newer_release_that_only_adds_finds_that_older_processes_go_on(either:
     migrations.upgrade(either)
     with running(release(tmp_path / "next", TO_EVERY_TABLE)):
         status, said = checked()
-        assert (status, said["older_processes_go_on"], said["database"]) == (1, True, migrations.steps()[-2].revision)
+        assert (status, said["supports_rolling_upgrade"], said["database"]) == (
+            1,
+            True,
+            migrations.revisions()[-2].revision,
+        )
         assert "go on, and may start again" in " ".join(run("migrate", "check").stdout.split())
 
 
@@ -131,7 +135,7 @@ def test_the_way_back_is_taken_only_by_those_who_have_read_what_it_loses(either:
     assert refused.exit_code == 1
     assert "the way back from 0006 loses every operation and its results" in refused.stderr
     assert "add --yes" in refused.stderr
-    assert migrations.standing(either).state == "current"
+    assert migrations.read_status(either).state == "current"
     assert run("migrate", "down", "0005", "--yes").exit_code == 0
     assert migrations.current(either) == "0005"
     for where in ("0005", "0007", "nowhere"):

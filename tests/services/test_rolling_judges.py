@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.remote.messages import PROTOCOL
+from judge_server.remote.messages import PROTOCOL_VERSION
 from tests.fixtures.ports import unused_port
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
@@ -26,7 +26,7 @@ def judge_of_a_newer_protocol(port: int) -> Iterator[None]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"protocol": PROTOCOL + 1, "says": ["something", "else"]}).encode()
+            body = json.dumps({"protocol": PROTOCOL_VERSION + 1, "says": ["something", "else"]}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -60,7 +60,7 @@ def says_why(api: Service) -> bool:
     """Whether it says that it is not ready, and that it waits for judges of its own version."""
     answer = get(api, "/readyz")
     assert api.process.poll() is None, "".join(api.said)
-    said = f"every judge speaks protocol {PROTOCOL + 1} and this api {PROTOCOL}; it waits for judges of its own version"
+    said = f"every judge speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}; it waits for judges of its own version"
     return answer.status_code == 503 and said in answer.json()["detail"]
 
 
@@ -79,4 +79,4 @@ def test_an_api_outlives_judges_of_another_protocol_and_judges_again_when_its_ow
                 api.wait_until_ready(client)
                 answer = client.rewards([GROUP], RUBRIC)
                 assert [response.reward for response in answer.groups[0].responses] == [1.0]
-        assert f"speaks protocol {PROTOCOL + 1} and this api {PROTOCOL}" in "".join(api.said)
+        assert f"speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}" in "".join(api.said)

@@ -5,7 +5,7 @@ from trainer_client.wire import GroupRewards, ResponseReward, Verdict
 
 
 def test_a_grade_is_shown_with_one_decimal_behind_its_score() -> None:
-    graded = Verdict(criterion="s1", status="ok", score=0.675, menu_mass=0.9, grade=2.7000000000000006)
+    graded = Verdict(criterion="s1", status="ok", score=0.675, choice_mass=0.9, grade=2.7000000000000006)
     picked = Verdict(criterion="s2", status="ok", score=0.75, grade=3.0)
     response = ResponseReward(reward=0.7, status="scored", verdicts=(graded, picked))
     table = rewards_table([GroupRewards(id="g", responses=(response,))])

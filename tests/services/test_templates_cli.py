@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
 from judge_server.prompts.declaration import load_set
-from judge_server.prompts.library import shipped_sets
-from judge_server.prompts.sources import MAY_USE, MUST_USE, own_templates, read_set
+from judge_server.prompts.library import builtin_sets
+from judge_server.prompts.sources import ALLOWED_VARIABLES, REQUIRED_VARIABLES, builtin_templates, read_set
 from tests.docs.pages import ROOT, blocks
 
 RUN = CliRunner()
@@ -69,15 +69,15 @@ def test_every_template_is_listed_with_what_it_is_given() -> None:
             name, *cells = (cell.strip() for cell in line.strip("│").split("│"))
             last = name or list(rows)[-1]  # a narrow terminal wraps what does not fit
             rows[last] = " ".join([rows.get(last, ""), *cells])
-    assert set(rows) == set(MAY_USE)
-    for name, given in MAY_USE.items():
+    assert set(rows) == set(ALLOWED_VARIABLES)
+    for name, given in ALLOWED_VARIABLES.items():
         assert set(rows[name].replace(",", " ").split()) == given
 
 
 def test_our_templates_as_shown_are_a_set_of_ones_own(tmp_path: Path) -> None:
-    for name in MAY_USE:
+    for name in ALLOWED_VARIABLES:
         (tmp_path / name).write_text(RUN.invoke(app, ["templates", "show", name]).stdout)
-    ours = {name: text if text.endswith("\n") else f"{text}\n" for name, text in own_templates().items()}
+    ours = {name: text if text.endswith("\n") else f"{text}\n" for name, text in builtin_templates().items()}
     assert read_set(tmp_path) == ours
 
 
@@ -107,18 +107,18 @@ def test_a_declaration_is_checked_with_its_set(sets: Path) -> None:
     assert "wrong  brief/set.toml: withholds names 'truth'; it can name grounding, " in result.stdout
 
 
-@pytest.mark.parametrize("name", sorted(shipped_sets()))
+@pytest.mark.parametrize("name", sorted(builtin_sets()))
 def test_a_paper_s_set_as_shown_is_a_set_of_ones_own(tmp_path: Path, name: str) -> None:
     shown = RUN.invoke(app, ["templates", "show", "--set", name]).stdout.splitlines()
     for file in shown:
         (tmp_path / file).write_text(RUN.invoke(app, ["templates", "show", "--set", name, file]).stdout)
-    assert load_set(tmp_path) == load_set(shipped_sets()[name])
+    assert load_set(tmp_path) == load_set(builtin_sets()[name])
 
 
 def test_without_a_folder_of_ones_own_our_sets_are_listed() -> None:
     listed = RUN.invoke(app, ["templates", "list"])
     assert listed.exit_code == 0
-    assert all(f"│ {name} │ Adjudge's │ ok" in " ".join(listed.stdout.split()) for name in shipped_sets())
+    assert all(f"│ {name} │ Adjudge's │ ok" in " ".join(listed.stdout.split()) for name in builtin_sets())
 
 
 def test_a_folder_of_sets_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +137,11 @@ def test_the_documented_template_is_one_and_every_variable_is_documented(tmp_pat
     rows = [row.split("|") for row in page.read_text(encoding="utf-8").splitlines() if row.startswith("| `")]
     documented = {name: row[3:5] for row in rows if len(row) == 6 for name in _spans(row[1])}
     assert {name: _spans(must) for name, (must, _) in documented.items()} == {
-        name: MUST_USE.get(name, frozenset()) for name in MAY_USE
+        name: REQUIRED_VARIABLES.get(name, frozenset()) for name in ALLOWED_VARIABLES
     }
-    assert {name: _spans(must) | _spans(may) for name, (must, may) in documented.items()} == dict(MAY_USE)
+    assert {name: _spans(must) | _spans(may) for name, (must, may) in documented.items()} == dict(ALLOWED_VARIABLES)
     held = {name for row in rows if len(row) == 4 for name in _spans(row[1])}
-    assert held == frozenset().union(*MAY_USE.values())
+    assert held == frozenset().union(*ALLOWED_VARIABLES.values())
 
 
 def _spans(cell: str) -> frozenset[str]:

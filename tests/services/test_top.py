@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.top_figures import Figures
+from adjudge_services.cli.top_figures import MetricsSnapshot
 from adjudge_services.cli.top_view import view
 from tests.examples_tried import examples
 from tests.fixtures.ports import unused_port
@@ -18,7 +18,7 @@ from trainer_client import Client
 BUCKETS = (0.1, 1.0, 10.0)
 
 
-def figures(*seconds: float, counted: int = 0) -> Figures:
+def figures(*seconds: float, counted: int = 0) -> MetricsSnapshot:
     """Figures of a page with a histogram of these seconds and one counter."""
     registry = CollectorRegistry()
     histogram = Histogram("wait_seconds", "How long", ["who"], buckets=BUCKETS, registry=registry)
@@ -27,7 +27,7 @@ def figures(*seconds: float, counted: int = 0) -> Figures:
     counter = Counter("done", "How many", ["who", "how"], registry=registry)
     counter.labels("a", "x").inc(counted)
     counter.labels("b", "x").inc(1)
-    return Figures.read(generate_latest(registry).decode())
+    return MetricsSnapshot.read(generate_latest(registry).decode())
 
 
 @given(st.lists(st.floats(0.001, 9.9), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
@@ -47,18 +47,18 @@ def test_a_histogram_without_anything_in_it_has_no_quantile() -> None:
 
 def test_what_has_changed_is_counted_and_a_series_that_began_anew_counts_whole() -> None:
     later, earlier = figures(counted=10), figures(counted=4)
-    assert later.since(earlier).sum("done_total", who="a") == 6
-    assert later.since(earlier).sum("done_total") == 6
-    assert earlier.since(later).sum("done_total", who="a") == 4
-    assert later.since(Figures()).sum("done_total", how="x") == 11
+    assert later.delta_since(earlier).sum("done_total", who="a") == 6
+    assert later.delta_since(earlier).sum("done_total") == 6
+    assert earlier.delta_since(later).sum("done_total", who="a") == 4
+    assert later.delta_since(MetricsSnapshot()).sum("done_total", how="x") == 11
 
 
 def test_rates_are_of_the_time_between_two_looks() -> None:
     page = 'adjudge_judgements_total{{failure="",outcome="judged"}} {}\n'
-    before, now = (Figures.read(page.format(number)) for number in (100, 700))
+    before, now = (MetricsSnapshot.read(page.format(number)) for number in (100, 700))
     console = Console(width=120)
     with console.capture() as shown:
-        console.print(view(now, now.since(before), 2.0))
+        console.print(view(now, now.delta_since(before), 2.0))
     assert "300/s" in shown.get()
 
 

@@ -57,7 +57,7 @@ def test_a_request_is_one_trace_over_api_and_judge_and_all_of_it_is_sent_before_
     assert collector.path(collector.named("engine")[0]) == [
         ("front", "POST /v1/rewards"),
         ("front", "judging"),
-        ("front", "errand"),
+        ("front", "judge_request"),
         ("adjudge-judge", "POST /internal/v1/outcomes"),
         ("adjudge-judge", "judging"),
         ("adjudge-judge", "engine"),
@@ -90,7 +90,7 @@ def test_a_chunk_is_a_trace_from_its_worker_to_the_engine_linked_to_who_announce
         service.stop()
     (chunk,) = collector.named("chunk")
     assert chunk.attributes.items() >= {"adjudge.operation_id": operation.id, "adjudge.ended": "done"}.items()
-    assert chunk.links == tuple(span.span_id for span in collector.named("announce"))
+    assert chunk.links == tuple(span.span_id for span in collector.named("enqueue"))
     (rewards,) = collector.named("POST /v1/rewards")
     assert rewards.attributes["adjudge.operation_id"] == operation.id
     assert collector.path(collector.named("engine")[0])[:3] == [

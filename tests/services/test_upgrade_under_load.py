@@ -11,7 +11,7 @@ from sqlalchemy import URL
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
 from tests.rubric_store.newer import FROM_EVERY_TABLE, NEXT, TO_EVERY_TABLE, release, running
-from tests.services.one_host import SECRET, Host
+from tests.services.one_host import SECRET, RestartableService
 from tests.services.operations.cluster import score
 from tests.services.processes import listening
 from tests.services.trainers import USES, Trainer, expected, training
@@ -32,10 +32,10 @@ def database(postgres_server: URL) -> Iterator[URL]:
 
 
 @pytest.fixture
-def hosts(database: URL, tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+def hosts(database: URL, tmp_path: Path) -> Iterator[tuple[RestartableService, ...]]:
     """Two services on one database."""
     shown = database.render_as_string(hide_password=False)
-    both = tuple([Host(tmp_path / name, ENGINE, ADJUDGE_DATABASE_URL=shown) for name in ("a", "b")])
+    both = tuple([RestartableService(tmp_path / name, ENGINE, ADJUDGE_DATABASE_URL=shown) for name in ("a", "b")])
     for host in both:
         host.start()
     yield both
@@ -44,7 +44,7 @@ def hosts(database: URL, tmp_path: Path) -> Iterator[tuple[Host, ...]]:
 
 
 def test_an_upgrade_and_its_way_back_under_load_fail_no_request_and_change_no_reward(
-    hosts: tuple[Host, ...], database: URL, tmp_path: Path
+    hosts: tuple[RestartableService, ...], database: URL, tmp_path: Path
 ) -> None:
     url = database.render_as_string(hide_password=False)
     ours = migrations.head()

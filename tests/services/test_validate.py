@@ -12,7 +12,7 @@ from adjudge_services.cli.main import app
 from adjudge_services.cli.rubrics import validate
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.writer import Writer
-from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply
 
 RUN = CliRunner()
 QUESTION = "A train covers 240 km in 3 hours. How fast is it?"
@@ -30,11 +30,11 @@ class Judge:
         self.asked = 0
         self.said: dict[str, Any] = {"Divides": {"valid": False, "reason": "It is no [fact]."}, "rude": "Well."}
 
-    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailure:
         self.asked += 1
         prompt = batch.shared + call.question
         said = next((said for word, said in self.said.items() if word in prompt), {"valid": True, "reason": "So."})
-        if isinstance(said, CallFailed):
+        if isinstance(said, CallFailure):
             return said
         return Reply(text=said if isinstance(said, str) else json.dumps(said))
 
@@ -44,7 +44,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     """The model behind every engine URL."""
     judge = Judge()
     monkeypatch.setattr(validate, "engine_of", lambda _: ScriptedEngine(judge))
-    monkeypatch.setattr(validate, "Writer", partial(Writer, pause_s=0.0))
+    monkeypatch.setattr(validate, "Writer", partial(Writer, retry_delay_s=0.0))
     return judge
 
 
@@ -137,7 +137,7 @@ def test_a_prefix_takes_what_can_be_judged_and_tells_the_rest(judge: Judge) -> N
 
 
 def test_an_engine_that_fails_leaves_the_rubric_for_the_next_run(judge: Judge) -> None:
-    judge.said["Divides"] = CallFailed("engine", "gone")
+    judge.said["Divides"] = CallFailure("engine", "gone")
     failed = rubrics("validate", "--prefix", "team/speed")
     assert failed.exit_code == 1
     assert "the engine gave no answer about team/speed@1; give the same command again" in failed.stderr

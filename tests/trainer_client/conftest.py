@@ -12,7 +12,7 @@ from trainer_client import AsyncClient, AsyncRewardStream, Client
 from trainer_client.wire import GroupRewards, RewardSummary
 
 
-class Time:
+class FakeClock:
     """A clock that moves only by the waits it is asked for, which it remembers."""
 
     def __init__(self) -> None:
@@ -91,8 +91,8 @@ def unserved_url() -> str:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture(params=["sync", "async"])

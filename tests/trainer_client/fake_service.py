@@ -134,7 +134,7 @@ def stream(*lines: Any, hang: bool = False, drop: bool = False, piece: int | Non
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """One request as it arrived."""
 
     method: str
@@ -153,7 +153,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.connections = 0
         self.stopping = threading.Event()
         self.hung_up = threading.Event()
@@ -184,7 +184,7 @@ def running_service() -> Iterator[FakeService]:
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            service.asked.append(Asked(self.command, self.path, self.headers, body))
+            service.asked.append(ReceivedRequest(self.command, self.path, self.headers, body))
             reply = service.next_reply()
             if reply.pieces is not None:
                 self.send_pieces(reply)

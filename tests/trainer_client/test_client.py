@@ -3,15 +3,7 @@ from importlib.metadata import version
 import httpx2
 import pytest
 
-from tests.trainer_client.fake_service import (
-    CRITERION,
-    DIGEST,
-    REWARDS,
-    VERSION,
-    Reply,
-    problem,
-    summary,
-)
+from tests.trainer_client.fake_service import CRITERION, DIGEST, REWARDS, VERSION, Reply, problem, summary
 from trainer_client import (
     AsyncClient,
     Client,

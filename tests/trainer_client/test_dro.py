@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from trainer_client._lexical import rouge_l_f1
 from trainer_client.dro import (
     SMALLEST_PROBABILITY,
     average_log_probability,
     average_probability,
     gate,
     reasoning_reflection_reward,
-    rouge_l_f1,
     variance_score,
 )
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trainer_client.steps import extract_final_answer
+from trainer_client.final_answer import extract_final_answer
 
 
 @pytest.mark.parametrize(

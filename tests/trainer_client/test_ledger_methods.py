@@ -106,7 +106,7 @@ class TestRecorded:
     def test_pages_are_followed_to_the_last(self, service, connect):
         first = {"verdicts": [self.VERDICT, self.VERDICT], "next_cursor": "next"}
         service.script(Reply(body=first), Reply(body={"verdicts": [self.VERDICT], "next_cursor": None}))
-        found = list(connect(service.url, "r").recorded(step=3, status="ok", criterion=None, texts=True))
+        found = list(connect(service.url, "r").recorded_verdicts(step=3, status="ok", criterion=None, texts=True))
         assert [each.verdict.score for each in found] == [1.0] * 3
         asked = [one.target for one in service.asked]
         assert asked == [
@@ -116,7 +116,7 @@ class TestRecorded:
 
     def test_without_a_run_those_without_a_name_are_read(self, service, connect):
         service.script(Reply(body={"verdicts": [], "next_cursor": None}))
-        assert list(connect(service.url).recorded()) == []
+        assert list(connect(service.url).recorded_verdicts()) == []
         assert service.asked[0].target == "/v1/verdicts?run=&limit=500"
 
 

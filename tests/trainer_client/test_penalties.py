@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from trainer_client.penalties import length_penalty, overlong_penalty, penalise, truncation_penalty
 from trainer_client.wire import LengthPenalty, OverlongPenalty, RewardOptions
-from trainer_client.wire.base import SMALLEST
+from trainer_client.wire.base import MIN_MAGNITUDE
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "length_penalty.json").read_text())["cases"]
 
 REWARD = st.floats(-2, 2, allow_subnormal=False)
 LENGTH = st.integers(0, 50_000)
-COEFFICIENT = st.just(0.0) | st.floats(SMALLEST, 1e-2)
+COEFFICIENT = st.just(0.0) | st.floats(MIN_MAGNITUDE, 1e-2)
 FACTOR = st.floats(0, 1, allow_subnormal=False)
 LENGTH_PENALTIES = st.builds(
     LengthPenalty, coefficient=COEFFICIENT, target_tokens=st.integers(0, 10_000), excess_only=st.booleans()

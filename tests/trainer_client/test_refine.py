@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.refine import INSTRUCTION, Assessment, assess, refinement_prompt, with_points_in_mind
+from trainer_client.refine import INSTRUCTION, RefinementDecision, assess_group, prompt_with_criteria, refinement_prompt
 from trainer_client.rewards import reward
 from trainer_client.wire import Criterion
 
@@ -33,10 +33,10 @@ def satisfied(criterion, score):
 @given(groups())
 def test_the_best_has_the_highest_reward_and_of_several_the_most_satisfied_first(group):
     rewards, criteria, scores = group
-    found = assess(rewards, criteria, scores)
+    found = assess_group(rewards, criteria, scores)
     known = [r for r in rewards if r is not None]
     if not known:
-        assert found == Assessment("unrewarded", None, ())
+        assert found == RefinementDecision("unrewarded", None, ())
         return
     counts = [sum(map(satisfied, criteria, row)) for row in scores]
     assert rewards[found.best] == pytest.approx(max(known))
@@ -48,7 +48,7 @@ def test_the_best_has_the_highest_reward_and_of_several_the_most_satisfied_first
 @given(groups())
 def test_every_criterion_of_the_best_is_failed_satisfied_or_unscored(group):
     rewards, criteria, scores = group
-    found = assess(rewards, criteria, scores)
+    found = assess_group(rewards, criteria, scores)
     if found.best is None:
         assert found.satisfies_all is None
         return
@@ -62,7 +62,7 @@ def test_every_criterion_of_the_best_is_failed_satisfied_or_unscored(group):
 
 
 def test_the_best_response_is_refined_by_what_it_misses_in_the_order_of_the_rubric():
-    found = assess([0.2, 0.7, 0.1], [STEP, FACT, STEP, FACT], [[0, 0, 0, 0], [0.9, 1, 1, 0], [1, 1, 1, 1]])
+    found = assess_group([0.2, 0.7, 0.1], [STEP, FACT, STEP, FACT], [[0, 0, 0, 0], [0.9, 1, 1, 0], [1, 1, 1, 1]])
     assert found == ("refine", 1, (0, 3))
     assert found.satisfies_all is False
 
@@ -71,43 +71,43 @@ def test_of_equal_rewards_the_one_that_satisfies_all_is_the_best():
     scores = [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
     rewards = [reward([FACT, STEP, STEP], row, "factual_override") for row in scores]
     assert rewards == [1.0, 1.0, 1.0]
-    assert assess(rewards, [FACT, STEP, STEP], scores) == ("satisfied", 1, ())
-    assert assess(rewards[::2], [FACT, STEP, STEP], scores[::2]) == ("refine", 1, (2,))
-    assert assess([0.5, 0.5], [FACT, STEP], [[1, 0], [0, 1]]) == ("refine", 0, (1,))
+    assert assess_group(rewards, [FACT, STEP, STEP], scores) == ("satisfied", 1, ())
+    assert assess_group(rewards[::2], [FACT, STEP, STEP], scores[::2]) == ("refine", 1, (2,))
+    assert assess_group([0.5, 0.5], [FACT, STEP], [[1, 0], [0, 1]]) == ("refine", 0, (1,))
 
 
 def test_a_rounding_error_makes_no_response_better():
     assert 0.1 + 0.2 > 0.3
-    assert assess([0.1 + 0.2, 0.3], [FACT, STEP], [[0, 0], [1, 0]]).best == 1
-    assert assess([0.3 + 1e-6, 0.3], [FACT, STEP], [[0, 0], [1, 0]]).best == 0
+    assert assess_group([0.1 + 0.2, 0.3], [FACT, STEP], [[0, 0], [1, 0]]).best == 1
+    assert assess_group([0.3 + 1e-6, 0.3], [FACT, STEP], [[0, 0], [1, 0]]).best == 0
 
 
 def test_a_response_without_a_reward_is_left_out_however_good_its_verdicts():
-    assert assess([None, 0.0], [FACT, STEP], [[1, 1], [0, 1]]) == ("refine", 1, (0,))
-    assert assess([None, None], [FACT], [[1], [None]]) == ("unrewarded", None, ())
-    assert assess([], [FACT], []).outcome == "unrewarded"
+    assert assess_group([None, 0.0], [FACT, STEP], [[1, 1], [0, 1]]) == ("refine", 1, (0,))
+    assert assess_group([None, None], [FACT], [[1], [None]]) == ("unrewarded", None, ())
+    assert assess_group([], [FACT], []).outcome == "unrewarded"
 
 
 def test_a_criterion_without_a_score_is_no_point_to_refine_by_and_not_satisfied():
-    assert assess([1.0], [FACT, STEP], [[1, None]]) == ("undecided", 0, ())
-    assert assess([1.0], [FACT, STEP], [[1, None]]).satisfies_all is None
-    assert assess([0.5], [FACT, STEP, STEP], [[1, None, 0]]) == ("refine", 0, (2,))
-    assert assess([1.0, 1.0], [FACT, STEP], [[1, None], [1, 1]]) == ("satisfied", 1, ())
+    assert assess_group([1.0], [FACT, STEP], [[1, None]]) == ("undecided", 0, ())
+    assert assess_group([1.0], [FACT, STEP], [[1, None]]).satisfies_all is None
+    assert assess_group([0.5], [FACT, STEP, STEP], [[1, None, 0]]) == ("refine", 0, (2,))
+    assert assess_group([1.0, 1.0], [FACT, STEP], [[1, None], [1, 1]]) == ("satisfied", 1, ())
 
 
 def test_a_mistake_is_failed_when_it_was_made():
     pitfall = {"kind": "pitfall", "weight": 1}
-    assert assess([1.0], [FACT, MISTAKE, pitfall], [[1, 0, 0]]).outcome == "satisfied"
-    assert assess([1.0], [FACT, MISTAKE, pitfall], [[1, 1, 0.5]]).failed == (1, 2)
+    assert assess_group([1.0], [FACT, MISTAKE, pitfall], [[1, 0, 0]]).outcome == "satisfied"
+    assert assess_group([1.0], [FACT, MISTAKE, pitfall], [[1, 1, 0.5]]).failed == (1, 2)
 
 
 def test_without_criteria_there_is_nothing_to_miss():
-    assert assess([0.0, 1.0], [], [[], []]) == ("satisfied", 1, ())
+    assert assess_group([0.0, 1.0], [], [[], []]) == ("satisfied", 1, ())
 
 
 def test_rewards_and_scores_may_be_numpy_and_criteria_models():
     model = Criterion(id="a", description="States x")
-    assert assess(np.array([0.1, 0.9]), [model], np.array([[1.0], [0.0]])) == ("refine", 1, (0,))
+    assert assess_group(np.array([0.1, 0.9]), [model], np.array([[1.0], [0.0]])) == ("refine", 1, (0,))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_rewards_and_scores_may_be_numpy_and_criteria_models():
 )
 def test_what_cannot_be_assessed_is_refused_with_its_place(arguments, message):
     with pytest.raises(ValueError, match=message):
-        assess(*arguments)
+        assess_group(*arguments)
 
 
 def test_a_text_shows_question_answer_and_missed_points_in_order():
@@ -169,7 +169,7 @@ CHAT = [
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda prompt: refinement_prompt(prompt, "4", [FACT]), lambda prompt: with_points_in_mind(prompt, [FACT])]
+    "ask", [lambda prompt: refinement_prompt(prompt, "4", [FACT]), lambda prompt: prompt_with_criteria(prompt, [FACT])]
 )
 def test_a_chat_is_told_below_the_users_last_message_what_a_text_is_told(ask):
     before = json.dumps(CHAT)
@@ -189,7 +189,7 @@ def test_question_answer_and_points_are_all_shown_whatever_they_say(question, re
 
 
 def test_at_test_time_the_points_stand_below_the_question_and_no_answer_does():
-    text = with_points_in_mind("What is x?", [FACT, STEP])
+    text = prompt_with_criteria("What is x?", [FACT, STEP])
     assert text.startswith("What is x?\n\n")
     assert "keep the following in mind" in text
     assert "- States that x = 3\n- Divides both sides by 2" in text
@@ -198,13 +198,13 @@ def test_at_test_time_the_points_stand_below_the_question_and_no_answer_does():
 
 def test_factual_points_alone_can_be_kept_in_mind():
     model = Criterion(id="a", description="Names the unit", kind="factual")
-    text = with_points_in_mind("What is x?", [STEP, model, FACT], factual_only=True)
+    text = prompt_with_criteria("What is x?", [STEP, model, FACT], factual_only=True)
     assert "- Names the unit\n- States that x = 3" in text
     assert "Divides" not in text
-    assert with_points_in_mind("What is x?", [STEP], factual_only=True) == "What is x?"
+    assert prompt_with_criteria("What is x?", [STEP], factual_only=True) == "What is x?"
 
 
-@pytest.mark.parametrize("ask", [lambda c: refinement_prompt("q", "r", c), lambda c: with_points_in_mind("q", c)])
+@pytest.mark.parametrize("ask", [lambda c: refinement_prompt("q", "r", c), lambda c: prompt_with_criteria("q", c)])
 def test_a_criterion_without_words_is_refused(ask):
     with pytest.raises(ValueError, match=r"criteria\[1\] has no description"):
         ask([FACT, {"id": "a"}])

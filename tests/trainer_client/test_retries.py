@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, Reply, problem
 from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Overloaded, TimedOut
-from trainer_client._retry import FIRST_WAIT_S, LONGEST_BACKOFF_S, LONGEST_WAIT_S, RetryPolicy
+from trainer_client._retry import INITIAL_BACKOFF_S, MAX_BACKOFF_S, MAX_WAIT_S, RetryPolicy
 
 OVERLOADED = problem("overloaded", 429, retryable=True)
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}
@@ -150,7 +150,7 @@ def test_a_retry_after_that_says_nothing_leaves_the_usual_wait(service, connect,
 def test_no_wait_is_longer_than_the_longest(service, connect, time):
     service.script(problem("overloaded", 429, retryable=True, headers={"Retry-After": "86400"}), Reply(body=VERSION))
     connect(service.url).rubric("r")
-    assert time.waits == [LONGEST_WAIT_S]
+    assert time.waits == [MAX_WAIT_S]
 
 
 def test_a_service_that_hangs_is_given_up_and_not_asked_twice(service, connect, time):
@@ -205,8 +205,8 @@ def test_every_wait_is_bounded_and_the_budget_is_never_exceeded(retries, jitter,
         if wait is None:
             break
         assert number < retries
-        backoff = min(LONGEST_BACKOFF_S, FIRST_WAIT_S * 2**number)
-        assert min(asked or 0, LONGEST_WAIT_S) <= wait <= min(LONGEST_WAIT_S, (asked or 0) + backoff)
+        backoff = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2**number)
+        assert min(asked or 0, MAX_WAIT_S) <= wait <= min(MAX_WAIT_S, (asked or 0) + backoff)
         now[0] += wait
     assert now[0] <= budget_s + 1e-6
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from trainer_client.rewards import UnsuitableRubric, assess, check_rubric, reward
+from trainer_client._suitability import UnsuitableRubric
+from trainer_client.rewards import check_rubric, reward, reward_outcome
 from trainer_client.wire import NEEDS_NO_RUBRIC, CriterionKind, RewardMode
 
 MEANS = st.sampled_from(["weighted_mean", "factual_override", "partial_credit"])
@@ -85,7 +86,7 @@ def test_the_override_gives_one_exactly_if_all_factual_criteria_or_all_criteria_
 def test_no_policy_but_null_error_zero_and_skip_decides_what_a_failure_is_worth(case):
     mode, pairs = case
     criteria, scores = split(pairs)
-    null, zero = assess(criteria, scores, mode), assess(criteria, scores, mode, "zero")
+    null, zero = reward_outcome(criteria, scores, mode), reward_outcome(criteria, scores, mode, "zero")
     if null.status == "partial":
         assert null == zero
         assert None in scores
@@ -100,8 +101,8 @@ def test_no_policy_but_null_error_zero_and_skip_decides_what_a_failure_is_worth(
 @given(MODES.flatmap(lambda mode: st.tuples(st.just(mode), judged(mode, missing=True))))
 def test_skip_equals_dropping_the_unscored_criteria(case):
     mode, pairs = case
-    assume(assess(*split(pairs), mode).status != "partial")
-    outcome = assess(*split(pairs), mode, "skip")
+    assume(reward_outcome(*split(pairs), mode).status != "partial")
+    outcome = reward_outcome(*split(pairs), mode, "skip")
     kept = [(c, s) for c, s in pairs if s is not None]
     if not any(c["weight"] > 0 for c, _ in kept):
         assert (outcome.reward, outcome.status, outcome.policy_applied) == (None, "unscored", None)
@@ -139,7 +140,7 @@ def test_a_reward_is_missing_only_if_two_completions_of_the_failed_verdicts_give
     mode, criteria, scores, beside = case
     ways = product(*([0.0, 0.5, 1.0] if score is None else [score] for score in scores))
     rewards = {reward(criteria, list(way), mode, **beside) for way in ways}
-    outcome = assess(criteria, scores, mode, **beside)
+    outcome = reward_outcome(criteria, scores, mode, **beside)
     if len(rewards) == 1:
         assert outcome == (rewards.pop(), "partial" if None in scores else "scored", None, 0)
     else:
@@ -170,7 +171,7 @@ def test_turning_every_sign_and_every_grade_around_leaves_a_graded_mean_alone(pa
 
 @given(GRADED)
 def test_skip_equals_dropping_the_ungraded_criteria(pairs):
-    outcome = assess(*split(pairs), "graded_mean", "skip")
+    outcome = reward_outcome(*split(pairs), "graded_mean", "skip")
     kept = [(c, s) for c, s in pairs if s is not None]
     assert outcome.reward == (reward(*split(kept), "graded_mean") if kept else None)
 
@@ -189,7 +190,7 @@ def passes(scores, fraction):
 @given(GATED, FRACTION, POLICIES)
 def test_a_gate_is_decided_exactly_if_every_way_of_filling_in_missing_scores_agrees(scores, fraction, on_failure):
     ways = {passes(filled, fraction) for filled in product(*([0.0, 0.4, 1.0] if s is None else [s] for s in scores))}
-    outcome = assess([{}] * len(scores), scores, "gate", on_failure, gate_fraction=float(fraction))
+    outcome = reward_outcome([{}] * len(scores), scores, "gate", on_failure, gate_fraction=float(fraction))
     if len(ways) == 1:
         assert outcome == (float(ways.pop()), "partial" if None in scores else "scored", None, 0)
     elif on_failure == "skip" and any(s is not None for s in scores):

@@ -6,14 +6,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from trainer_client.rewards import (
-    RewardOutcome,
-    UnscoredCriteria,
-    UnsuitableRubric,
-    assess,
-    check_rubric,
-    reward,
-)
+from trainer_client._suitability import UnsuitableRubric
+from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, reward, reward_outcome
 from trainer_client.wire import Criterion, RewardMode
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "rewards.json").read_text())["cases"]
@@ -85,20 +79,20 @@ class TestOutcome:
         ],
     )
     def test_says_which_policy_made_the_reward_and_what_it_left_out(self, scores, on_failure, outcome):
-        assert assess(self.rubric, scores, "points", on_failure) == outcome
+        assert reward_outcome(self.rubric, scores, "points", on_failure) == outcome
 
     def test_skipping_every_positive_criterion_leaves_no_reward(self):
         rubric = criteria(("point", 1), ("point", -3))
-        assert assess(rubric, [None, 1], "points", "skip") == RewardOutcome(None, "unscored")
+        assert reward_outcome(rubric, [None, 1], "points", "skip") == RewardOutcome(None, "unscored")
 
     def test_skipping_all_that_weighs_leaves_no_reward(self):
         rubric = criteria(("factual", 0), ("process", 3))
-        assert assess(rubric, [0, None], "factual_override", "skip") == RewardOutcome(None, "unscored")
+        assert reward_outcome(rubric, [0, None], "factual_override", "skip") == RewardOutcome(None, "unscored")
 
     @pytest.mark.parametrize("on_failure", ["null", "zero", "zero_unparseable", "skip", "error"])
     def test_a_failed_process_verdict_costs_nothing_where_all_facts_are_satisfied(self, on_failure):
         rubric = criteria(("factual", 2), ("process", 3))
-        assert assess(rubric, [1, None], "factual_override", on_failure) == RewardOutcome(1.0, "partial")
+        assert reward_outcome(rubric, [1, None], "factual_override", on_failure) == RewardOutcome(1.0, "partial")
 
     @pytest.mark.parametrize(
         ("failures", "outcome"),
@@ -112,17 +106,19 @@ class TestOutcome:
     )
     def test_only_invalid_output_is_zeroed_as_unparseable(self, failures, outcome):
         rubric = criteria(("point", 1), ("point", 3), ("point", 2))
-        assert assess(rubric, [None, None, 1], "partial_credit", "zero_unparseable", failures=failures) == outcome
+        assert (
+            reward_outcome(rubric, [None, None, 1], "partial_credit", "zero_unparseable", failures=failures) == outcome
+        )
 
     def test_zeroing_the_unparseable_needs_the_kinds_of_failure(self):
         with pytest.raises(ValueError, match="needs failures"):
-            assess(self.rubric, [1, None], "points", "zero_unparseable")
+            reward_outcome(self.rubric, [1, None], "points", "zero_unparseable")
         with pytest.raises(ValueError, match="1 failures for 2 scores"):
-            assess(self.rubric, [1, None], "points", "zero_unparseable", failures=["parse"])
+            reward_outcome(self.rubric, [1, None], "points", "zero_unparseable", failures=["parse"])
 
     def test_a_failed_verdict_on_a_negative_criterion_raises_no_reward(self):
         rubric = criteria(("point", 2), ("point", -2))
-        assert assess(rubric, [1, None], "points").reward is None
+        assert reward_outcome(rubric, [1, None], "points").reward is None
 
 
 class TestKinds:
@@ -131,7 +127,9 @@ class TestKinds:
     @pytest.mark.parametrize(("mode", "expected"), [("weighted_mean", 0.5), ("factual_override", 0.5)])
     def test_criteria_of_other_kinds_do_not_count(self, mode, expected):
         assert reward(self.rubric, [1, 1, 0], mode, kinds=["factual"]) == expected
-        assert assess(self.rubric, [1, None, 0], mode, "error", kinds=["factual"]) == RewardOutcome(expected, "partial")
+        assert reward_outcome(self.rubric, [1, None, 0], mode, "error", kinds=["factual"]) == RewardOutcome(
+            expected, "partial"
+        )
 
     def test_a_rubric_without_a_criterion_of_the_kinds_is_refused(self):
         with pytest.raises(UnsuitableRubric, match="no criterion is of kind 'factual'"):
@@ -163,15 +161,15 @@ class TestStepwise:
 
     @pytest.mark.parametrize("on_failure", ["null", "zero", "skip", "error"])
     def test_a_failed_step_verdict_leaves_the_base_reward_and_makes_it_partial(self, on_failure):
-        given = assess(self.rubric, [None, 1, 1], "stepwise", on_failure, format_ok=True)
+        given = reward_outcome(self.rubric, [None, 1, 1], "stepwise", on_failure, format_ok=True)
         assert given == RewardOutcome(1.0, "partial")
 
     def test_a_failed_answer_verdict_leaves_no_base_reward(self):
-        assert assess(self.rubric, [1, None, 0], "stepwise", format_ok=True) == RewardOutcome(None, "unscored")
-        assert assess(self.rubric, [1, None, 0], "stepwise", "zero", format_ok=True).reward == 0.0
-        assert assess(self.rubric, [1, None, 0], "stepwise", "skip", format_ok=True).reward is None
+        assert reward_outcome(self.rubric, [1, None, 0], "stepwise", format_ok=True) == RewardOutcome(None, "unscored")
+        assert reward_outcome(self.rubric, [1, None, 0], "stepwise", "zero", format_ok=True).reward == 0.0
+        assert reward_outcome(self.rubric, [1, None, 0], "stepwise", "skip", format_ok=True).reward is None
         with pytest.raises(UnscoredCriteria, match="c1"):
-            assess(self.rubric, [1, None, 0], "stepwise", "error", format_ok=True)
+            reward_outcome(self.rubric, [1, None, 0], "stepwise", "error", format_ok=True)
 
     def test_it_must_be_told_whether_the_format_was_kept(self):
         with pytest.raises(ValueError, match="format_ok"):

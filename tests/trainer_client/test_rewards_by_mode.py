@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer_client.rewards import RewardOutcome, UnscoredCriteria, assess, check_rubric, likert_score, reward
+from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, likert_score, reward, reward_outcome
 
 RATINGS = json.loads((Path(__file__).parent / "vectors" / "likert.json").read_text())["cases"]
 
@@ -25,7 +25,7 @@ def test_partial_credit_is_the_share_of_the_points_awarded():
 
 def test_partial_credit_skips_an_unscored_criterion_with_its_weight():
     rubric = criteria(("point", 1), ("point", 9))
-    assert assess(rubric, [0.5, None], "partial_credit", "skip") == RewardOutcome(0.5, "partial", "skip", 1)
+    assert reward_outcome(rubric, [0.5, None], "partial_credit", "skip") == RewardOutcome(0.5, "partial", "skip", 1)
 
 
 class TestGradedMean:
@@ -40,9 +40,11 @@ class TestGradedMean:
         assert reward(rubric, [1, 0.5, 0], "graded_mean") == pytest.approx(0.5)
 
     def test_a_failed_grade_of_a_negative_criterion_is_not_a_grade_of_zero(self):
-        assert assess(self.rubric, [1, 0, None, 0], "graded_mean").reward is None
-        assert assess(self.rubric, [0, 0, None, 0], "graded_mean", "skip") == RewardOutcome(2 / 3, "partial", "skip", 1)
-        assert assess(self.rubric, [None] * 4, "graded_mean", "skip") == RewardOutcome(None, "unscored")
+        assert reward_outcome(self.rubric, [1, 0, None, 0], "graded_mean").reward is None
+        assert reward_outcome(self.rubric, [0, 0, None, 0], "graded_mean", "skip") == RewardOutcome(
+            2 / 3, "partial", "skip", 1
+        )
+        assert reward_outcome(self.rubric, [None] * 4, "graded_mean", "skip") == RewardOutcome(None, "unscored")
 
 
 @pytest.mark.parametrize("mode", ["likert", "outcome"])
@@ -51,7 +53,7 @@ class TestHolisticModes:
         "rubric", [[], criteria(("pitfall", 1), ("point", -2))], ids=["no criteria", "any criteria"]
     )
     def test_the_one_score_is_the_reward_whatever_the_criteria(self, mode, rubric):
-        assert assess(rubric, [0.25], mode) == RewardOutcome(0.25, "scored")
+        assert reward_outcome(rubric, [0.25], mode) == RewardOutcome(0.25, "scored")
 
     @pytest.mark.parametrize("scores", [[], [1, 1]])
     def test_any_other_number_of_scores_is_refused(self, mode, scores):
@@ -59,11 +61,11 @@ class TestHolisticModes:
             reward(criteria(("point", 1), ("point", 1)), scores, mode)
 
     def test_a_failed_score_goes_by_the_policy(self, mode):
-        assert assess([], [None], mode) == RewardOutcome(None, "unscored")
-        assert assess([], [None], mode, "zero") == RewardOutcome(0.0, "unscored", "zero")
-        assert assess([], [None], mode, "skip") == RewardOutcome(None, "unscored")
+        assert reward_outcome([], [None], mode) == RewardOutcome(None, "unscored")
+        assert reward_outcome([], [None], mode, "zero") == RewardOutcome(0.0, "unscored", "zero")
+        assert reward_outcome([], [None], mode, "skip") == RewardOutcome(None, "unscored")
         with pytest.raises(UnscoredCriteria) as raised:
-            assess([], [None], mode, "error")
+            reward_outcome([], [None], mode, "error")
         assert raised.value.criteria == ("(response)",)
 
     def test_what_is_no_criterion_is_refused_all_the_same(self, mode):
@@ -98,7 +100,7 @@ class TestGate:
         ("scores", "passed"), [([1, 1, 0, 0], 1.0), ([0, 0, 1, 0], 0.0), ([1, 0.999, 0.5, 0], 0.0), ([1, 1, 1, 1], 1.0)]
     )
     def test_a_response_passes_if_it_satisfies_half_of_the_criteria_whatever_they_weigh(self, scores, passed):
-        assert assess(self.rubric, scores, "gate") == RewardOutcome(passed, "scored")
+        assert reward_outcome(self.rubric, scores, "gate") == RewardOutcome(passed, "scored")
 
     def test_the_fraction_is_a_parameter(self):
         assert reward(self.rubric, [1, 1, 0, 0], "gate", gate_fraction=0.51) == 0.0
@@ -113,24 +115,26 @@ class TestGate:
 
     def test_an_empty_rubric_lets_every_response_pass(self):
         check_rubric([], "gate")
-        assert assess([], [], "gate", gate_fraction=1) == RewardOutcome(1.0, "scored")
+        assert reward_outcome([], [], "gate", gate_fraction=1) == RewardOutcome(1.0, "scored")
 
     @pytest.mark.parametrize("on_failure", ["null", "zero", "skip", "error"])
     @pytest.mark.parametrize(("scores", "passed"), [([1, 1, None, None], 1.0), ([0, 0, 0, None], 0.0)])
     def test_missing_scores_that_cannot_change_it_leave_it_decided(self, scores, passed, on_failure):
-        assert assess(self.rubric, scores, "gate", on_failure) == RewardOutcome(passed, "partial")
+        assert reward_outcome(self.rubric, scores, "gate", on_failure) == RewardOutcome(passed, "partial")
 
     def test_missing_scores_that_could_change_it_go_by_the_policy(self):
         scores = [1, 0, None, 0]
-        assert assess(self.rubric, scores, "gate") == RewardOutcome(None, "unscored")
-        assert assess(self.rubric, scores, "gate", "zero") == RewardOutcome(0.0, "unscored", "zero")
-        assert assess(self.rubric, scores, "gate", "skip") == RewardOutcome(0.0, "partial", "skip", 1)
-        assert assess(self.rubric, [1, 0, None, None], "gate", "skip") == RewardOutcome(1.0, "partial", "skip", 2)
+        assert reward_outcome(self.rubric, scores, "gate") == RewardOutcome(None, "unscored")
+        assert reward_outcome(self.rubric, scores, "gate", "zero") == RewardOutcome(0.0, "unscored", "zero")
+        assert reward_outcome(self.rubric, scores, "gate", "skip") == RewardOutcome(0.0, "partial", "skip", 1)
+        assert reward_outcome(self.rubric, [1, 0, None, None], "gate", "skip") == RewardOutcome(
+            1.0, "partial", "skip", 2
+        )
         with pytest.raises(UnscoredCriteria, match="c2"):
-            assess(self.rubric, scores, "gate", "error")
+            reward_outcome(self.rubric, scores, "gate", "error")
 
     def test_a_response_of_which_nothing_is_known_does_not_pass_by_skipping_everything(self):
-        assert assess(self.rubric, [None] * 4, "gate", "skip") == RewardOutcome(None, "unscored")
+        assert reward_outcome(self.rubric, [None] * 4, "gate", "skip") == RewardOutcome(None, "unscored")
 
     @pytest.mark.parametrize("fraction", [-0.1, 1.1, math.nan])
     def test_a_fraction_outside_zero_to_one_is_refused(self, fraction):

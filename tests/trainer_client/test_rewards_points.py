@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.rewards import RewardOutcome, UnsuitableRubric, assess, check_rubric, reward
+from trainer_client._suitability import UnsuitableRubric
+from trainer_client.rewards import RewardOutcome, check_rubric, reward, reward_outcome
 from trainer_client.wire import RubricContent
 
 WEIGHTS = st.floats(-10, 10, allow_subnormal=False).filter(lambda weight: abs(weight) > 1e-3)
@@ -52,10 +53,12 @@ def test_absolute_points_stay_within_one_and_turn_with_the_signs(pairs):
 
 def test_a_failed_verdict_never_turns_a_rubric_into_a_list_of_mistakes():
     criteria = rubric(2, -1)
-    assert assess(criteria, [None, 0], "clipped_points", "skip") == RewardOutcome(None, "unscored")
-    assert assess(criteria, [None, 0], "clipped_points") == RewardOutcome(None, "unscored")
-    assert assess(criteria, [1, None], "clipped_points", "skip") == RewardOutcome(1.0, "partial", "skip", 1)
-    assert assess(rubric(-1, -1), [None, 1], "clipped_points", "skip") == RewardOutcome(0.0, "partial", "skip", 1)
+    assert reward_outcome(criteria, [None, 0], "clipped_points", "skip") == RewardOutcome(None, "unscored")
+    assert reward_outcome(criteria, [None, 0], "clipped_points") == RewardOutcome(None, "unscored")
+    assert reward_outcome(criteria, [1, None], "clipped_points", "skip") == RewardOutcome(1.0, "partial", "skip", 1)
+    assert reward_outcome(rubric(-1, -1), [None, 1], "clipped_points", "skip") == RewardOutcome(
+        0.0, "partial", "skip", 1
+    )
 
 
 @pytest.mark.parametrize("mode", ["clipped_points", "absolute_points"])

@@ -10,8 +10,8 @@ import pytest
 
 from tests.trainer_client.fake_service import Reply
 from trainer_client import AsyncClient, Client
-from trainer_client._requests import is_direct
-from trainer_client.sockets import GONE_S, keepalive, transport_options
+from trainer_client._requests import bypasses_proxy
+from trainer_client.sockets import DEAD_PEER_TIMEOUT_S, keepalive_options, transport_options
 
 PROXY = "http://127.0.0.1:9"
 
@@ -30,16 +30,16 @@ def connected() -> Iterator[socket.socket]:
 
 
 def test_the_system_takes_every_option(connected):
-    for level, option, value in keepalive():
+    for level, option, value in keepalive_options():
         connected.setsockopt(level, option, value)
         assert connected.getsockopt(level, option) == value
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere some options have other names")
 def test_a_host_is_gone_after_so_many_seconds_whether_it_is_asked_or_told_something():
-    given = {option: value for _, option, value in keepalive()}
+    given = {option: value for _, option, value in keepalive_options()}
     asked_s = given[socket.TCP_KEEPIDLE] + given[socket.TCP_KEEPCNT] * given[socket.TCP_KEEPINTVL]
-    assert asked_s == given[socket.TCP_USER_TIMEOUT] / 1000 == GONE_S
+    assert asked_s == given[socket.TCP_USER_TIMEOUT] / 1000 == DEAD_PEER_TIMEOUT_S
 
 
 def is_watched(answer: httpx2.Response) -> bool:
@@ -81,7 +81,7 @@ def test_certificates_are_checked_where_there_is_tls_and_none_are_read_elsewhere
 def test_a_proxy_that_the_environment_names_is_still_used(environment, url, direct, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert is_direct(httpx2.URL(url)) is direct
+    assert bypasses_proxy(httpx2.URL(url)) is direct
 
 
 def test_a_request_goes_through_the_proxy_of_the_environment(service, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainer_client.thinking import THINK_TAGS, judged, judged_part, response_text, split_thinking
+from trainer_client.thinking import THINK_TAGS, judged_content, judged_part, response_text, split_thinking
 from trainer_client.wire.messages import Message, Response
 
 QWEN = "<think>\n2 + 2 is 4.\n</think>\n\nThe answer is \\boxed{4}."
@@ -99,7 +99,7 @@ def test_the_channels_of_a_gpt_oss_response_are_told_apart() -> None:
 )
 def test_the_part_asked_for_is_judged_and_its_offset_told(part, text: str, offset: int) -> None:
     assert judged_part(QWEN, part) == (text, offset)
-    assert astuple(judged(Response(text=QWEN), part)) == (text, offset, None)
+    assert astuple(judged_content(Response(text=QWEN), part)) == (text, offset, None)
 
 
 @given(texts, st.sampled_from(["strip", "keep", "only"]))
@@ -137,7 +137,7 @@ WEATHER = (
 
 
 def test_stripped_messages_keep_their_calls_and_results_and_lose_their_thinking() -> None:
-    material = judged(Response(text=WEATHER), "strip")
+    material = judged_content(Response(text=WEATHER), "strip")
     look, result, last = material.messages or ()
     assert (look.reasoning_content, look.content) == (None, "Let me look.")
     assert look.tool_calls == WEATHER[0].tool_calls
@@ -147,7 +147,7 @@ def test_stripped_messages_keep_their_calls_and_results_and_lose_their_thinking(
 
 
 def test_kept_messages_are_as_they_were_and_their_text_tells_all() -> None:
-    material = judged(Response(text=WEATHER), "keep")
+    material = judged_content(Response(text=WEATHER), "keep")
     assert material.messages == WEATHER
     assert material.text == (
         "Two cities; ask for both.\n\nLet me look.\n\n<think>17 it is.</think>\nParis has 17 degrees."
@@ -156,7 +156,7 @@ def test_kept_messages_are_as_they_were_and_their_text_tells_all() -> None:
 
 
 def test_of_messages_whose_thinking_alone_is_judged_nothing_else_is_left() -> None:
-    material = judged(Response(text=WEATHER), "only")
+    material = judged_content(Response(text=WEATHER), "only")
     assert material.messages == (
         Message(role="assistant", reasoning_content="Two cities; ask for both."),
         Message(role="assistant", reasoning_content="17 it is."),
@@ -166,13 +166,13 @@ def test_of_messages_whose_thinking_alone_is_judged_nothing_else_is_left() -> No
 
 def test_thinking_in_both_places_of_a_message_is_joined() -> None:
     both = Message(role="assistant", reasoning_content="a", content="<think>b</think>c")
-    assert judged(Response(text=(both,)), "only").text == "a\n\nb"
+    assert judged_content(Response(text=(both,)), "only").text == "a\n\nb"
 
 
 def test_messages_that_only_call_tools_have_an_empty_text() -> None:
     call = Message(role="assistant", tool_calls=[{"function": {"name": "f"}}])
     for part in ("strip", "keep"):
-        material = judged(Response(text=(call,)), part)
+        material = judged_content(Response(text=(call,)), part)
         assert (material.text, material.messages) == ("", (call,))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.trainer_client.verl_batches import ALL, batches, laid_out, members
 from trainer_client.advantages import group_advantages
-from trainer_client.verl.estimators import ESTIMATORS, StepTokens, TooManyUnscored, carrying
+from trainer_client.verl.estimators import ESTIMATORS, StepTokens, TooManyUnscored, steps_context
 
 pytestmark = pytest.mark.trl
 
@@ -109,9 +109,9 @@ def test_any_type_of_mask_will_do(dtype):
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_batch_with_too_many_unscored_rows_stops_training(name):
     steps = [StepTokens({}, {})] * 4
-    with carrying(steps), pytest.raises(TooManyUnscored, match=r"3 of 4.*deadline_s.*max_unscored=1\.0"):
+    with steps_context(steps), pytest.raises(TooManyUnscored, match=r"3 of 4.*deadline_s.*max_unscored=1\.0"):
         ESTIMATORS[name](**laid_out([1.0, None, None, None], [1] * 4, ["u"] * 4))
-    with carrying(steps):
+    with steps_context(steps):
         ESTIMATORS[name](**laid_out([1.0, 0.0, None, None], [1] * 4, ["u"] * 4))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.trainer_client.verl_batches import ALL, batches, laid_out, members
 from trainer_client.advantages import stepwise_advantages
-from trainer_client.verl.estimators import ESTIMATORS, StepTokens, carrying
+from trainer_client.verl.estimators import ESTIMATORS, StepTokens, steps_context
 
 pytestmark = pytest.mark.trl
 
@@ -29,7 +29,7 @@ def test_stepwise_advantages_are_the_pure_functions_on_the_tokens_of_the_mask(ba
     rewards, names, steps = batch
     given_ = laid_out(rewards, [5] * len(rewards), names)
     config = {"adjudge": {**ALL, "variant": variant, "normalise": normalise}}
-    with carrying(steps):
+    with steps_context(steps):
         advantages, _ = ESTIMATORS["adjudge_stepwise"](**given_, config=config)
     assert not advantages[:, 5:].any()
     for rows in members(names):
@@ -48,7 +48,7 @@ def test_stepwise_advantages_are_the_pure_functions_on_the_tokens_of_the_mask(ba
 
 @given(batches())
 def test_without_a_step_the_stepwise_estimator_is_the_groups(batch):
-    with carrying([StepTokens({}, {})] * len(batch[0])):
+    with steps_context([StepTokens({}, {})] * len(batch[0])):
         stepwise, _ = ESTIMATORS["adjudge_stepwise"](**laid_out(*batch), config={"adjudge": ALL})
     assert torch.equal(
         stepwise, ESTIMATORS["adjudge_group"](**laid_out(*batch), config={"adjudge": {**ALL, "ddof": 0}})[0]
@@ -59,7 +59,7 @@ def test_steps_of_rows_that_are_not_trained_enter_nothing():
     steps = [StepTokens({1: d}, {1: (0, 1)}) for d in (1.0, 0.0, 9.0)]
     batch = laid_out([1.0, 1.0, 1.0], [1] * 3, ["u"] * 3)
     batch["response_mask"][2] = 0
-    with carrying(steps):
+    with steps_context(steps):
         advantages, _ = ESTIMATORS["adjudge_stepwise"](**batch)
     assert advantages[:, 0].tolist() == pytest.approx([1, -1, 0], abs=1e-5)
 
@@ -70,7 +70,7 @@ def test_without_steps_the_stepwise_estimator_says_how_they_come_there():
 
 
 def test_steps_are_carried_no_further_than_their_batch():
-    with carrying([StepTokens({}, {})]):
+    with steps_context([StepTokens({}, {})]):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0], [1], ["u"]))
     with pytest.raises(RuntimeError):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0], [1], ["u"]))
@@ -78,10 +78,10 @@ def test_steps_are_carried_no_further_than_their_batch():
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_steps_of_another_number_of_rows_are_refused(count):
-    with carrying([StepTokens({}, {})] * count), pytest.raises(ValueError, match=f"{count} steps for 2 rows"):
+    with steps_context([StepTokens({}, {})] * count), pytest.raises(ValueError, match=f"{count} steps for 2 rows"):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0, 0.0], [1, 1], ["u", "u"]))
 
 
 def test_step_wise_advantages_are_always_divided():
-    with carrying([StepTokens({}, {})]), pytest.raises(ValueError, match="norm_adv_by_std_in_grpo"):
+    with steps_context([StepTokens({}, {})]), pytest.raises(ValueError, match="norm_adv_by_std_in_grpo"):
         ESTIMATORS["adjudge_stepwise"](**laid_out([1.0], [1], ["u"]), config={"norm_adv_by_std_in_grpo": False})

@@ -20,7 +20,7 @@ from tests.trainer_client.verl_recorded import (
     VERSION,
 )
 from trainer_client.advantages import group_advantages
-from trainer_client.verl.estimators import ESTIMATORS, StepTokens, carrying
+from trainer_client.verl.estimators import ESTIMATORS, StepTokens, steps_context
 
 pytestmark = pytest.mark.trl
 
@@ -90,7 +90,7 @@ def test_verl_computes_advantages_by_a_registered_name(name):
     batch = laid_out(rewards, [3, 2, 3, 1], ["u"] * 4)
     made = data({key: batch[key] for key in ("token_level_rewards", "response_mask")})
     made.non_tensor_batch["uid"] = batch["index"]
-    with carrying([StepTokens({}, {})] * 4):
+    with steps_context([StepTokens({}, {})] * 4):
         out = imported("verl.trainer.ppo.ray_trainer").compute_advantage(made, name, config=config)
     baseline = "leave_one_out" if name == "adjudge_leave_one_out" else "mean"
     assert out.batch["advantages"][:, 0].tolist() == pytest.approx(

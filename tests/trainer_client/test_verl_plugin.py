@@ -24,7 +24,7 @@ from tests.trainer_client.verl_recorded import (
 from trainer_client.advantages import stepwise_advantages
 from trainer_client.offsets import TokenOffsets
 from trainer_client.steps import split_steps
-from trainer_client.verl.estimators import ESTIMATORS, carrying
+from trainer_client.verl.estimators import ESTIMATORS, steps_context
 
 pytestmark = pytest.mark.trl
 
@@ -171,7 +171,7 @@ def test_a_trainer_that_looks_different_is_refused(monkeypatch, method):
 
 
 def test_carrying_ends_with_an_error_too():
-    with pytest.raises(KeyError), carrying([]):
+    with pytest.raises(KeyError), steps_context([]):
         raise KeyError
     with pytest.raises(RuntimeError, match="nothing of steps"):
         ESTIMATORS["adjudge_stepwise"](torch.zeros(0, 0), torch.zeros(0, 0), [])

@@ -6,12 +6,13 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from trainer_client.rewards import UnsuitableRubric, check_rubric
+from trainer_client._suitability import UnsuitableRubric
+from trainer_client.rewards import check_rubric
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
     PROTOCOLS_FOR,
     Criterion,
-    Protocol,
+    JudgingProtocol,
     RewardMode,
     RewardOptions,
     RewardRequest,
@@ -43,7 +44,7 @@ def test_the_smallest_request_is_judged_as_the_mode_asks() -> None:
 def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMode) -> None:
     group = GROUP | {"ground_truth": "hello"}
     usable = PROTOCOLS_FOR[mode]
-    for protocol in get_args(Protocol):
+    for protocol in get_args(JudgingProtocol):
         body = request(groups=[group], reward={"mode": mode}, judging={"protocol": protocol})
         if protocol in usable:
             assert RewardRequest.model_validate(body).protocol == protocol
@@ -114,7 +115,7 @@ def test_a_penalty_asks_every_response_for_what_it_needs(options: dict[str, Any]
     ],
 )
 def test_a_reward_says_whether_a_penalty_was_asked_for(options: dict[str, Any], asked: bool) -> None:
-    assert RewardOptions.model_validate(options).penalises is asked
+    assert RewardOptions.model_validate(options).has_penalties is asked
 
 
 def test_a_buffer_longer_than_the_limit_is_refused() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from judge_server.models import ModelError, convert
-from judge_server.models.convert import MANIFEST, NEEDED
+from judge_server.models.convert import MANIFEST, REQUIRED_PACKAGES
 from tests.judge_server.engines import MODEL
 
-HERE = all(find_spec(package) for package in NEEDED)
+HERE = all(find_spec(package) for package in REQUIRED_PACKAGES)
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

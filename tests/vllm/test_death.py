@@ -14,14 +14,14 @@ from trainer_client import Client
 
 async def test_an_engine_is_dead_once_vllm_says_so_and_neither_before_it_is_loaded_nor_after_it_is_closed() -> None:
     engine, llm = VllmEngine("owner/model"), SimpleNamespace(errored=False)
-    assert engine.dead == ""
+    assert engine.fatal_error == ""
     engine._answerer = SimpleNamespace(llm=llm)  # type: ignore[assignment]
-    assert (engine.dead, await engine.ready()) == ("", True)
+    assert (engine.fatal_error, await engine.ready()) == ("", True)
     llm.errored = True
-    assert "has to be started anew" in engine.dead
+    assert "has to be started anew" in engine.fatal_error
     assert not await engine.ready()
     engine._answerer = None
-    assert engine.dead == ""
+    assert engine.fatal_error == ""
 
 
 @pytest.mark.vllm

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from judge_server.engines.vllm import VllmEngine
-from judge_server.ports import Batch, Choice, Menu, Option
+from judge_server.ports import Batch, LabelChoice, Option, TokenChoice
 from tests.judge_server.engines import NO, YES, asked, replies
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -67,13 +67,13 @@ async def test_the_choice_is_read_after_the_label_of_greatest_mass_and_the_lead(
     from vllm.sampling_params import StructuredOutputsParams
 
     assert engine._answerer is not None
-    then = Choice(("1", "2", "10", "none"), ", step ")
+    then = LabelChoice(("1", "2", "10", "none"), ", step ")
     likely, unlikely = Option("verily", YES.spellings), Option("nay", NO.spellings)
-    for menu in (Menu((likely, unlikely), then), Menu((unlikely, likely), then)):
-        batch = asked("Does it say that 7 is prime?", answer=menu, shared=SHARED)
+    for token_choice in (TokenChoice((likely, unlikely), then), TokenChoice((unlikely, likely), then)):
+        batch = asked("Does it say that 7 is prime?", answer=token_choice, shared=SHARED)
         (reply,) = await replies(engine, batch)
         assert reply.masses is not None
-        label = menu.options[reply.masses.index(max(reply.masses))].label
+        label = token_choice.options[reply.masses.index(max(reply.masses))].label
         continued = prompts(engine, batch)[0] + [
             i for text in (label, then.lead) for i in engine._answerer.tokens.plain(text)
         ]
@@ -84,7 +84,9 @@ async def test_the_choice_is_read_after_the_label_of_greatest_mass_and_the_lead(
 
 
 async def test_a_menu_without_a_spelling_of_one_token_has_no_mass(engine: VllmEngine) -> None:
-    menu = Menu((Option("a", ("an answer of several tokens",)), Option("b", ())), Choice(("1", "2"), " "))
-    for reply in await replies(engine, asked("Is it?", answer=menu)):
+    token_choice = TokenChoice(
+        (Option("a", ("an answer of several tokens",)), Option("b", ())), LabelChoice(("1", "2"), " ")
+    )
+    for reply in await replies(engine, asked("Is it?", answer=token_choice)):
         assert reply.masses == (0.0, 0.0)
         assert reply.chosen is None

@@ -9,13 +9,13 @@ import pytest
 
 from judge_server.engines.vllm import VllmEngine
 from judge_server.engines.vllm_start import CPU_BLOCK_TOKENS
-from judge_server.errors import EngineGone
-from judge_server.ports import Call, CallFailed, Written
+from judge_server.errors import EngineUnavailable
+from judge_server.ports import Call, CallFailure, JsonOutput
 from tests.judge_server.engines import answers, asked, failures, replies
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
-ENDLESS = Written('{"type":"array","items":{"enum":["again"]},"minItems":500}', 600)
+ENDLESS = JsonOutput('{"type":"array","items":{"enum":["again"]},"minItems":500}', 600)
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ async def test_an_answer_closed_before_its_end_leaves_no_request(engine: VllmEng
 
 async def test_a_schema_that_vllm_cannot_hold_costs_its_call_alone(engine: VllmEngine) -> None:
     batch = asked("Is it?")
-    odd = Call("Write.", Written('{"type":"no such type"}', 8))
+    odd = Call("Write.", JsonOutput('{"type":"no such type"}', 8))
     batch = type(batch)(batch.system, batch.shared, (odd, *batch.calls))
     failed, answered = await answers(engine, batch)
-    assert isinstance(failed, CallFailed)
+    assert isinstance(failed, CallFailure)
     assert failed.kind == "engine"
-    assert not isinstance(answered, CallFailed)
+    assert not isinstance(answered, CallFailure)
 
 
 async def test_a_killed_vllm_gives_failures_and_never_an_exception(spare: VllmEngine) -> None:
@@ -113,11 +113,11 @@ async def test_a_killed_vllm_gives_failures_and_never_an_exception(spare: VllmEn
     family = {core.pid: core} | {child.pid: child for child in core.children(recursive=True)}
     core.kill()
     for outcome in await asyncio.wait_for(running, 60):
-        assert isinstance(outcome, CallFailed)
+        assert isinstance(outcome, CallFailure)
         assert outcome.kind == "engine"
     assert not await spare.ready()
     assert {failed.kind for failed in await failures(spare, asked("Is it?", "Is it not?"))} == {"engine"}
     await spare.close()
     assert not psutil.wait_procs(family.values(), timeout=60)[1]
-    with pytest.raises(EngineGone):
+    with pytest.raises(EngineUnavailable):
         await spare.count_tokens(asked("Is it?"))

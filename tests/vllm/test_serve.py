@@ -13,7 +13,16 @@ import pytest_asyncio
 
 from judge_server.engines.openai import OpenAIEngine
 from judge_server.engines.vllm import VllmEngine
-from judge_server.ports import Batch, Call, CallFailed, Choice, Menu, Reasoning, Sample, Written
+from judge_server.ports import (
+    Batch,
+    Call,
+    CallFailure,
+    JsonOutput,
+    LabelChoice,
+    Reasoning,
+    SamplingOptions,
+    TokenChoice,
+)
 from tests.fixtures.ports import unused_port
 from tests.judge_server.engines import NO, YES, YES_NO, answers, asked, identity_of, replies, started
 from tests.judge_server.test_engine_contract import VERDICTS, WRITTEN, holds
@@ -95,8 +104,10 @@ async def test_its_masses_are_those_of_the_engine_in_process(remote: OpenAIEngin
 
 
 async def test_what_follows_a_menu_is_a_label_or_what_was_said_instead(remote: OpenAIEngine) -> None:
-    steps = Choice(("1", "2", "10"), ", step ")
-    for reply in await replies(remote, asked("Is it?", "Is it not?", answer=Menu((YES, NO), steps), shared=SHARED)):
+    steps = LabelChoice(("1", "2", "10"), ", step ")
+    for reply in await replies(
+        remote, asked("Is it?", "Is it not?", answer=TokenChoice((YES, NO), steps), shared=SHARED)
+    ):
         assert reply.masses is not None
         assert reply.chosen in steps.labels or (reply.text and not identity_of(remote).capabilities.token_menus)
 
@@ -105,12 +116,12 @@ async def test_what_is_written_satisfies_its_schema(remote: OpenAIEngine) -> Non
     (reply,) = await replies(remote, asked("Judge it in JSON.", answer=WRITTEN, shared=SHARED))
     assert reply.text is not None
     assert holds(VERDICTS, reply.text)
-    (cut,) = await replies(remote, asked("Judge it in JSON.", answer=Written(WRITTEN.schema, 4), shared=SHARED))
+    (cut,) = await replies(remote, asked("Judge it in JSON.", answer=JsonOutput(WRITTEN.schema, 4), shared=SHARED))
     assert cut.cut
 
 
 async def test_reasons_come_before_the_answer_and_a_seed_repeats_them(remote: OpenAIEngine) -> None:
-    call = Call("Explain it.", YES_NO, Reasoning(16, "Answer yes or no."), sample=Sample(1.0, 7))
+    call = Call("Explain it.", YES_NO, Reasoning(16, "Answer yes or no."), sample=SamplingOptions(1.0, 7))
     batch = Batch("Judge.", SHARED, (call,))
     await replies(remote, batch)
     (one,), (other,) = await replies(remote, batch), await replies(remote, batch)
@@ -121,6 +132,6 @@ async def test_reasons_come_before_the_answer_and_a_seed_repeats_them(remote: Op
 
 async def test_a_prompt_that_is_too_long_is_refused_and_the_next_one_answered(remote: OpenAIEngine) -> None:
     refused, answered = await answers(remote, asked("word " * 3 * CONTEXT_TOKENS, "Is it?", shared=SHARED))
-    assert isinstance(refused, CallFailed)
+    assert isinstance(refused, CallFailure)
     assert refused.kind == "truncated_input"
-    assert not isinstance(answered, CallFailed)
+    assert not isinstance(answered, CallFailure)

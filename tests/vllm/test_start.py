@@ -10,7 +10,7 @@ import pytest
 
 from judge_server.engines import engine_from_url
 from judge_server.engines.vllm import VllmEngine
-from judge_server.engines.vllm_folder import PARTS, digest
+from judge_server.engines.vllm_folder import HASHED_FILES, digest
 from judge_server.engines.vllm_settings import VllmSettings
 from judge_server.errors import EngineStartError
 from tests.judge_server.engines import asked, failures, identity_of
@@ -101,10 +101,10 @@ def test_an_url_names_a_folder_or_a_model_of_the_hub() -> None:
 def test_every_file_that_can_change_a_verdict_changes_the_digest(tmp_path: Path) -> None:
     model = empty_model(tmp_path / "model")
     seen = {digest(model)}
-    for part in PARTS:
+    for part in HASHED_FILES:
         (model / part.replace("*", "model-2")).write_text("other")
         seen.add(digest(model))
-    assert len(seen) == len(PARTS) + 1
+    assert len(seen) == len(HASHED_FILES) + 1
     (model / "README.md").write_text("words")
     assert digest(model) in seen
     assert digest(Path(shutil.copytree(model, tmp_path / "elsewhere"))) == digest(model)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from benchmarks.peers.driving import Contender, Score, Setting, drive
+from benchmarks.peers.driving import DriverConfig, Score, WorksheetJudge, drive
 from benchmarks.peers.worksheets import criteria, question, response
 from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricContent, Verdict
@@ -11,7 +11,7 @@ from trainer_client.wire import Group, RubricContent, Verdict
 class Judging:
     """All responses of a set in one request."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: DriverConfig) -> None:
         self._client = AsyncClient(setting.options["service"], run="peers")
         self._deadline_s: float = setting.options["deadline_s"]
         texts = criteria(setting.criteria)
@@ -37,7 +37,7 @@ def _score(verdict: Verdict) -> Score:
     return verdict.score
 
 
-def make(setting: Setting) -> Contender:
+def make(setting: DriverConfig) -> WorksheetJudge:
     """The client."""
     return Judging(setting)
 

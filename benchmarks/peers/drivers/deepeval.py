@@ -9,10 +9,10 @@ from deepeval.metrics import GEval
 from deepeval.models import LocalModel
 from deepeval.test_case import LLMTestCase, SingleTurnParams
 
-from benchmarks.peers.driving import LONGEST_REPLY, Contender, EachCall, Score, Setting, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, EachCall, Score, WorksheetJudge, drive, failed
 
 
-def make(setting: Setting) -> Contender:
+def make(setting: DriverConfig) -> WorksheetJudge:
     """One model; a metric for each judgement, since a metric holds its score."""
     os.environ["DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS_OVERRIDE"] = str(setting.timeout_s)
     model = LocalModel(

@@ -6,12 +6,12 @@
 
 from openai import AsyncOpenAI, OpenAIError
 
-from benchmarks.peers.driving import Contender, EachCall, Score, Setting, drive, failed
+from benchmarks.peers.driving import DriverConfig, EachCall, Score, WorksheetJudge, drive, failed
 
 SYSTEM = "You grade responses. Answer with one word: yes or no."
 
 
-def make(setting: Setting) -> Contender:
+def make(setting: DriverConfig) -> WorksheetJudge:
     """One client for all calls, with the timeout and the two retries that the SDK makes unless told otherwise."""
     client = AsyncOpenAI(base_url=setting.url, api_key="none", timeout=setting.timeout_s)
     careful = setting.options["shape"] == "careful"

@@ -10,12 +10,12 @@ from inspect_ai.model import ChatMessageUser, GenerateConfig, ModelName, ModelOu
 from inspect_ai.scorer import Target, model_graded_qa
 from inspect_ai.solver import TaskState
 
-from benchmarks.peers.driving import LONGEST_REPLY, Contender, EachCall, Score, Setting, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, EachCall, Score, WorksheetJudge, drive, failed
 
 RETRIES = 2
 
 
-def make(setting: Setting) -> Contender:
+def make(setting: DriverConfig) -> WorksheetJudge:
     """One scorer over one model, with the timeout for each attempt."""
     model = get_model(
         f"openai-api/local/{setting.model}",

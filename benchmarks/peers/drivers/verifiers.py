@@ -15,14 +15,14 @@ from verifiers.v1.task import TaskData
 from verifiers.v1.trace import AgentInfo, Trace, TraceTask
 from verifiers.v1.types import SamplingConfig
 
-from benchmarks.peers.driving import LONGEST_REPLY, Contender, Score, Setting, drive, failed
+from benchmarks.peers.driving import LONGEST_REPLY, DriverConfig, Score, WorksheetJudge, drive, failed
 from benchmarks.peers.worksheets import criteria, question, response
 
 
 class Judging:
     """As many responses at a time as have the allowed number of calls between them."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: DriverConfig) -> None:
         self._names = [f"c{n}" for n in range(setting.criteria)]
         texts = zip(self._names, criteria(setting.criteria), strict=True)
         file = Path(tempfile.mkdtemp(), "rubric.json")
@@ -60,7 +60,7 @@ class Judging:
         return [trace.metrics[f"{self._judge.reward_name}/{name}"] for name in self._names]
 
 
-def make(setting: Setting) -> Contender:
+def make(setting: DriverConfig) -> WorksheetJudge:
     """The judge."""
     return Judging(setting)
 

@@ -7,24 +7,24 @@ gives every pair one half.
 import asyncio
 from collections.abc import Sequence
 
-from judge_server.grouping import LARGE_CHARACTERS, Slices, here_or_in_thread
+from judge_server.grouping import LARGE_CHARACTERS, TimeSlicer, run_inline_or_in_thread
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.judging.grounding import fit_grounding
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import Asked, Context, ResponsePlan, Slot, check_required
+from judge_server.judging.plan import GroupContext, PlannedCall, ResponsePlan, VerdictSlot, check_required
 from judge_server.judging.protocols import ask, option
-from judge_server.judging.shortening import characters_of
-from judge_server.judging.ways import JudgeSetup, Way
-from judge_server.judging.work import Caller, Outcomes
-from judge_server.ports import Batch, CallFailed, Menu, RubricSource
+from judge_server.judging.shortening import prompt_characters
+from judge_server.judging.ways import JudgingConfig, PreparedConfig
+from judge_server.judging.work import Caller, JudgementResults
+from judge_server.ports import Batch, CallFailure, RubricSource, TokenChoice
 from judge_server.prompts.conversation import render_conversation
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
 from judge_server.verdicts import failure_of, judge_of, pinned, usage_of
 from trainer_client import wire
-from trainer_client.thinking import judged
+from trainer_client.thinking import judged_content
 
 DEFAULT_QUESTION = "Which response is better?"
-A_OR_B = Menu((option("A"), option("B")))
+A_OR_B = TokenChoice((option("A"), option("B")))
 _TIE = 0.5
 
 
@@ -50,20 +50,22 @@ async def compare(
         allow_retired=request.allow_retired,
     )
     options = request.judging
-    setup = judge.setup(Way("comparison", 1, options.rationale, options.think_tokens, template=options.template))
+    prepared = judge.prepared(
+        JudgingConfig("comparison", 1, options.rationale, options.think_tokens, template=options.template)
+    )
     for index, pair in enumerate(request.pairs):
-        check_required(f"pairs.{index}", setup, Context(pair.prompt, pair.grounding, pair.reference_answer))
-    slices, plans = Slices(deadline), []
+        check_required(f"pairs.{index}", prepared, GroupContext(pair.prompt, pair.grounding, pair.reference_answer))
+    slicer, plans = TimeSlicer(deadline), []
     for pair, rubric in zip(request.pairs, resolved, strict=True):
-        await slices.turn()
+        await slicer.yield_if_due()
         large = _characters(pair) > LARGE_CHARACTERS
-        plans.append(await here_or_in_thread(large, _plans, setup, request, pair, rubric))
+        plans.append(await run_inline_or_in_thread(large, _plans, prepared, request, pair, rubric))
     outcomes = await judge.outcomes(
         [order for orders in plans for order in orders], deadline, caller=Caller.of(request)
     )
     pairs = tuple([_compared(pair, orders, outcomes) for pair, orders in zip(request.pairs, plans, strict=True)])
     scores = [pair.score for pair in pairs if pair.score is not None]
-    who = judge_of(judge, setup)
+    who = judge_of(judge, prepared)
     assert who is not None
     return wire.ComparisonAnswer(
         request_id=request_id,
@@ -81,20 +83,20 @@ def _characters(pair: wire.Pair) -> int:
     """How many characters the judge may be shown of a pair."""
     of_sources = sum(len(text) for text in (pair.grounding, pair.reference_answer) if text)
     responses = [wire.as_response(given).text for given in (pair.a, pair.b)]
-    return of_sources + sum(map(characters_of, (pair.prompt, *responses)))
+    return of_sources + sum(map(prompt_characters, (pair.prompt, *responses)))
 
 
 def _plans(
-    setup: JudgeSetup, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric
+    prepared: PreparedConfig, request: wire.ComparisonRequest, pair: wire.Pair, rubric: ResolvedRubric
 ) -> list[ResponsePlan]:
     """The plans of both orders, `a` first and `b` first."""
-    templates, options = setup.alone, request.judging
+    templates, options = prepared.single_templates, request.judging
     a, b = [
         render_conversation(material.messages or material.text, templates.fence)
-        for material in (judged(wire.as_response(given), options.reasoning) for given in (pair.a, pair.b))
+        for material in (judged_content(wire.as_response(given), options.reasoning) for given in (pair.a, pair.b))
     ]
     prompt = render_conversation(pair.prompt, templates.fence)
-    withheld = setup.declared.withholds
+    withheld = prepared.declaration.withholds
     grounding = None
     if pair.grounding and "grounding" not in withheld:
         grounding, _ = fit_grounding(pair.grounding, options.grounding_characters)
@@ -110,15 +112,15 @@ def _plans(
             grounding=grounding,
             reference_answer=None if "reference_answer" in withheld else pair.reference_answer,
         )
-        question = ask(setup, first, asked, A_OR_B, None, "yes_no")
-        digests = CallDigests(setup.fingerprint, templates.system, shared).of(question.call)
+        question = ask(prepared, first, asked, A_OR_B, None, "yes_no")
+        digests = CallDigests(prepared.fingerprint, templates.system, shared).of(question.call)
         batch = Batch(templates.system, shared, (question.call,))
-        slot = Slot(first, "judge", digests)
-        plans.append(ResponsePlan((slot,), batch, (Asked(question, digests),), system_alone=templates.system))
+        slot = VerdictSlot(first, "judge", digests)
+        plans.append(ResponsePlan((slot,), batch, (PlannedCall(question, digests),), system_alone=templates.system))
     return plans
 
 
-def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes) -> wire.Comparison:
+def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: JudgementResults) -> wire.Comparison:
     orders = tuple([_order(plan.slots[0], outcomes) for plan in plans])
     wins = [_WIN[order.preferred] for order in orders if order.preferred is not None]
     if len(wins) < len(orders):
@@ -139,12 +141,12 @@ def _compared(pair: wire.Pair, plans: Sequence[ResponsePlan], outcomes: Outcomes
 _WIN = {"a": 1.0, "tie": _TIE, "b": 0.0}
 
 
-def _order(slot: Slot, outcomes: Outcomes) -> wire.OrderVerdict:
+def _order(slot: VerdictSlot, outcomes: JudgementResults) -> wire.OrderVerdict:
     first = "a" if slot.criterion == "a" else "b"
     second = "b" if first == "a" else "a"
     (digest,) = slot.digests
-    outcome = outcomes.of[digest]
-    if isinstance(outcome, CallFailed):
+    outcome = outcomes.by_digest[digest]
+    if isinstance(outcome, CallFailure):
         return wire.OrderVerdict(first=first, status="failed", failure=failure_of(outcome))
     probability = outcome.probability
     if probability is not None and first == "b":
@@ -154,7 +156,7 @@ def _order(slot: Slot, outcomes: Outcomes) -> wire.OrderVerdict:
         status="ok",
         probability=probability,
         preferred="tie" if _TIE in (probability, outcome.score) else first if outcome.score == 1.0 else second,
-        menu_mass=outcome.menu_mass,
+        choice_mass=outcome.choice_mass,
         rationale=outcome.rationale,
         cached=digest in outcomes.cached,
     )

@@ -1,6 +1,6 @@
 """What can go wrong with a whole request, as classes that know their HTTP status and problem type.
 
-A verdict that could not be had is not here: that is a `CallFailed`, an outcome among others.
+A verdict that could not be had is not here: that is a `CallFailure`, an outcome among others.
 """
 
 from trainer_client.wire import FieldError, ProblemType
@@ -163,7 +163,7 @@ class NotReady(ServiceError):
     retryable = True
 
 
-class EngineGone(Exception):
+class EngineUnavailable(Exception):
     """An engine that cannot be asked: it is not started, closed, or its process has died."""
 
 
@@ -171,5 +171,5 @@ class EngineStartError(Exception):
     """An engine that cannot start; the message says why and the way out."""
 
 
-class EngineAway(EngineStartError):
+class EngineNotReady(EngineStartError):
     """An engine whose endpoint does not answer yet, or has too much to do: the same start may succeed later."""

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError
 from judge_server.judging.votes import combine_votes
-from judge_server.ports import CallFailed, Finding, LedgerReader
+from judge_server.ports import CallFailure, JudgeResult, LedgerReader
 from judge_server.rewarding import reward_of, step_rewards
-from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
+from trainer_client._suitability import UnsuitableRubric
+from trainer_client.rewards import UnscoredCriteria, check_rubric
 from trainer_client.wire import PROTOCOLS_FOR, Criterion, FailureKind, FieldError, RewardMode, StepReward
-from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, JudgedVote, RunPart
+from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, JudgedVote, RunRange
 from trainer_client.wire.recompute import (
     RecomputedGroup,
     RecomputedResponse,
@@ -28,7 +29,7 @@ from trainer_client.wire.recompute import (
 
 _USES_AT_ONCE = 10_000
 
-Rubrics = dict[bytes | None, tuple[Criterion, ...]]
+RubricsByDigest = dict[bytes | None, tuple[Criterion, ...]]
 
 
 class UnknownRun(ServiceError):
@@ -40,7 +41,7 @@ class UnknownRun(ServiceError):
 
 
 @dataclass(slots=True)
-class Tally:
+class RecomputeTotals:
     """What was rewarded so far."""
 
     verdicts: int = 0
@@ -62,15 +63,15 @@ async def recompute(
         RubricRefused: a rubric cannot feed the mode; before any group.
         JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`; at that response.
     """
-    part = RunPart(project_id, request.run or "", request.first_step, request.last_step, request.protocol)
+    part = RunRange(project_id, request.run or "", request.first_step, request.last_step, request.protocol)
     run = await ledger.judged_run(part)
     _check(request, run)
     rubrics = _rubrics(request, run)
     yield RecomputeStart(run=request.run, requests=run.requests, verdicts=run.uses)
-    tally, after = Tally(), None
+    totals, after = RecomputeTotals(), None
     while True:
         responses, after = await ledger.judged_responses(part, after, _USES_AT_ONCE)
-        for group in await asyncio.to_thread(_rewarded, request, rubrics, responses, tally):
+        for group in await asyncio.to_thread(_rewarded, request, rubrics, responses, totals):
             yield group
         if after is None:
             break
@@ -79,13 +80,13 @@ async def recompute(
         mode=request.reward.mode,
         on_failure=request.on_failure,
         requests=run.requests,
-        responses=tally.statuses.total(),
-        verdicts=tally.verdicts,
-        missing=tally.missing,
-        scored=tally.statuses["scored"],
-        partial=tally.statuses["partial"],
-        unscored=tally.statuses["unscored"],
-        mean_reward=tally.total / tally.rewarded if tally.rewarded else None,
+        responses=totals.statuses.total(),
+        verdicts=totals.verdicts,
+        missing=totals.missing,
+        scored=totals.statuses["scored"],
+        partial=totals.statuses["partial"],
+        unscored=totals.statuses["unscored"],
+        mean_reward=totals.total / totals.rewarded if totals.rewarded else None,
     )
 
 
@@ -115,9 +116,9 @@ def _feeds(protocol: str, mode: RewardMode) -> bool:
     return protocol in PROTOCOLS_FOR[mode] if protocol else mode == "outcome"
 
 
-def _rubrics(request: RecomputeRequest, run: JudgedRun) -> Rubrics:
+def _rubrics(request: RecomputeRequest, run: JudgedRun) -> RubricsByDigest:
     """The run's rubrics under the request's weights, each of which can feed its mode."""
-    rubrics: Rubrics = {None: ()}
+    rubrics: RubricsByDigest = {None: ()}
     unused = set(request.weights)
     for digest, written in run.rubrics.items():
         criteria = [Criterion.model_validate(criterion) for criterion in json.loads(written)]
@@ -138,7 +139,7 @@ def _rubrics(request: RecomputeRequest, run: JudgedRun) -> Rubrics:
 
 
 def _rewarded(
-    request: RecomputeRequest, rubrics: Rubrics, responses: Sequence[JudgedResponse], tally: Tally
+    request: RecomputeRequest, rubrics: RubricsByDigest, responses: Sequence[JudgedResponse], totals: RecomputeTotals
 ) -> list[RecomputedGroup]:
     groups = []
     for (request_id, group_id), members in groupby(responses, key=lambda each: (each.request_id, each.group_id)):
@@ -149,14 +150,14 @@ def _rewarded(
                 step=held[0].step,
                 id=group_id,
                 rubric=_reference(held[0].rubric),
-                responses=tuple([_response(request, rubrics, response, tally) for response in held]),
+                responses=tuple([_response(request, rubrics, response, totals) for response in held]),
             )
         )
     return groups
 
 
 def _response(
-    request: RecomputeRequest, rubrics: Rubrics, response: JudgedResponse, tally: Tally
+    request: RecomputeRequest, rubrics: RubricsByDigest, response: JudgedResponse, totals: RecomputeTotals
 ) -> RecomputedResponse:
     where = f"response {response.position} of group {response.group_id!r} in request {response.request_id}"
     if response.rubric not in rubrics:
@@ -183,7 +184,7 @@ def _response(
     if response.spans is not None:
         named = [verdict.step for verdict in verdicts]
         steps = step_rewards(criteria, scores, named, json.loads(response.spans), request.budgets)
-    _count(tally, response.votes, reward, outcome.status)
+    _count(totals, response.votes, reward, outcome.status)
     return RecomputedResponse(
         position=response.position,
         reward=reward,
@@ -195,13 +196,13 @@ def _response(
     )
 
 
-def _count(tally: Tally, votes: Sequence[JudgedVote], reward: float | None, status: str) -> None:
-    tally.verdicts += len(votes)
-    tally.missing += sum([vote.score is None and vote.failure is None for vote in votes])
-    tally.statuses[status] += 1
+def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float | None, status: str) -> None:
+    totals.verdicts += len(votes)
+    totals.missing += sum([vote.score is None and vote.failure is None for vote in votes])
+    totals.statuses[status] += 1
     if reward is not None:
-        tally.total += reward
-        tally.rewarded += 1
+        totals.total += reward
+        totals.rewarded += 1
 
 
 class _Verdict(NamedTuple):
@@ -217,17 +218,17 @@ def _verdict(votes: Sequence[JudgedVote]) -> _Verdict:
     if len(votes) == 1 and votes[0].score is not None:
         return _Verdict(votes[0].score, votes[0].step)
     combined = combine_votes(list(_outcomes(votes)))
-    if isinstance(combined, CallFailed):
+    if isinstance(combined, CallFailure):
         return _Verdict(None, None, combined.kind if votes[0].method == "judge" else None)
     return _Verdict(combined.score, combined.step)
 
 
-def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[Finding | CallFailed]:
+def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[JudgeResult | CallFailure]:
     for vote in votes:
         if vote.score is None:
-            yield CallFailed(vote.failure or "engine", vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
+            yield CallFailure(vote.failure or "engine", vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
         else:
-            yield Finding(vote.score, step=vote.step, grade=vote.grade)
+            yield JudgeResult(vote.score, step=vote.step, grade=vote.grade)
 
 
 def _reference(digest: bytes | None) -> str | None:

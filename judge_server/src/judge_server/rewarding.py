@@ -10,14 +10,14 @@ from typing import NamedTuple
 from judge_server.errors import InvalidRequest
 from trainer_client import wire
 from trainer_client.penalties import penalise
-from trainer_client.rewards import RewardOutcome, assess
+from trainer_client.rewards import RewardOutcome, reward_outcome
 from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.wire.recompute import StepBudgets
 
 DEFAULT_BUDGETS = StepBudgets()
 
 
-class Rewarded(NamedTuple):
+class RewardResult(NamedTuple):
     """A response's reward after penalties, what it was before (None where there was no penalty), and how it came."""
 
     reward: float | None
@@ -35,14 +35,14 @@ def reward_of(
     format_ok: bool | None,
     tokens: int | None,
     stopped: bool | None,
-) -> Rewarded:
+) -> RewardResult:
     """The reward of one response; arguments are those of `assess` and `penalise`, and so are errors.
 
     Raises:
         InvalidRequest: the numbers of the request make no finite reward of scores that are there.
     """
     try:
-        outcome = assess(
+        outcome = reward_outcome(
             criteria,
             scores,
             options.mode,
@@ -53,11 +53,15 @@ def reward_of(
             format_weight=options.format_weight,
             gate_fraction=options.gate_fraction,
         )
-        if not options.penalises or outcome.policy_applied in wire.ZEROING:  # no penalty moves a failure off its 0
-            made = Rewarded(outcome.reward, None, outcome)
+        if (
+            not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES
+        ):  # no penalty moves a failure off its 0
+            made = RewardResult(outcome.reward, None, outcome)
         else:
             _insist_on_finite(outcome.reward, outcome)
-            made = Rewarded(penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome)
+            made = RewardResult(
+                penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome
+            )
     except ArithmeticError as error:
         raise _not_finite(str(error)) from error
     _insist_on_finite(made.reward, outcome)

@@ -8,15 +8,8 @@ from dataclasses import dataclass
 from judge_server.errors import InvalidRequest, NotReady, RubricRefused, RubricRetired, ServiceError, UnknownRubric
 from judge_server.ports import RubricSource
 from judge_server.telemetry.spans import traced
-from trainer_client.rewards import UnsuitableRubric
-from trainer_client.wire import (
-    Criterion,
-    FieldError,
-    PinnedRubric,
-    RubricContent,
-    RubricVersion,
-    parse_reference,
-)
+from trainer_client._suitability import UnsuitableRubric
+from trainer_client.wire import Criterion, FieldError, PinnedRubric, RubricContent, RubricVersion, parse_reference
 
 PROJECT_ID = "default"
 """The one project there is until keys name others."""
@@ -37,9 +30,9 @@ class ResolvedRubric:
 
 NO_RUBRIC = ResolvedRubric()
 
-_STORE_AWAY_S = 2
+_STORE_RETRY_AFTER_S = 2
 
-Suits = Callable[[Sequence[Criterion]], None]
+RubricCheck = Callable[[Sequence[Criterion]], None]
 """Raises `UnsuitableRubric` for criteria that cannot serve what a request asks for."""
 
 
@@ -63,7 +56,7 @@ async def find_rubric(source: RubricSource, project_id: str, reference: str) -> 
         raise NotReady(
             f"The rubric store cannot be read, so what {reference!r} stands for is not known: {error}. Criteria in the "
             "request need no store, and neither does a name@version or digest that this process has used lately.",
-            retry_after_s=_STORE_AWAY_S,
+            retry_after_s=_STORE_RETRY_AFTER_S,
         ) from error
     return found
 
@@ -83,7 +76,7 @@ async def resolve_rubrics(
     project_id: str,
     *,
     deadline: float,
-    suits: Suits | None = None,
+    rubric_check: RubricCheck | None = None,
     where: str = "groups",
     allow_retired: bool = False,
 ) -> list[ResolvedRubric]:
@@ -115,11 +108,11 @@ async def resolve_rubrics(
         key = asked if isinstance(asked, str) else asked.digest
         if key not in resolved:
             field = f"{where}.{index}.rubric" if override else "rubric"
-            async with _found_by(deadline):
+            async with _lookup_timeout(deadline):
                 resolved[key] = await _resolve(source, project_id, asked, field, allow_retired)
             try:
-                if suits is not None:
-                    suits(resolved[key].criteria)
+                if rubric_check is not None:
+                    rubric_check(resolved[key].criteria)
             except UnsuitableRubric as error:
                 raise _refused(RubricRefused, field, str(error)) from None
         rubrics.append(resolved[key])
@@ -145,14 +138,14 @@ async def _resolve(
 
 
 @asynccontextmanager
-async def _found_by(deadline: float) -> AsyncIterator[None]:
+async def _lookup_timeout(deadline: float) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError:
         raise NotReady(
             "The rubric store has not answered within the request's deadline, so nothing was judged.",
-            retry_after_s=_STORE_AWAY_S,
+            retry_after_s=_STORE_RETRY_AFTER_S,
         ) from None
 
 

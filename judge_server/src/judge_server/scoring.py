@@ -1,7 +1,7 @@
 """The path of a scoring request, top to bottom: resolve the rubrics, plan, judge, reward, answer.
 
 This is where a verdict becomes a reward: `_reward_response` hands the verdicts' scores to `reward_of`, and that to
-`trainer_client.rewards.assess`. Knows no HTTP and no engine.
+`trainer_client.rewards.reward_outcome`. Knows no HTTP and no engine.
 """
 
 import asyncio
@@ -11,31 +11,31 @@ from functools import partial
 from typing import Any
 
 from judge_server.errors import JudgingFailed
-from judge_server.grouping import PlannedGroup, PlannedResponse, Slices, plan_groups
+from judge_server.grouping import PlannedGroup, PlannedResponse, TimeSlicer, plan_groups
 from judge_server.judging.judge import Judge
-from judge_server.judging.ways import JudgeSetup
-from judge_server.judging.work import Caller, Outcomes, failures_by_kind
-from judge_server.ports import CallFailed, RubricSource
-from judge_server.recording import Judged, Records
+from judge_server.judging.ways import PreparedConfig
+from judge_server.judging.work import Caller, JudgementResults, failures_by_kind
+from judge_server.ports import CallFailure, RubricSource
+from judge_server.recording import JudgedRequest, RecordSink
 from judge_server.rewarding import reward_of, step_rewards
 from judge_server.rubrics import resolve_rubrics
-from judge_server.verdicts import failure_of, judge_of, judges_failure, pinned, read_verdicts, usage_of
+from judge_server.verdicts import failure_of, judge_failure_kind, judge_of, pinned, read_verdicts, usage_of
 from trainer_client import wire
 from trainer_client.rewards import UnscoredCriteria, check_rubric
 from trainer_client.steps import has_format
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ScoringJob:
     """A scoring request on its way: who judges, what is planned, and the outcomes so far."""
 
     request: wire.RewardRequest
     request_id: str
     deadline: float
-    setup: JudgeSetup | None
+    prepared: PreparedConfig | None
     groups: list[PlannedGroup]
-    record: bytes | None = None
-    outcomes: Outcomes = field(default_factory=Outcomes)
+    record_id: bytes | None = None
+    outcomes: JudgementResults = field(default_factory=JudgementResults)
 
     @property
     def caller(self) -> Caller:
@@ -46,15 +46,15 @@ class Job:
 class Scorer:
     """Scores requests with one judge and one source of rubrics, and has what was judged recorded, if anywhere."""
 
-    def __init__(self, judge: Judge, rubrics: RubricSource, recorder: Records | None = None) -> None:
+    def __init__(self, judge: Judge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
         self.judge = judge
         self.rubrics = rubrics
         self.recorder = recorder
 
     async def score(
-        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record: bytes | None = None
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> wire.RewardAnswer:
-        """Judge every response of the request and reward it; `record` is what it is recorded as, see `Judged`.
+        """Judge every response of the request and reward it; `record_id` is what it is recorded as, see `Judged`.
 
         Raises:
             InvalidRequest, UnknownRubric, RubricRefused: before anything is judged.
@@ -62,25 +62,25 @@ class Scorer:
             NotReady: no judge is there.
             JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
         """
-        job = await self._begin(request, request_id, project_id, record)
+        job = await self._plan_job(request, request_id, project_id, record_id)
         plans = [response.plan for group in job.groups for response in group.responses]
         await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
         groups: tuple[wire.GroupRewards, ...] = ()
         try:
-            slices = Slices()
-            groups = tuple([await _reward_group(job, group, slices) for group in job.groups])
+            slicer = TimeSlicer()
+            groups = tuple([await _reward_group(job, group, slicer) for group in job.groups])
         finally:
             self._record(job, groups, project_id)
-        return wire.RewardAnswer(**_about(self.judge, job), groups=groups)
+        return wire.RewardAnswer(**_answer_fields(self.judge, job), groups=groups)
 
     async def stream(
-        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record: bytes | None = None
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
     ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
         """The same, each group as soon as it is done, and last the summary. Closing it cancels what is not done."""
-        job = await self._begin(request, request_id, project_id, record)
+        job = await self._plan_job(request, request_id, project_id, record_id)
         plans = [response.plan for group in job.groups for response in group.responses]
         group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
-        waiting, slices = [len(group.responses) for group in job.groups], Slices()
+        waiting, slicer = [len(group.responses) for group in job.groups], TimeSlicer()
         rewarded: dict[int, wire.GroupRewards] = {}
         done: asyncio.Queue[int | None] = asyncio.Queue()
         judging = asyncio.create_task(
@@ -92,18 +92,20 @@ class Scorer:
                 index = group_of[place]
                 waiting[index] -= 1
                 if not waiting[index]:
-                    rewarded[index] = await _reward_group(job, job.groups[index], slices)
+                    rewarded[index] = await _reward_group(job, job.groups[index], slicer)
                     yield rewarded[index]
             await judging
             self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)
-            yield wire.RewardSummary(**_about(self.judge, job))
+            yield wire.RewardSummary(**_answer_fields(self.judge, job))
         finally:
             judging.cancel()
             await asyncio.gather(judging, return_exceptions=True)
 
-    async def _begin(self, request: wire.RewardRequest, request_id: str, project_id: str, record: bytes | None) -> Job:
+    async def _plan_job(
+        self, request: wire.RewardRequest, request_id: str, project_id: str, record_id: bytes | None
+    ) -> ScoringJob:
         deadline = asyncio.get_running_loop().time() + request.deadline_s
-        suits = partial(check_rubric, mode=request.reward.mode, kinds=request.reward.kinds)
+        rubric_check = partial(check_rubric, mode=request.reward.mode, kinds=request.reward.kinds)
         own = [group.rubric for group in request.groups]
         rubrics = await resolve_rubrics(
             self.rubrics,
@@ -111,35 +113,35 @@ class Scorer:
             request.rubric,
             project_id,
             deadline=deadline,
-            suits=suits,
+            rubric_check=rubric_check,
             allow_retired=request.allow_retired,
         )
-        setup = self.judge.setup_for(request.judging, request.protocol) if request.protocol is not None else None
-        groups = await plan_groups(self.judge, setup, request.groups, rubrics, request.judging, deadline)
-        return Job(request, request_id, deadline, setup, groups, record)
+        prepared = self.judge.prepared_for(request.judging, request.protocol) if request.protocol is not None else None
+        groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline)
+        return ScoringJob(request, request_id, deadline, prepared, groups, record_id)
 
-    def _record(self, job: Job, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
+    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
         made = [response.reward for group in groups for response in group.responses if response.reward is not None]
-        self.judge.metrics.rewarded(job.caller, made)
+        self.judge.metrics.observe_rewards(job.caller, made)
         if self.recorder is not None:
             rewards = [(response.reward, response.status) for group in groups for response in group.responses]
             self.recorder.record(
-                Judged.of(
+                JudgedRequest.of(
                     self.judge,
                     job.request,
-                    job.setup,
+                    job.prepared,
                     job.groups,
                     job.outcomes,
                     project_id=project_id,
                     request_id=job.request_id,
                     deadline=job.deadline,
                     rewards=rewards,
-                    record=job.record,
+                    record_id=job.record_id,
                 )
             )
 
 
-def _about(judge: Judge, job: Job) -> dict[str, Any]:
+def _answer_fields(judge: Judge, job: ScoringJob) -> dict[str, Any]:
     """What an answer says beside its groups."""
     return {
         "request_id": job.request_id,
@@ -147,17 +149,17 @@ def _about(judge: Judge, job: Job) -> dict[str, Any]:
         "step": job.request.step,
         "mode": job.request.reward.mode,
         "on_failure": job.request.on_failure,
-        "judge": judge_of(judge, job.setup),
+        "judge": judge_of(judge, job.prepared),
         "rubrics": pinned([group.rubric for group in job.groups]),
         "usage": usage_of(job.outcomes, job.groups if job.request.protocol == "checklist" else ()),
     }
 
 
-async def _reward_group(job: Job, group: PlannedGroup, slices: Slices) -> wire.GroupRewards:
+async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
     responses = []
     try:
         for response in group.responses:
-            await slices.turn()
+            await slicer.yield_if_due()
             responses.append(_reward_response(job, group, response))
     except UnscoredCriteria:
         raise _judging_failed(job.outcomes) from None
@@ -169,7 +171,7 @@ async def _reward_group(job: Job, group: PlannedGroup, slices: Slices) -> wire.G
     )
 
 
-def _reward_response(job: Job, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
+def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
     options = job.request.reward
     verdicts = read_verdicts(planned.plan, job.outcomes)
     response, text = planned.response, planned.material.text
@@ -178,12 +180,12 @@ def _reward_response(job: Job, group: PlannedGroup, planned: PlannedResponse) ->
         [verdict.score for verdict in verdicts],
         options,
         job.request.on_failure,
-        failures=[judges_failure(verdict) for verdict in verdicts],
+        failures=[judge_failure_kind(verdict) for verdict in verdicts],
         format_ok=has_format(text) if options.mode == "stepwise" else None,
         tokens=response.tokens,
         stopped=response.stopped,
     )
-    stepwise = job.setup is not None and job.setup.way.protocol == "stepwise"
+    stepwise = job.prepared is not None and job.prepared.config.protocol == "stepwise"
     return wire.ResponseReward(
         reward=reward,
         unpenalised=unpenalised,
@@ -207,11 +209,11 @@ def _steps(
     )
 
 
-def _judging_failed(outcomes: Outcomes) -> JudgingFailed:
-    kinds = failures_by_kind(outcomes.of.values())
+def _judging_failed(outcomes: JudgementResults) -> JudgingFailed:
+    kinds = failures_by_kind(outcomes.by_digest.values())
     counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    example = next(failure_of(o).detail for o in outcomes.of.values() if isinstance(o, CallFailed))
+    example = next(failure_of(o).detail for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
     return JudgingFailed(
-        f"{kinds.total()} of {len(outcomes.of)} verdicts failed ({counts}) and on_failure is 'error'. "
+        f"{kinds.total()} of {len(outcomes.by_digest)} verdicts failed ({counts}) and on_failure is 'error'. "
         f"For example: {example}"
     )

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 from judge_server.grouping import PlannedGroup, plan_groups
 from judge_server.judging.judge import Judge
-from judge_server.judging.plan import ResponsePlan, Slot
+from judge_server.judging.plan import ResponsePlan, VerdictSlot
 from judge_server.judging.votes import combine_votes
-from judge_server.judging.ways import JudgeSetup
-from judge_server.judging.work import Caller, Outcomes, failures_by_kind
-from judge_server.ports import CallFailed, Finding, RubricSource
+from judge_server.judging.ways import PreparedConfig
+from judge_server.judging.work import Caller, JudgementResults, failures_by_kind
+from judge_server.ports import CallFailure, JudgeResult, RubricSource
 from judge_server.prompts import points
-from judge_server.recording import Judged, Records
+from judge_server.recording import JudgedRequest, RecordSink
 from judge_server.rubrics import ResolvedRubric, resolve_rubrics
-from judge_server.surrogates import without_halves
+from judge_server.surrogates import replace_lone_surrogates
 from trainer_client import wire
 
 
@@ -24,8 +24,8 @@ async def judge_responses(
     *,
     request_id: str,
     project_id: str,
-    recorder: Records | None = None,
-    record: bytes | None = None,
+    recorder: RecordSink | None = None,
+    record_id: bytes | None = None,
 ) -> wire.VerdictAnswer:
     """Judge every response of the request and have it recorded, if anywhere; nothing is made of the verdicts.
 
@@ -39,36 +39,36 @@ async def judge_responses(
     resolved = await resolve_rubrics(
         rubrics, own, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
     )
-    setup = judge.setup_for(request.judging, request.protocol)
-    groups = await plan_groups(judge, setup, request.groups, resolved, request.judging, deadline)
+    prepared = judge.prepared_for(request.judging, request.protocol)
+    groups = await plan_groups(judge, prepared, request.groups, resolved, request.judging, deadline)
     plans = [response.plan for group in groups for response in group.responses]
     outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
     if recorder is not None:
         recorder.record(
-            Judged.of(
+            JudgedRequest.of(
                 judge,
                 request,
-                setup,
+                prepared,
                 groups,
                 outcomes,
                 project_id=project_id,
                 request_id=request_id,
                 deadline=deadline,
-                record=record,
+                record_id=record_id,
             )
         )
     return wire.VerdictAnswer(
         request_id=request_id,
         run=request.run,
         step=request.step,
-        judge=judge_of(judge, setup),
+        judge=judge_of(judge, prepared),
         rubrics=pinned(resolved),
         usage=usage_of(outcomes, groups if request.protocol == "checklist" else ()),
         groups=tuple([_group(group, outcomes) for group in groups]),
     )
 
 
-def _group(group: PlannedGroup, outcomes: Outcomes) -> wire.GroupVerdicts:
+def _group(group: PlannedGroup, outcomes: JudgementResults) -> wire.GroupVerdicts:
     return wire.GroupVerdicts(
         id=group.group.id,
         rubric=group.rubric.digest,
@@ -85,17 +85,17 @@ def _group(group: PlannedGroup, outcomes: Outcomes) -> wire.GroupVerdicts:
     )
 
 
-def read_verdicts(plan: ResponsePlan, outcomes: Outcomes) -> list[wire.Verdict]:
+def read_verdicts(plan: ResponsePlan, outcomes: JudgementResults) -> list[wire.Verdict]:
     """The verdict of each of a plan's slots, in order."""
     return [verdict_of(slot, outcomes) for slot in plan.slots]
 
 
-def verdict_of(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
+def verdict_of(slot: VerdictSlot, outcomes: JudgementResults) -> wire.Verdict:
     """The verdict of one slot."""
-    votes = [outcomes.of[digest] for digest in slot.digests]
+    votes = [outcomes.by_digest[digest] for digest in slot.digests]
     outcome = combine_votes(votes)
-    scores = tuple([None if isinstance(v, CallFailed) else v.score for v in votes]) if len(votes) > 1 else ()
-    if isinstance(outcome, CallFailed):
+    scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
+    if isinstance(outcome, CallFailure):
         return wire.Verdict(
             criterion=slot.criterion, status="failed", failure=failure_of(outcome), method=slot.method, votes=scores
         )
@@ -105,7 +105,7 @@ def verdict_of(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
         score=outcome.score,
         probability=outcome.probability,
         raw_probability=outcome.raw_probability,
-        menu_mass=outcome.menu_mass,
+        choice_mass=outcome.choice_mass,
         grade=outcome.grade,
         step=slot.step if outcome.step is None else outcome.step,
         rationale=outcome.rationale,
@@ -116,25 +116,25 @@ def verdict_of(slot: Slot, outcomes: Outcomes) -> wire.Verdict:
     )
 
 
-def failure_of(outcome: CallFailed) -> wire.Failure:
+def failure_of(outcome: CallFailure) -> wire.Failure:
     """Why there is no verdict, as answers say it; what JSON cannot carry of an engine's words becomes U+FFFD."""
-    return wire.Failure(kind=outcome.kind, detail=without_halves(outcome.detail))
+    return wire.Failure(kind=outcome.kind, detail=replace_lone_surrogates(outcome.detail))
 
 
-def judges_failure(verdict: wire.Verdict) -> wire.FailureKind | None:
+def judge_failure_kind(verdict: wire.Verdict) -> wire.FailureKind | None:
     """Why the judge gave no verdict; None where there is one, or where a program was to give it."""
     return verdict.failure.kind if verdict.failure is not None and verdict.method == "judge" else None
 
 
-def judge_of(judge: Judge, setup: JudgeSetup | None) -> wire.Judge | None:
+def judge_of(judge: Judge, prepared: PreparedConfig | None) -> wire.JudgeInfo | None:
     """Who judged, as answers name it; None where no judge was asked."""
-    if setup is None:
+    if prepared is None:
         return None
-    return wire.Judge(
+    return wire.JudgeInfo(
         model=judge.identity.model,
-        protocol=setup.way.protocol,
-        fingerprint=setup.fingerprint,
-        withheld=setup.declared.withholds,
+        protocol=prepared.config.protocol,
+        fingerprint=prepared.fingerprint,
+        withheld=prepared.declaration.withholds,
     )
 
 
@@ -143,14 +143,14 @@ def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
     return tuple(dict.fromkeys(rubric.pinned for rubric in rubrics if rubric.pinned is not None))
 
 
-def usage_of(outcomes: Outcomes, groups: Sequence[PlannedGroup] = ()) -> wire.Usage:
+def usage_of(outcomes: JudgementResults, groups: Sequence[PlannedGroup] = ()) -> wire.Usage:
     """What judging cost, and how many points awarded in the groups' checklists were clipped."""
     return wire.Usage(
         judge_calls=outcomes.calls,
         checks=outcomes.checks,
         cached=len(outcomes.cached),
         joined=len(outcomes.joined),
-        failed=failures_by_kind(outcomes.of.values()).total(),
+        failed=failures_by_kind(outcomes.by_digest.values()).total(),
         clipped=_clipped(outcomes, groups),
         prompt_tokens_computed=outcomes.tokens_computed,
         prompt_tokens_reused=outcomes.tokens_reused,
@@ -160,13 +160,13 @@ def usage_of(outcomes: Outcomes, groups: Sequence[PlannedGroup] = ()) -> wire.Us
     )
 
 
-def _clipped(outcomes: Outcomes, groups: Sequence[PlannedGroup]) -> int:
+def _clipped(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
     clipped: set[bytes] = set()
     for group in groups:
         highest = {criterion.id: points(criterion) for criterion in group.rubric.criteria}
         for slot in (slot for response in group.responses for slot in response.plan.slots):
             for digest in slot.digests:
-                found = outcomes.of.get(digest)
-                if isinstance(found, Finding) and found.grade is not None and slot.criterion in highest:
+                found = outcomes.by_digest.get(digest)
+                if isinstance(found, JudgeResult) and found.grade is not None and slot.criterion in highest:
                     clipped |= {digest} if not 0 <= found.grade <= highest[slot.criterion] else set()
     return len(clipped)

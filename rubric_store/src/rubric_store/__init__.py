@@ -1,7 +1,7 @@
 """Named rubrics in immutable versions, and readers for the formats rubrics are published in.
 
 `RubricStore` keeps rubrics on SQLite or PostgreSQL, `migrations` brings a database to the schema it needs,
-and `read_rubric` turns a published text into criteria. Nothing here judges, serves HTTP or reads settings.
+and `parse_rubric` turns a published text into criteria. Nothing here judges, serves HTTP or reads settings.
 """
 
 from rubric_store import migrations

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, create_engine
 
-from rubric_store.database import SQLITE, WRITES, prepare, read_url
-from rubric_store.patience import connecting
+from rubric_store.database import SQLITE, WRITES, configure_engine, read_url
+from rubric_store.patience import libpq_timeouts
 
 
 @contextmanager
-def connected(url: str, *, writes: bool) -> Iterator[Connection]:
+def blocking_connection(url: str, *, writes: bool) -> Iterator[Connection]:
     """A connection in one transaction, which is committed at the end of the block.
 
     Raises:
@@ -21,9 +21,9 @@ def connected(url: str, *, writes: bool) -> Iterator[Connection]:
     engine = create_engine(
         parsed.set(drivername="sqlite") if file else parsed,
         execution_options={WRITES: writes},
-        connect_args={} if file else connecting(parsed),
+        connect_args={} if file else libpq_timeouts(parsed),
     )
-    prepare(engine)
+    configure_engine(engine)
     try:
         with engine.begin() as connection:
             yield connection

@@ -10,8 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store import name_queries, queries
-from rubric_store.connected import Connected
-from rubric_store.publishing import keep_words
+from rubric_store.connected import BaseRepository
+from rubric_store.publishing import store_words
 from rubric_store.rows import version_of
 from rubric_store.tagging import replace_tags, tags_of
 from trainer_client.wire import AliasName, Reference, RubricTags, RubricVersion, TagSet
@@ -20,7 +20,7 @@ from trainer_client.wire.problems import field_errors
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 
-class Changes(Connected):
+class ChangeMixin(BaseRepository):
     """The part of `RubricStore` that changes what is there."""
 
     async def move_alias(
@@ -44,7 +44,7 @@ class Changes(Connected):
             LookupError: there is no such rubric or version.
         """
         _check_alias(alias)
-        async with self._changing(project_id, name) as connection:
+        async with self._begin_locked(project_id, name) as connection:
             found = await _version(connection, project_id, name, version)
             current = await _alias(connection, project_id, name, alias)
             if current == version:
@@ -56,7 +56,7 @@ class Changes(Connected):
             dialect = connection.dialect.name
             await connection.execute(name_queries.set_alias(dialect, project_id, name, alias, version))
             before = None if current is None else (await _version(connection, project_id, name, current)).digest
-            await self._note(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
+            await self._add_audit_entry(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
         return True, version
 
     async def remove_alias(
@@ -67,13 +67,15 @@ class Changes(Connected):
         Raises:
             LookupError: there is no such rubric.
         """
-        async with self._changing(project_id, name) as connection:
+        async with self._begin_locked(project_id, name) as connection:
             current = await _alias(connection, project_id, name, alias)
             if current is None or current != expected:
                 return False, current
             await connection.execute(name_queries.remove_alias(project_id, name, alias))
             stood_for = await _version(connection, project_id, name, current)
-            await self._note(connection, project_id, "alias.removed", f"{name}@{alias}", stood_for.digest, None)
+            await self._add_audit_entry(
+                connection, project_id, "alias.removed", f"{name}@{alias}", stood_for.digest, None
+            )
         return True, current
 
     async def replace_tags(self, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
@@ -88,11 +90,11 @@ class Changes(Connected):
         except ValidationError as error:
             wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
             raise ValueError(f"{wrong.field}: {wrong.message}") from None
-        async with self._changing(project_id, name) as connection:
+        async with self._begin_locked(project_id, name) as connection:
             before = await tags_of(connection, project_id, name)
             await replace_tags(connection, project_id, name, wanted)
             after = await tags_of(connection, project_id, name)
-            await self._note(connection, project_id, "tags.changed", name, before or None, after or None)
+            await self._add_audit_entry(connection, project_id, "tags.changed", name, before or None, after or None)
         return RubricTags(name=name, tags=tuple(sorted(set(wanted))))
 
     async def retire(self, project_id: str, name: str, version: int, reason: str) -> RubricVersion:
@@ -101,10 +103,12 @@ class Changes(Connected):
         Raises:
             LookupError: there is no such version.
         """
-        async with self._changing(project_id, name) as connection:
+        async with self._begin_locked(project_id, name) as connection:
             found = await _version(connection, project_id, name, version)
             at = found.retirement.at if found.retirement else datetime.now(UTC)
-            await self._note(connection, project_id, "version.retired", found.reference, _reason(found), reason)
+            await self._add_audit_entry(
+                connection, project_id, "version.retired", found.reference, _reason(found), reason
+            )
             return await _set_retirement(connection, project_id, found, at, reason)
 
     async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
@@ -113,9 +117,11 @@ class Changes(Connected):
         Raises:
             LookupError: there is no such version.
         """
-        async with self._changing(project_id, name) as connection:
+        async with self._begin_locked(project_id, name) as connection:
             found = await _version(connection, project_id, name, version)
-            await self._note(connection, project_id, "version.restored", found.reference, _reason(found), None)
+            await self._add_audit_entry(
+                connection, project_id, "version.restored", found.reference, _reason(found), None
+            )
             return await _set_retirement(connection, project_id, found, None, None)
 
 
@@ -144,7 +150,7 @@ async def _set_retirement(
     await connection.execute(queries.set_current(project_id, name))
     current = await _version(connection, project_id, name, None)
     if current.version != before.version:
-        await keep_words(connection, project_id, current)
+        await store_words(connection, project_id, current)
     return await _version(connection, project_id, name, version.version)
 
 

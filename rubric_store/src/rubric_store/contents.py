@@ -8,44 +8,44 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, Select, and_, func, select
 
-from rubric_store.blocking import connected
+from rubric_store.blocking import blocking_connection
 from rubric_store.ledger.tables import requests, uses, verdicts
 from rubric_store.tables import rubric_versions as versions
 from trainer_client.wire import Criterion
 from trainer_client.wire.criteria import content_digest
 
-_READ_AT_ONCE = 500
-_NAMED = 20
+_BATCH_SIZE = 500
+_MAX_PROBLEMS = 20
 
 _CRITERIA = TypeAdapter(tuple[Criterion, ...])
 
 
-class Contents(NamedTuple):
+class IntegrityReport(NamedTuple):
     """What was looked at, how much is wrong, and the first twenty of it in words."""
 
     versions: int
     requests: int
-    wrong: int
-    said: tuple[str, ...]
+    problem_count: int
+    problems: tuple[str, ...]
 
 
-def look_through(url: str) -> Contents:
+def check_integrity(url: str) -> IntegrityReport:
     """Compare every rubric version with its digest, and every recorded request with its uses and their verdicts.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
     """
-    with connected(url, writes=False) as connection:
+    with blocking_connection(url, writes=False) as connection:
         names = connection.execute(select(func.count()).select_from(versions)).scalar_one()
         recorded = connection.execute(select(func.count()).select_from(requests)).scalar_one()
-        said = [*_changed(connection), *_in_part(connection), *_without_verdict(connection)]
-    return Contents(names, recorded, len(said), tuple(said[:_NAMED]))
+        problems = [*_digest_mismatches(connection), *_incomplete_requests(connection), *_missing_verdicts(connection)]
+    return IntegrityReport(names, recorded, len(problems), tuple(problems[:_MAX_PROBLEMS]))
 
 
-def _changed(connection: Connection) -> list[str]:
+def _digest_mismatches(connection: Connection) -> list[str]:
     """The versions whose criteria are not those that their digest was made of."""
-    said = []
-    rows = connection.execution_options(yield_per=_READ_AT_ONCE).execute(
+    problems = []
+    rows = connection.execution_options(yield_per=_BATCH_SIZE).execute(
         select(versions.c.project_id, versions.c.name, versions.c.version, versions.c.digest, versions.c.criteria)
     )
     for row in rows:
@@ -54,11 +54,11 @@ def _changed(connection: Connection) -> list[str]:
         except ValidationError:
             right = False
         if not right:
-            said.append(f"rubric {row.name}@{row.version} of project {row.project_id} is not what its digest says")
-    return said
+            problems.append(f"rubric {row.name}@{row.version} of project {row.project_id} is not what its digest says")
+    return problems
 
 
-def _in_part(connection: Connection) -> list[str]:
+def _incomplete_requests(connection: Connection) -> list[str]:
     """The recorded requests that do not have as many uses as they made."""
     same = and_(
         uses.c.project_id == requests.c.project_id, uses.c.run == requests.c.run, uses.c.request == requests.c.request
@@ -76,7 +76,7 @@ def _in_part(connection: Connection) -> list[str]:
     ]
 
 
-def _without_verdict(connection: Connection) -> list[str]:
+def _missing_verdicts(connection: Connection) -> list[str]:
     """The runs with uses whose verdict is not there."""
     same = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
     found: Select[Any] = (

@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, Engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from rubric_store.patience import AsyncImpatient, connecting
+from rubric_store.patience import AsyncTimeoutConnection, libpq_timeouts
 
 SQLITE = "sqlite+aiosqlite"
 POSTGRESQL = "postgresql+psycopg"
@@ -18,7 +18,7 @@ WRITES = "rubric_store_writes"
 """Execution option: this transaction will write, so SQLite takes its write lock when it begins."""
 
 _BUSY_TIMEOUT_MS = 30_000
-CLIENTS_GONE = {
+SESSION_SETTINGS = {
     "idle_in_transaction_session_timeout": "60s",
     "tcp_keepalives_idle": "20",
     "tcp_keepalives_interval": "5",
@@ -60,13 +60,13 @@ def open_engine(url: str) -> AsyncEngine:
     """
     parsed = read_url(url)
     server = parsed.drivername == POSTGRESQL
-    patience = {**connecting(parsed), "async_creator_fn": AsyncImpatient.connect} if server else {}
-    engine = create_async_engine(parsed, pool_pre_ping=server, connect_args=patience)
-    prepare(engine.sync_engine)
+    connect_args = {**libpq_timeouts(parsed), "async_creator_fn": AsyncTimeoutConnection.connect} if server else {}
+    engine = create_async_engine(parsed, pool_pre_ping=server, connect_args=connect_args)
+    configure_engine(engine.sync_engine)
     return engine
 
 
-def prepare(engine: Engine) -> None:
+def configure_engine(engine: Engine) -> None:
     """Have SQLite connections keep foreign keys, wait for locks, log ahead and begin as told.
 
     PostgreSQL is told to end the transactions of a client that vanished.
@@ -107,7 +107,7 @@ def _on_postgresql_connect(connection: Any, _record: object) -> None:
     """
     cursor = connection.cursor()
     cursor.execute(
-        "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in CLIENTS_GONE.items())
+        "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SESSION_SETTINGS.items())
     )
     cursor.close()
     connection.commit()

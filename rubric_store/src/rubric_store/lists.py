@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from rubric_store import name_queries, queries
-from rubric_store.connected import Connected
+from rubric_store.connected import BaseRepository
 from rubric_store.paging import (
     UNKNOWN_CURSOR,
     CursorError,
@@ -23,7 +23,7 @@ _Tags = defaultdict[str, list[str]]
 _Aliases = defaultdict[str, dict[str, int]]
 
 
-class Lists(Connected):
+class ListMixin(BaseRepository):
     """The part of `RubricStore` that lists. A page costs the same wherever it is."""
 
     async def list(
@@ -106,7 +106,7 @@ class Lists(Connected):
         """The tags and the aliases of names."""
         tags: _Tags = defaultdict(list)
         aliases: _Aliases = defaultdict(dict)
-        async with self._reading() as connection:
+        async with self._connect() as connection:
             for row in await connection.execute(name_queries.tags(project_id, names)):
                 tags[row.name].append(row.tag)
             for row in await connection.execute(name_queries.aliases(project_id, names)):

@@ -9,7 +9,7 @@ _NAME_LENGTH = 200
 _ALIAS_LENGTH = 64
 
 
-def split(reference: str) -> tuple[str, str]:
+def split_reference(reference: str) -> tuple[str, str]:
     """The name a reference may have meant, in the characters names have, and what it asks for of it."""
     name, _, rest = reference.partition("@")
     return _NOT_IN_NAMES.sub("-", name.lower())[:_NAME_LENGTH], rest
@@ -21,9 +21,9 @@ def nearest_name(name: str, names: Mapping[str, int]) -> str | None:
     return matches[0] if matches else None
 
 
-def nearest_reference(name: str, asked: str, latest: int, aliases: Mapping[str, int]) -> str:
+def nearest_reference(name: str, selector: str, latest: int, aliases: Mapping[str, int]) -> str:
     """A reference to a name that exists: to the version or the alias nearest to what was asked of it, or to none."""
-    if re.fullmatch(r"[1-9][0-9]{0,8}", asked):
-        return f"{name}@{min(int(asked), latest)}"
-    matches = difflib.get_close_matches(asked.lower()[:_ALIAS_LENGTH], aliases, 1) if asked else []
+    if re.fullmatch(r"[1-9][0-9]{0,8}", selector):
+        return f"{name}@{min(int(selector), latest)}"
+    matches = difflib.get_close_matches(selector.lower()[:_ALIAS_LENGTH], aliases, 1) if selector else []
     return f"{name}@{matches[0]}" if matches else name

@@ -20,7 +20,7 @@ from trainer_client.wire.problems import field_errors
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
 _NAME_SHOWN = 100
 
-Note = Callable[[str, str, str | None, str | None], Awaitable[None]]
+AuditWriter = Callable[[str, str, str | None, str | None], Awaitable[None]]
 """Adds an audit row: the action, of what, and what stood there before and after."""
 
 
@@ -38,7 +38,7 @@ def check_name(name: str) -> None:
         raise ValueError(f"{shown!r} cannot name a rubric; {why}") from None
 
 
-def publication(
+def build_publication(
     content: RubricContent,
     metadata: Mapping[str, Any] | None,
     tags: Sequence[str],
@@ -46,16 +46,16 @@ def publication(
     parent: int | None,
 ) -> RubricPublication:
     """Put together what is to be published; raises `ValueError` naming what breaks the wire's rules."""
-    beside = {"metadata": metadata, "tags": tuple(tags), "lineage": lineage, "parent": parent}
+    extra = {"metadata": metadata, "tags": tuple(tags), "lineage": lineage, "parent": parent}
     try:
-        return RubricPublication.model_validate({"criteria": content.criteria, **beside})
+        return RubricPublication.model_validate({"criteria": content.criteria, **extra})
     except ValidationError as error:
         wrong = field_errors(error.errors(include_url=False, include_input=False))
         raise ValueError("; ".join(f"{e.field}: {e.message}" for e in wrong)) from None
 
 
 async def publish(
-    connection: AsyncConnection, project_id: str, name: str, published: RubricPublication, note: Note
+    connection: AsyncConnection, project_id: str, name: str, published: RubricPublication, write_audit: AuditWriter
 ) -> tuple[RubricVersion, bool]:
     """Add a name's next version, or return the one that has these criteria already; True if it was added."""
     digest = published.digest
@@ -63,7 +63,7 @@ async def publish(
     if published.tags:
         before = await tags_of(connection, project_id, name)
         await add_tags(connection, project_id, name, published.tags)
-        await note("tags.changed", name, before or None, await tags_of(connection, project_id, name))
+        await write_audit("tags.changed", name, before or None, await tags_of(connection, project_id, name))
     if latest:
         same = await connection.execute(queries.version_with_digest(project_id, name, digest))
         if row := same.one_or_none():
@@ -81,8 +81,8 @@ async def publish(
     )
     await connection.execute(queries.add_version(project_id, added))
     await connection.execute(queries.set_latest(project_id, name, added.version))
-    await keep_words(connection, project_id, added)
-    await note("version.published", added.reference, None, added.digest)
+    await store_words(connection, project_id, added)
+    await write_audit("version.published", added.reference, None, added.digest)
     return added, True
 
 
@@ -98,7 +98,7 @@ async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
     return int((await connection.execute(lock)).scalar_one())  # another publisher made it in between
 
 
-async def keep_words(connection: AsyncConnection, project_id: str, version: RubricVersion) -> None:
+async def store_words(connection: AsyncConnection, project_id: str, version: RubricVersion) -> None:
     """Have a name found by the words of this version's criteria, and of no other's."""
     words = words_of(criterion.description for criterion in version.criteria)
     dialect = connection.dialect.name
@@ -108,5 +108,5 @@ async def keep_words(connection: AsyncConnection, project_id: str, version: Rubr
 
 def _check_parent(name: str, parent: int | None, latest: int) -> None:
     if parent is not None and parent > latest:
-        there = f"its versions are 1 to {latest}" if latest else "it has no version yet"
-        raise ValueError(f"parent: there is no {name}@{parent} to descend from; {there}")
+        existing = f"its versions are 1 to {latest}" if latest else "it has no version yet"
+        raise ValueError(f"parent: there is no {name}@{parent} to descend from; {existing}")

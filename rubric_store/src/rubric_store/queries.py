@@ -8,12 +8,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
 from rubric_store.search import words_parameter
-from rubric_store.tables import rubric_aliases as aliases
+from rubric_store.tables import rubric_aliases, rubric_words, rubrics
 from rubric_store.tables import rubric_versions as versions
-from rubric_store.tables import rubric_words, rubrics
 from trainer_client.wire import Reference, RubricVersion
 
-_ABOUT = (
+_VERSION_COLUMNS = (
     versions.c.name,
     versions.c.version,
     versions.c.digest,
@@ -31,7 +30,7 @@ def version(project_id: str, reference: Reference) -> Select[Any]:
 
     Of the versions that have a digest it is the oldest in use, or the oldest where none is in use.
     """
-    found = select(*_ABOUT, versions.c.criteria).where(versions.c.project_id == project_id)
+    found = select(*_VERSION_COLUMNS, versions.c.criteria).where(versions.c.project_id == project_id)
     if reference.digest is not None:
         oldest = (versions.c.retired_at.is_not(None), versions.c.created_at, versions.c.name, versions.c.version)
         return found.where(versions.c.digest == reference.digest).order_by(*oldest).limit(1)
@@ -39,10 +38,10 @@ def version(project_id: str, reference: Reference) -> Select[Any]:
     if reference.version is not None:
         return found.where(versions.c.version == reference.version)
     if reference.alias is not None:
-        pointed = select(aliases.c.version).where(
-            aliases.c.project_id == project_id,
-            aliases.c.name == reference.name,
-            aliases.c.alias == reference.alias,
+        pointed = select(rubric_aliases.c.version).where(
+            rubric_aliases.c.project_id == project_id,
+            rubric_aliases.c.name == reference.name,
+            rubric_aliases.c.alias == reference.alias,
         )
         return found.where(versions.c.version == pointed.scalar_subquery())
     current = select(rubrics.c.current_version).where(
@@ -59,7 +58,7 @@ def version_with_digest(project_id: str, name: str, digest: str) -> Select[Any]:
 def history(project_id: str, name: str, *, before: int | None, limit: int) -> Select[Any]:
     """The versions of a name without their criteria, newest first, from below a number on."""
     listed = (
-        select(*_ABOUT, versions.c.criteria_count)
+        select(*_VERSION_COLUMNS, versions.c.criteria_count)
         .where(versions.c.project_id == project_id, versions.c.name == name)
         .order_by(versions.c.version.desc())
         .limit(limit)

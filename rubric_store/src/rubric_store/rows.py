@@ -15,8 +15,8 @@ def version_of(row: Row[Any]) -> RubricVersion:
 
 def summary_of(row: Row[Any], aliases: Mapping[str, int]) -> VersionSummary:
     """A version without its criteria, with those of its name's aliases that stand for it."""
-    standing = [alias for alias, version in aliases.items() if version == row.version]
-    return VersionSummary.model_validate({**_fields(row), "aliases": tuple(standing)})
+    pointing_aliases = [alias for alias, version in aliases.items() if version == row.version]
+    return VersionSummary.model_validate({**_fields(row), "aliases": tuple(pointing_aliases)})
 
 
 def _fields(row: Row[Any]) -> dict[str, Any]:

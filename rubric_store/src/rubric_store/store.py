@@ -14,22 +14,22 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rubric_store import name_queries, queries
-from rubric_store.changes import Changes
-from rubric_store.connected import READS_WITHIN_S, nobody
-from rubric_store.lists import Lists
-from rubric_store.nearest import nearest_name, nearest_reference, split
-from rubric_store.publishing import check_name, publication, publish
-from rubric_store.remembered import Remembered
+from rubric_store.changes import ChangeMixin
+from rubric_store.connected import READ_TIMEOUT_S, unknown_actor
+from rubric_store.lists import ListMixin
+from rubric_store.nearest import nearest_name, nearest_reference, split_reference
+from rubric_store.publishing import build_publication, check_name, publish
+from rubric_store.remembered import VersionCache
 from rubric_store.rows import version_of
-from rubric_store.validations import Validations
+from rubric_store.validations import ValidationMixin
 from trainer_client.wire import Lineage, RubricContent, RubricVersion, parse_reference
 
 _NEIGHBOURS = 500
-_PATIENCE_S = 1.0
-_LEFT_ALONE_S = 1.0
+_CACHED_FIND_TIMEOUT_S = 1.0
+_RETRY_AFTER_S = 1.0
 
 
-class RubricStore(Lists, Changes, Validations):
+class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
     """Rubrics on SQLite or PostgreSQL, each project apart from the others.
 
     Args:
@@ -41,10 +41,10 @@ class RubricStore(Lists, Changes, Validations):
         DatabaseURLError: the URL is none the store can use.
     """
 
-    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = nobody) -> None:
+    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
         super().__init__(database, actor=actor)
-        self._remembered = Remembered()
-        self._asks_again = 0.0
+        self._version_cache = VersionCache()
+        self._retry_at = 0.0
 
     async def find(self, project_id: str, reference: str) -> RubricVersion | None:
         """The version that `name`, `name@3`, `name@alias` or `sha256:…` stands for; None if there is none.
@@ -61,21 +61,21 @@ class RubricStore(Lists, Changes, Validations):
             parsed = parse_reference(reference)
         except ValueError:
             return None
-        remembered = self._remembered.recall(project_id, parsed)
-        if remembered is not None and monotonic() < self._asks_again:
-            return remembered
+        cached = self._version_cache.get(project_id, parsed)
+        if cached is not None and monotonic() < self._retry_at:
+            return cached
         try:
-            patience_s = READS_WITHIN_S if remembered is None else _PATIENCE_S
-            rows = await self._read(queries.version(project_id, parsed), within_s=patience_s)
+            timeout_s = READ_TIMEOUT_S if cached is None else _CACHED_FIND_TIMEOUT_S
+            rows = await self._read(queries.version(project_id, parsed), timeout_s=timeout_s)
         except ConnectionError:
-            self._asks_again = monotonic() + _LEFT_ALONE_S
-            if remembered is None:
+            self._retry_at = monotonic() + _RETRY_AFTER_S
+            if cached is None:
                 raise
-            return remembered
+            return cached
         if not rows:
             return None
         found = version_of(rows[0])
-        self._remembered.keep(project_id, parsed, found)
+        self._version_cache.put(project_id, parsed, found)
         return found
 
     async def closest(self, project_id: str, reference: str) -> str | None:
@@ -86,13 +86,13 @@ class RubricStore(Lists, Changes, Validations):
         """
         if reference.startswith("sha256:"):
             return None
-        name, asked = split(reference)
+        name, selector = split_reference(reference)
         rows = await self._read(*name_queries.neighbours(project_id, name, _NEIGHBOURS))
         latest = {row.name: row.latest_version for row in rows}
         found = await asyncio.to_thread(nearest_name, name, latest)
         if found is None:
             return None
-        return nearest_reference(found, asked, latest[found], (await self.aliases(project_id, found)).aliases)
+        return nearest_reference(found, selector, latest[found], (await self.aliases(project_id, found)).aliases)
 
     async def publish(
         self,
@@ -124,9 +124,11 @@ class RubricStore(Lists, Changes, Validations):
                 criteria breaks the rules of `RubricPublication`.
         """
         check_name(name)
-        published = publication(content, metadata, tags, lineage, parent)
-        async with self._writing() as connection:
-            return await publish(connection, project_id, name, published, partial(self._note, connection, project_id))
+        published = build_publication(content, metadata, tags, lineage, parent)
+        async with self._begin() as connection:
+            return await publish(
+                connection, project_id, name, published, partial(self._add_audit_entry, connection, project_id)
+            )
 
     async def ready(self) -> bool:
         """Whether the store can be read: the database answers within five seconds, and has the tables."""

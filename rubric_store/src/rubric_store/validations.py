@@ -10,18 +10,18 @@ from typing import Any
 from sqlalchemy import Select, func, insert, select
 
 from rubric_store import queries
-from rubric_store.connected import Connected
+from rubric_store.connected import BaseRepository
 from rubric_store.tables import rubric_validations as passes
 from trainer_client.wire import Reference
 from trainer_client.wire.validations import CriterionValidity, RubricValidation
 
-_SHOWN = [passes.c[name] for name in RubricValidation.model_fields]
+_COLUMNS = [passes.c[name] for name in RubricValidation.model_fields]
 
 
-class Validations(Connected):
+class ValidationMixin(BaseRepository):
     """The part of `RubricStore` that keeps validity."""
 
-    async def keep_validation(
+    async def add_validation(
         self,
         project_id: str,
         name: str,
@@ -38,7 +38,7 @@ class Validations(Connected):
             LookupError: there is no such version.
             ValueError: the items are not the version's criteria in their order.
         """
-        async with self._changing(project_id, name) as connection:
+        async with self._begin_locked(project_id, name) as connection:
             found = await connection.execute(queries.version(project_id, Reference(name, version, None)))
             row = found.one_or_none()
             if row is None:
@@ -67,14 +67,16 @@ class Validations(Connected):
 
 def _last_number(project_id: str, name: str, version: int) -> Select[Any]:
     """The number of a version's last pass, 0 where there is none."""
-    return select(func.coalesce(func.max(passes.c.pass_number), 0)).where(*_of(project_id, name, version))
+    return select(func.coalesce(func.max(passes.c.pass_number), 0)).where(*_version_filter(project_id, name, version))
 
 
 def _newest_by_judge(project_id: str, name: str, version: int) -> Select[Any]:
-    of_it = _of(project_id, name, version)
-    newest = select(func.max(passes.c.pass_number)).where(*of_it).group_by(passes.c.judge)
-    return select(*_SHOWN).where(*of_it, passes.c.pass_number.in_(newest)).order_by(passes.c.pass_number.desc())
+    same_version = _version_filter(project_id, name, version)
+    newest = select(func.max(passes.c.pass_number)).where(*same_version).group_by(passes.c.judge)
+    return (
+        select(*_COLUMNS).where(*same_version, passes.c.pass_number.in_(newest)).order_by(passes.c.pass_number.desc())
+    )
 
 
-def _of(project_id: str, name: str, version: int) -> tuple[Any, ...]:
+def _version_filter(project_id: str, name: str, version: int) -> tuple[Any, ...]:
     return (passes.c.project_id == project_id, passes.c.name == name, passes.c.version == version)

@@ -9,12 +9,12 @@ import time
 from datetime import UTC, datetime
 
 from adjudge_services.settings import Settings
-from judge_server.access import Gate
-from judge_server.access.buckets import LocalRates
-from judge_server.access.redis_rates import RedisRates
-from judge_server.cache import redis_behind
-from judge_server.operations.passes import Passes, PassIdentities
-from judge_server.ports import Rates
+from judge_server.access import Authenticator
+from judge_server.access.buckets import LocalRateLimiter
+from judge_server.access.redis_rates import RedisRateLimiter
+from judge_server.cache import redis_url_of
+from judge_server.operations.passes import WorkerAuthenticator, WorkerTokens
+from judge_server.ports import RateLimiter
 from judge_server.web.hosts import is_loopback
 from rubric_store import TenantStore
 
@@ -24,17 +24,19 @@ def keys_required(settings: Settings) -> bool:
     return settings.keys == "required" or not is_loopback(settings.host)
 
 
-def rates_of(settings: Settings) -> Rates:
+def build_rate_limiter(settings: Settings) -> RateLimiter:
     """What counts the requests of projects: for all processes where they share a Redis, else for this one."""
-    redis = redis_behind(settings.cache_url)
-    return LocalRates(time.monotonic) if redis is None else RedisRates(redis)
+    redis = redis_url_of(settings.cache_url)
+    return LocalRateLimiter(time.monotonic) if redis is None else RedisRateLimiter(redis)
 
 
-def gate_of(settings: Settings, tenants: TenantStore, rates: Rates) -> Gate:
+def build_authenticator(settings: Settings, tenants: TenantStore, rates: RateLimiter) -> Authenticator:
     """The gate in front of the API."""
-    passes = PassIdentities(Passes(settings.fencing_secret()), tenants)
+    worker_tokens = WorkerAuthenticator(WorkerTokens(settings.fencing_secret()), tenants)
     open_metrics = settings.metrics == "open"
-    return Gate(tenants, required=keys_required(settings), open_metrics=open_metrics, rates=rates, passes=passes)
+    return Authenticator(
+        tenants, required=keys_required(settings), open_metrics=open_metrics, rates=rates, worker_tokens=worker_tokens
+    )
 
 
 async def has_usable_key(settings: Settings) -> bool:

@@ -19,31 +19,31 @@ from httptools import HttpParserError
 from starlette.datastructures import MutableHeaders
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from judge_server.web.events import STOPPING
+from judge_server.web.events import SHUTDOWN_STATE_KEY
 from judge_server.web.headers import add_headers
 from trainer_client.wire import Problem, ProblemType
 
 log = logging.getLogger("adjudge")
 
-MOST_HEAD_BYTES = 64 * 1024
-MOST_HEADERS = 100
-MOST_TARGET_BYTES = 8 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 100
+MAX_TARGET_BYTES = 8 * 1024
 """What the path and query of a request may have; a page's cursor and a search's words have some hundred."""
 
-_OTHER_DESCRIPTORS = 128
+_RESERVED_DESCRIPTORS = 128
 _BACKLOG = 2048
-_TELL_EVERY_S = 10.0
+_WARNING_INTERVAL_S = 10.0
 
 KEEP_ALIVE_S = 75
 """Seconds that a connection may be idle between requests: longer than proxies (60) and our client (5) keep theirs, so
 that they close it, who know that nothing is on its way."""
 
 
-SLOWEST_READER = 1024
+MIN_READ_BYTES_PER_S = 1024
 """Bytes a second that a caller must read of an answer that it makes wait, over each time of patience."""
 
 
-class Refusal(NamedTuple):
+class HeadRejection(NamedTuple):
     """Why a head is not read further."""
 
     status: int
@@ -52,26 +52,26 @@ class Refusal(NamedTuple):
     detail: str
 
 
-_NO_HTTP = Refusal(400, "urn:adjudge:invalid-request", "Invalid request", "this cannot be read as HTTP/1.1")
-_LARGE = Refusal(
+_MALFORMED = HeadRejection(400, "urn:adjudge:invalid-request", "Invalid request", "this cannot be read as HTTP/1.1")
+_HEAD_TOO_LARGE = HeadRejection(
     431,
     "urn:adjudge:too-large",
     "Request head too large",
-    f"the head has more than {MOST_HEADERS} headers, or {MOST_HEAD_BYTES} bytes; send fewer headers, or shorter ones",
+    f"the head has more than {MAX_HEADERS} headers, or {MAX_HEAD_BYTES} bytes; send fewer headers, or shorter ones",
 )
-_LONG = Refusal(
+_TARGET_TOO_LONG = HeadRejection(
     414,
     "urn:adjudge:too-large",
     "Request target too long",
-    f"the path and query have more than {MOST_TARGET_BYTES} bytes; ask for less at once",
+    f"the path and query have more than {MAX_TARGET_BYTES} bytes; ask for less at once",
 )
-_SLOW = Refusal(
+_HEAD_TOO_SLOW = HeadRejection(
     408,
     "urn:adjudge:too-slow",
     "Request too slow",
-    "the head came too slowly; send it at once, or raise ADJUDGE_CLIENT_PATIENCE_S on the server",
+    "the head came too slowly; send it at once, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server",
 )
-_CROWDED = Refusal(
+_TOO_MANY_CONNECTIONS = HeadRejection(
     503,
     "urn:adjudge:overloaded",
     "Too many connections",
@@ -79,48 +79,48 @@ _CROWDED = Refusal(
 )
 
 
-class Connections:
+class ConnectionLimiter:
     """The connections of a server, `most` at a time: for one more, the one that has been idle longest is closed.
 
     A connection is idle until the head of a request is whole, and again when that is answered.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._idle: dict[GuardedHTTP, None] = {}  # in the order in which they became idle
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._idle: dict[BoundedHttpProtocol, None] = {}  # in the order in which they became idle
         self._open = 0
-        self._tell_again = 0.0
+        self._next_warning_at = 0.0
 
-    def add(self, connection: "GuardedHTTP") -> bool:
+    def add(self, connection: "BoundedHttpProtocol") -> bool:
         """Count a new connection, which is idle; whether there is room for it."""
         self._open += 1
         self._idle[connection] = None
-        if self._open <= self._most:
+        if self._open <= self._limit:
             return True
-        if time.monotonic() >= self._tell_again:
-            self._tell_again = time.monotonic() + _TELL_EVERY_S
-            log.warning("%d connections are open; for more, those that are idle are closed", self._most)
+        if time.monotonic() >= self._next_warning_at:
+            self._next_warning_at = time.monotonic() + _WARNING_INTERVAL_S
+            log.warning("%d connections are open; for more, those that are idle are closed", self._limit)
         oldest = next(iter(self._idle))
         del self._idle[oldest]
         if oldest is not connection:
-            oldest.hang_up()
+            oldest.close_connection()
         return oldest is not connection
 
-    def begin(self, connection: "GuardedHTTP") -> None:
+    def begin(self, connection: "BoundedHttpProtocol") -> None:
         """Note that a connection has a request to answer."""
         self._idle.pop(connection, None)
 
-    def end(self, connection: "GuardedHTTP") -> None:
+    def end(self, connection: "BoundedHttpProtocol") -> None:
         """Note that a connection is idle again."""
         self._idle[connection] = None
 
-    def remove(self, connection: "GuardedHTTP") -> None:
+    def remove(self, connection: "BoundedHttpProtocol") -> None:
         """Count a connection no more."""
         self._open -= 1
         self._idle.pop(connection, None)
 
 
-class GuardedHTTP(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol. `patience_s` is granted for a head, for what a caller goes on sending, and to a reader again
     and again while it reads.
 
@@ -128,16 +128,16 @@ class GuardedHTTP(HttpToolsProtocol):
     answered for `drain_s` more; then callers are hung up on, who ask another process, and what was done for them ends.
     """
 
-    patience_s = 30.0
+    timeout_s = 30.0
     drain_s = 70.0
-    open_connections: Connections
+    open_connections: ConnectionLimiter
 
-    _incoming: asyncio.TimerHandle | None = None
-    _outgoing: asyncio.TimerHandle | None = None
-    _draining: asyncio.TimerHandle | None = None
-    _refusal = _NO_HTTP
+    _read_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _drain_timer: asyncio.TimerHandle | None = None
+    _rejection = _MALFORMED
     _in_head = False
-    _whole = True
+    _request_complete = True
     _head_bytes = 0
     _headers_bytes = 0
     _headers_seen = 0
@@ -145,50 +145,50 @@ class GuardedHTTP(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a request."""
         super().connection_made(transport)
-        self.app_state = {**self.app_state, STOPPING: asyncio.Event()}
+        self.app_state = {**self.app_state, SHUTDOWN_STATE_KEY: asyncio.Event()}
         if self.open_connections.add(self):
-            self._expect()
+            self._start_read_timer()
         else:
-            self._refuse(_CROWDED)
+            self._reject(_TOO_MANY_CONNECTIONS)
 
     def shutdown(self) -> None:
         """Begin to stop: what was asked is answered, and answers that would go on without end are told to end."""
-        self.app_state[STOPPING].set()
-        self._draining = self.loop.call_later(self.drain_s, self._cut_off)
+        self.app_state[SHUTDOWN_STATE_KEY].set()
+        self._drain_timer = self.loop.call_later(self.drain_s, self._abort)
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
         self.open_connections.remove(self)
-        self._stop_expecting()
-        self._caught_up()
-        if self._draining is not None:
-            self._draining.cancel()
+        self._cancel_read_timer()
+        self._cancel_write_timer()
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read what came; a head that is too large is refused before it is whole."""
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
-            self._refuse(_LARGE)
-        idle = self._whole and (self.cycle is None or self.cycle.response_complete)
-        if idle and self.timeout_keep_alive_task is None and self._incoming is None:
-            self._expect()  # these were line ends, which begin no request
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._reject(_HEAD_TOO_LARGE)
+        idle = self._request_complete and (self.cycle is None or self.cycle.response_complete)
+        if idle and self.timeout_keep_alive_task is None and self._read_timer is None:
+            self._start_read_timer()  # these were line ends, which begin no request
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
-        self._in_head, self._whole = True, False
+        self._in_head, self._request_complete = True, False
         self._head_bytes = self._headers_bytes = self._headers_seen = 0
-        self._expect()
+        self._start_read_timer()
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the target; one that is too long ends the reading."""
         super().on_url(url)
-        if len(self.url) > MOST_TARGET_BYTES:
-            self._refusal = _LONG
-            raise HttpParserError(_LONG.title)
+        if len(self.url) > MAX_TARGET_BYTES:
+            self._rejection = _TARGET_TOO_LONG
+            raise HttpParserError(_TARGET_TOO_LONG.title)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; one too many ends the reading.
@@ -200,129 +200,129 @@ class GuardedHTTP(HttpToolsProtocol):
         self._headers_bytes += len(name) + len(value)
         if self._in_head:
             super().on_header(name, value)
-        if self._headers_seen > MOST_HEADERS or self._headers_bytes > MOST_HEAD_BYTES:
-            self._refusal = _LARGE
-            raise HttpParserError(_LARGE.title)
+        if self._headers_seen > MAX_HEADERS or self._headers_bytes > MAX_HEAD_BYTES:
+            self._rejection = _HEAD_TOO_LARGE
+            raise HttpParserError(_HEAD_TOO_LARGE.title)
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
         self._in_head = False
-        self._stop_expecting()
+        self._cancel_read_timer()
         self.open_connections.begin(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The request is whole."""
-        self._whole = True
-        self._stop_expecting()
+        self._request_complete = True
+        self._cancel_read_timer()
         super().on_message_complete()
-        self._be_idle()
+        self._mark_idle()
 
     def on_response_complete(self) -> None:
         """What a caller goes on sending though it was answered is read for a while, so that it reads the answer."""
         super().on_response_complete()
-        if not self._whole:
-            self._expect()
-        self._be_idle()
+        if not self._request_complete:
+            self._start_read_timer()
+        self._mark_idle()
 
     def pause_writing(self) -> None:
         """The caller reads more slowly than we write: it may catch up."""
         super().pause_writing()
-        self._wait_for_reader()
+        self._start_write_timer()
 
     def resume_writing(self) -> None:
         """The caller has caught up."""
-        self._caught_up()
+        self._cancel_write_timer()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
         """The connection was idle for long enough."""
-        self.hang_up()
+        self.close_connection()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read with a problem, unless an answer has begun, and hang up."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            self.transport.write(_problem(self._refusal))
-        self.hang_up()
+            self.transport.write(_problem(self._rejection))
+        self.close_connection()
 
-    def hang_up(self) -> None:
+    def close_connection(self) -> None:
         """Close once all is written, or when the caller has not read on for long enough."""
-        self._stop_expecting()
+        self._cancel_read_timer()
         if not self.transport.is_closing():
             self.transport.close()
-            self._wait_for_reader()
+            self._start_write_timer()
 
-    def _be_idle(self) -> None:
+    def _mark_idle(self) -> None:
         """Note it where nothing more is to be read or answered."""
         answered = self.cycle is None or self.cycle.response_complete
-        if self._whole and answered and not self.transport.is_closing():
+        if self._request_complete and answered and not self.transport.is_closing():
             self.open_connections.end(self)
 
-    def _expect(self) -> None:
-        self._stop_expecting()
-        self._incoming = self.loop.call_later(self.patience_s, self._too_slow)
+    def _start_read_timer(self) -> None:
+        self._cancel_read_timer()
+        self._read_timer = self.loop.call_later(self.timeout_s, self._on_read_timeout)
 
-    def _stop_expecting(self) -> None:
-        if self._incoming is not None:
-            self._incoming.cancel()
-            self._incoming = None
+    def _cancel_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
-    def _wait_for_reader(self) -> None:
+    def _start_write_timer(self) -> None:
         """Grant the caller patience anew for as long as it reads: what a long answer takes depends on its length."""
-        if self._outgoing is None:
-            self._outgoing = self.loop.call_later(self.patience_s, self._insist_on_reading, self._unread())
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.timeout_s, self._check_reader, self._unsent_bytes())
 
-    def _insist_on_reading(self, left: int) -> None:
-        self._outgoing = None
-        if left - self._unread() < SLOWEST_READER * self.patience_s:
+    def _check_reader(self, left: int) -> None:
+        self._write_timer = None
+        if left - self._unsent_bytes() < MIN_READ_BYTES_PER_S * self.timeout_s:
             self.transport.abort()
         else:
-            self._wait_for_reader()
+            self._start_write_timer()
 
-    def _unread(self) -> int:
+    def _unsent_bytes(self) -> int:
         """Bytes that the caller's system has not taken: here, and in this system, which takes them in large pieces."""
         waiting = self.transport.get_write_buffer_size()
         with suppress(OSError):
-            of = self.transport.get_extra_info("socket")
-            waiting += struct.unpack("i", fcntl.ioctl(of.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+            sock = self.transport.get_extra_info("socket")
+            waiting += struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
         return waiting
 
-    def _caught_up(self) -> None:
-        if self._outgoing is not None:
-            self._outgoing.cancel()
-            self._outgoing = None
+    def _cancel_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
-    def _too_slow(self) -> None:
-        self._incoming = None
+    def _on_read_timeout(self) -> None:
+        self._read_timer = None
         if self._in_head:
-            self._refuse(_SLOW)
+            self._reject(_HEAD_TOO_SLOW)
         else:
-            self.hang_up()
+            self.close_connection()
 
-    def _cut_off(self) -> None:
+    def _abort(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             log.warning(
                 "a request is not answered %g s after the process was told to stop, and is cut off", self.drain_s
             )
         self.transport.abort()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _reject(self, rejection: HeadRejection) -> None:
         if not self.transport.is_closing():
-            self._refusal = refusal
-            self.send_400_response(refusal.title)
+            self._rejection = rejection
+            self.send_400_response(rejection.title)
 
 
-def guarded(patience_s: float, drain_s: float, descriptors: int) -> dict[str, Any]:
+def uvicorn_options(timeout_s: float, drain_s: float, descriptors: int) -> dict[str, Any]:
     """uvicorn's options: this protocol with so much patience, no WebSockets, and no word of what serves.
 
     Of the `descriptors` that the process may have, a quarter and at least 128 are left to all but connections. No more
     connections than half of these are accepted before one can be closed.
     """
-    left = max(_OTHER_DESCRIPTORS, descriptors // 4)
-    connections = Connections(max(descriptors - left, descriptors // 4))
-    options = {"patience_s": patience_s, "drain_s": drain_s, "open_connections": connections}
+    left = max(_RESERVED_DESCRIPTORS, descriptors // 4)
+    connections = ConnectionLimiter(max(descriptors - left, descriptors // 4))
+    options = {"patience_s": timeout_s, "drain_s": drain_s, "open_connections": connections}
     return {
-        "http": type("GuardedHTTP", (GuardedHTTP,), options),
+        "http": type("GuardedHTTP", (BoundedHttpProtocol,), options),
         "ws": "none",
         "backlog": min(_BACKLOG, left // 2),
         "timeout_keep_alive": KEEP_ALIVE_S,
@@ -331,15 +331,15 @@ def guarded(patience_s: float, drain_s: float, descriptors: int) -> dict[str, An
     }
 
 
-def _problem(refusal: Refusal) -> bytes:
+def _problem(rejection: HeadRejection) -> bytes:
     request_id = f"req_{secrets.token_hex(8)}"
     problem = Problem(
-        type=refusal.type,
-        title=refusal.title,
-        status=refusal.status,
-        detail=refusal.detail,
+        type=rejection.type,
+        title=rejection.title,
+        status=rejection.status,
+        detail=rejection.detail,
         request_id=request_id,
-        retryable=refusal.status in (_SLOW.status, _CROWDED.status),
+        retryable=rejection.status in (_HEAD_TOO_SLOW.status, _TOO_MANY_CONNECTIONS.status),
     )
     body = problem.model_dump_json(exclude_none=True).encode()
     headers = MutableHeaders(
@@ -352,4 +352,4 @@ def _problem(refusal: Refusal) -> bytes:
     )
     add_headers(headers, "")
     lines = [name + b": " + value + b"\r\n" for name, value in headers.raw]
-    return b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body])
+    return b"".join([STATUS_LINE[rejection.status], *lines, b"\r\n", body])

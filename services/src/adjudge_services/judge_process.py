@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from adjudge_services.judges import death, engine_of, judge_at, load
+from adjudge_services.judges import build_engine, build_judge, load_judge, wait_for_engine_failure
 from adjudge_services.settings import Settings
 from judge_server.errors import EngineStartError
-from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.engine_desk import LocalExecutor
 from judge_server.prompts.fencing import Fence
 from judge_server.remote import JudgeProcess, create_judge_app
 
@@ -21,22 +21,22 @@ def build_judge_app(settings: Settings, *, on_failure: Callable[[str], None]) ->
     """
     token = settings.judge_token
     process = JudgeProcess(token.get_secret_value() if token else None, open_metrics=settings.metrics == "open")
-    judge = judge_at(
-        EngineDesk(engine_of(settings), rules=settings.queue_rules), settings, Fence(settings.fencing_secret())
+    judge = build_judge(
+        LocalExecutor(build_engine(settings), rules=settings.queue_rules), settings, Fence(settings.fencing_secret())
     )
 
-    def waiting(why: str) -> None:
+    def set_problem(why: str) -> None:
         process.problem = why
 
     async def run() -> None:
         try:
-            await load(judge, waiting)
+            await load_judge(judge, set_problem)
         except EngineStartError as error:
             process.problem = str(error)
             on_failure(process.problem)
             return
         process.judge = judge
-        on_failure(await death([judge]))
+        on_failure(await wait_for_engine_failure([judge]))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -8,25 +8,25 @@ import sys
 
 from adjudge_services.cli.output import err
 from adjudge_services.settings import Settings
-from judge_server.telemetry.logs import JsonFormat, TextFormat
+from judge_server.telemetry.logs import JsonFormatter, TextFormatter
 
-_CHATTY = ("httpx2", "alembic", "celery.worker.strategy", "celery.app.trace", "opentelemetry")
+_NOISY_LOGGERS = ("httpx2", "alembic", "celery.worker.strategy", "celery.app.trace", "opentelemetry")
 
 log = logging.getLogger("adjudge")
 
 
-def set_up_logs(settings: Settings) -> None:
+def configure_logging(settings: Settings) -> None:
     """Have everything that is logged written to standard error, as the settings say."""
-    form = JsonFormat if settings.log_format == "json" else TextFormat
+    form = JsonFormatter if settings.log_format == "json" else TextFormatter
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(form(texts=settings.log_texts))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.captureWarnings(settings.log_format == "json")
-    for chatty in _CHATTY:
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def announce(settings: Settings, what: str) -> None:
+def log_startup(settings: Settings, what: str) -> None:
     """Say that the process works now, and where: a plain line for people, one like all others in JSON."""
     if settings.log_format == "json":
         log.info("%s", what)

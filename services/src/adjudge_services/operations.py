@@ -13,21 +13,21 @@ import httpx2
 from fastapi import FastAPI
 from pydantic import JsonValue
 
-from adjudge_services.judges import engine_of
+from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
 from judge_server.metrics import OperationMetrics
 from judge_server.operations.celery_queue import CeleryQueue, celery_app
 from judge_server.operations.chunked import ChunkedOperations
-from judge_server.operations.feeder import Feeder
-from judge_server.operations.kind import Kind
-from judge_server.operations.kinds import EvaluateKind, GenerateKind, ScoreKind, ValidateKind
-from judge_server.operations.kinds.asking import ClientFor
-from judge_server.operations.kinds.writing import WriterSource
+from judge_server.operations.feeder import Dispatcher
+from judge_server.operations.kind import OperationHandler
+from judge_server.operations.kinds import EvaluateHandler, GenerateHandler, ScoreHandler, ValidateHandler
+from judge_server.operations.kinds.asking import ClientFactory
+from judge_server.operations.kinds.writing import WriterProvider
 from judge_server.operations.local_queue import LocalQueue
-from judge_server.operations.passes import Passes
+from judge_server.operations.passes import WorkerTokens
 from judge_server.operations.runner import ChunkRunner
 from judge_server.ports import ChunkQueue, OperationKind, Operations
-from judge_server.telemetry.carrying import Carrying
+from judge_server.telemetry.carrying import TracingTransport
 from rubric_store import RubricStore, SQLOperations
 from rubric_store.lint import lint
 from trainer_client import AsyncClient
@@ -39,7 +39,7 @@ _NO_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
 
 
 @asynccontextmanager
-async def serving_operations(
+async def run_operations(
     settings: Settings, rubrics: RubricStore, app: FastAPI, metrics: OperationMetrics
 ) -> AsyncIterator[Operations]:
     """The operations of a process that serves the API, for as long as the block runs.
@@ -47,25 +47,25 @@ async def serving_operations(
     Raises `ValueError` where the settings name no queue.
     """
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
-    client_for = clients("http://adjudge.local", settings, transport=transport)
+    make_client = client_factory("http://adjudge.local", settings, transport=transport)
     async with AsyncExitStack() as closing:
         store = operation_store(settings)
         closing.push_async_callback(store.close)
         metrics.watch(store.counts)
         writers = writer_source(settings)
         closing.push_async_callback(writers.close)
-        kinds = kinds_of(client_for, rubrics, store, writers)
+        handlers = build_handlers(make_client, rubrics, store, writers)
         if settings.queue_url.startswith(_REDIS):
             queue: ChunkQueue = CeleryQueue(celery_app(settings.queue_url))
         else:
-            runner = ChunkRunner(store, kinds, lease_s=settings.chunk_lease_s, metrics=metrics)
+            runner = ChunkRunner(store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
             queue = local = LocalQueue(runner.run)
             local.start()
             closing.push_async_callback(local.close)
-        feeder = Feeder(store, queue)
-        feeding = asyncio.create_task(feeder.run())
-        closing.push_async_callback(_stopped, feeding)
-        yield ChunkedOperations(store, kinds, feeder)
+        dispatcher = Dispatcher(store, queue)
+        dispatching = asyncio.create_task(dispatcher.run())
+        closing.push_async_callback(_cancel_and_wait, dispatching)
+        yield ChunkedOperations(store, handlers, dispatcher)
 
 
 def check_queue(settings: Settings) -> None:
@@ -79,21 +79,21 @@ def operation_store(settings: Settings) -> SQLOperations:
     return SQLOperations(settings.store_url, keep_days=settings.operation_days)
 
 
-def writer_source(settings: Settings) -> WriterSource:
+def writer_source(settings: Settings) -> WriterProvider:
     """The model that rubrics are written by, where the settings name one; the caller closes it."""
     url = settings.writer_url
-    return WriterSource(None if url is None else lambda: engine_of(settings, url))
+    return WriterProvider(None if url is None else lambda: build_engine(settings, url))
 
 
-def kinds_of(
-    client_for: ClientFor, rubrics: RubricStore, store: SQLOperations, writers: WriterSource
-) -> Mapping[OperationKind, Kind]:
+def build_handlers(
+    client_factory: ClientFactory, rubrics: RubricStore, store: SQLOperations, writers: WriterProvider
+) -> Mapping[OperationKind, OperationHandler]:
     """What can be run as an operation."""
     return {
-        "score": ScoreKind(client_for, rubrics),
-        "evaluate_judge": EvaluateKind(client_for, rubrics, store),
-        "generate_rubrics": GenerateKind(writers, rubrics, lint_findings),
-        "validate_rubrics": ValidateKind(writers, rubrics, rubrics),
+        "score": ScoreHandler(client_factory, rubrics),
+        "evaluate_judge": EvaluateHandler(client_factory, rubrics, store),
+        "generate_rubrics": GenerateHandler(writers, rubrics, lint_findings),
+        "validate_rubrics": ValidateHandler(writers, rubrics, rubrics),
     }
 
 
@@ -102,20 +102,24 @@ def lint_findings(criteria: Sequence[Criterion]) -> list[dict[str, JsonValue]]:
     return [asdict(finding) for finding in lint(criteria)]
 
 
-def clients(
+def client_factory(
     url: str, settings: Settings, *, transport: httpx2.AsyncBaseTransport | None = None, retries: int = 0
-) -> ClientFor:
+) -> ClientFactory:
     """Clients of the service at an address, which ask on behalf of the project that their work is for."""
-    passes, directly = Passes(settings.fencing_secret()), transport_options(httpx2.URL(url))
+    passes, transport_kwargs = WorkerTokens(settings.fencing_secret()), transport_options(httpx2.URL(url))
 
-    def client_for(project_id: str) -> AsyncClient:
+    def client_factory(project_id: str) -> AsyncClient:
         headers = {"Authorization": f"Bearer {passes.sign(project_id)}"}
-        through = Carrying(transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS, **directly))
-        return AsyncClient(url, api_key="", headers=headers, retries=retries, retry_budget_s=10.0, transport=through)
+        traced_transport = TracingTransport(
+            transport or httpx2.AsyncHTTPTransport(limits=_NO_LIMITS, **transport_kwargs)
+        )
+        return AsyncClient(
+            url, api_key="", headers=headers, retries=retries, retry_budget_s=10.0, transport=traced_transport
+        )
 
-    return client_for
+    return client_factory
 
 
-async def _stopped(task: "asyncio.Task[None]") -> None:
+async def _cancel_and_wait(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -12,20 +12,20 @@ makes has no cycles of references and is freed without a collector, so it need c
 """
 
 
-_MOST_DESCRIPTORS = 65_536
+_MAX_DESCRIPTORS = 65_536
 
 
 def raise_descriptor_limit() -> int:
     """Raise the limit of open files to what the system grants, 65,536 at most; the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = _MOST_DESCRIPTORS if hard == unlimited else min(hard, _MOST_DESCRIPTORS)
+    wanted = _MAX_DESCRIPTORS if hard == unlimited else min(hard, _MAX_DESCRIPTORS)
     if soft != unlimited and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted if soft == unlimited else max(soft, wanted)
 
 
-def collect_garbage_rarely() -> None:
+def tune_garbage_collector() -> None:
     """Leave what is loaded by now out of every collection of garbage, and have those of the rest far apart."""
     gc.collect()
     gc.freeze()

@@ -1,9 +1,9 @@
 """Where the schema that a process finds stands, in words, and what to do where the process cannot run on it."""
 
-from rubric_store.migrations import Standing
+from rubric_store.migrations import SchemaStatus
 
 
-def said(found: Standing) -> str:
+def describe_schema_status(found: SchemaStatus) -> str:
     """Where a database stands and what to do about it, in a sentence."""
     if found.state == "current":
         return f"the database is at revision {found.revision}, which is this version's"

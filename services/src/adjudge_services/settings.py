@@ -107,7 +107,7 @@ class Settings(BaseSettings):
         default=None, description="Engine URL of the model that operations have rubrics written and validated by."
     )
     max_body_bytes: int = Field(default=64 * 2**20, ge=1024, description="Largest request body, in bytes.")
-    client_patience_s: float = Field(
+    client_timeout_s: float = Field(
         default=30.0,
         gt=0,
         description="Seconds that a caller may take for a request's head, be silent in its body, or read nothing.",
@@ -127,12 +127,12 @@ class Settings(BaseSettings):
 
     @field_validator("judge_token", mode="before")
     @classmethod
-    def _an_empty_token_is_none(cls, value: object) -> object:
+    def _empty_token_to_none(cls, value: object) -> object:
         return None if value == "" else value
 
     @field_validator("engine_batches")
     @classmethod
-    def _some_batches(cls, value: int | str | None) -> int | str | None:
+    def _check_engine_batches(cls, value: int | str | None) -> int | str | None:
         if isinstance(value, int) and value < 1:
             raise ValueError("give a number of at least 1, or auto")
         return value
@@ -171,10 +171,10 @@ class Settings(BaseSettings):
         file = self.data_dir / "fence-secret"
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            made = self.data_dir / f"fence-secret.{secrets.token_hex(8)}"
-            made.touch(mode=0o600)
-            made.write_text(secrets.token_hex(32) + "\n")
+            temporary = self.data_dir / f"fence-secret.{secrets.token_hex(8)}"
+            temporary.touch(mode=0o600)
+            temporary.write_text(secrets.token_hex(32) + "\n")
             with suppress(FileExistsError):
-                file.hardlink_to(made)  # whole or not at all, and of several starting at once the first wins
-            made.unlink()
+                file.hardlink_to(temporary)  # whole or not at all, and of several starting at once the first wins
+            temporary.unlink()
         return file.read_text().strip().encode()

@@ -13,7 +13,7 @@ from trainer_client import __version__
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_SPEAKS = "http/protobuf"
+_SUPPORTED_PROTOCOL = "http/protobuf"
 
 
 def start_tracing(process: str, environment: Mapping[str, str] = os.environ) -> Callable[[], None]:
@@ -24,12 +24,12 @@ def start_tracing(process: str, environment: Mapping[str, str] = os.environ) -> 
     Raises:
         ValueError: the environment asks for what cannot be done; the message says what to change.
     """
-    if not _asked_for(environment):
-        return _nothing
-    spoken = next((environment[name] for name in _PROTOCOLS if environment.get(name)), _SPEAKS)
-    if spoken != _SPEAKS:
+    if not _tracing_requested(environment):
+        return _no_op
+    protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), _SUPPORTED_PROTOCOL)
+    if protocol != _SUPPORTED_PROTOCOL:
         raise ValueError(
-            f"traces are sent by {_SPEAKS} only; unset {' and '.join(_PROTOCOLS)}, or set them to {_SPEAKS}"
+            f"traces are sent by {_SUPPORTED_PROTOCOL} only; unset {' and '.join(_PROTOCOLS)}, or set them to {_SUPPORTED_PROTOCOL}"
         )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -41,14 +41,14 @@ def start_tracing(process: str, environment: Mapping[str, str] = os.environ) -> 
             "OTEL_… variables ask for traces, and what exports them is not installed; install adjudge[otel], or unset "
             f"{', '.join(_ENDPOINTS)} and OTEL_TRACES_EXPORTER"
         ) from error
-    named = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": process}
-    provider = TracerProvider(resource=Resource.create({"service.version": __version__, **named}))
+    service_name = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": process}
+    provider = TracerProvider(resource=Resource.create({"service.version": __version__, **service_name}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     return provider.shutdown
 
 
-def _asked_for(environment: Mapping[str, str]) -> bool:
+def _tracing_requested(environment: Mapping[str, str]) -> bool:
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -57,5 +57,5 @@ def _asked_for(environment: Mapping[str, str]) -> bool:
     return exporter == "otlp" or (exporter == "" and any(environment.get(name) for name in _ENDPOINTS))
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """Nothing is exported, so nothing is left to send."""

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
-from adjudge_services.access import gate_of, rates_of
-from adjudge_services.judges import Fencing, death, load, own_judges
-from adjudge_services.operations import check_queue, serving_operations
-from adjudge_services.schema import said
+from adjudge_services.access import build_authenticator, build_rate_limiter
+from adjudge_services.judges import FenceFunction, load_judge, local_judges, wait_for_engine_failure
+from adjudge_services.operations import check_queue, run_operations
+from adjudge_services.schema import describe_schema_status
 from adjudge_services.settings import Settings
-from judge_server.access import acting
-from judge_server.access.fencing import FenceByProject
+from judge_server.access import current_identity
+from judge_server.access.fencing import ProjectFence
 from judge_server.errors import EngineStartError
 from judge_server.judging.judge import Judge
 from judge_server.prompts.fencing import Fence
@@ -31,7 +31,7 @@ class StartError(Exception):
 
 def build_app(
     settings: Settings,
-    judges_of: Callable[[Settings, Fencing], dict[str, Judge]] = own_judges,
+    judges_of: Callable[[Settings, FenceFunction], dict[str, Judge]] = local_judges,
     *,
     wait_for_judge: bool = False,
     on_judge_failure: Callable[[str], None] | None = None,
@@ -44,26 +44,26 @@ def build_app(
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     check_queue(settings)
-    store = RubricStore(settings.store_url, actor=lambda: acting().actor)
+    store = RubricStore(settings.store_url, actor=lambda: current_identity().actor)
     tenants = TenantStore(settings.store_url)
-    rates = rates_of(settings)
-    gate = gate_of(settings, tenants, rates)
+    rates = build_rate_limiter(settings)
+    authenticator = build_authenticator(settings, tenants, rates)
     ledger = SQLLedger(settings.store_url)
     keys = SQLIdempotencyKeys(settings.store_url)
-    service = Service(rubrics=store, ledger=ledger, gate=gate, audit=tenants, keys=keys)
-    judges = judges_of(settings, fence_of(settings))
+    service = Service(rubrics=store, ledger=ledger, authenticator=authenticator, audit=tenants, idempotency_keys=keys)
+    judges = judges_of(settings, build_fence(settings))
     service.names = tuple(judges)
     service.checker = next(iter(judges.values())).checker
-    service.desks = tuple([judge.desk for judge in judges.values()])
+    service.executors = tuple([judge.executor for judge in judges.values()])
     for judge in judges.values():
-        judge.metrics.meter = gate.usage.count
+        judge.metrics.meter = authenticator.usage.count
 
-    def waiting(why: str) -> None:
+    def set_problem(why: str) -> None:
         service.problem = why
 
     async def start_judge(name: str, judge: Judge) -> None:
         try:
-            await (judge.start() if wait_for_judge else load(judge, waiting))
+            await (judge.start() if wait_for_judge else load_judge(judge, set_problem))
         except EngineStartError as error:
             service.problem = str(error)
             if on_judge_failure is not None:
@@ -72,7 +72,7 @@ def build_app(
         service.judges[name] = judge
 
     async def watch_judges() -> None:
-        why = await death(judges.values())
+        why = await wait_for_engine_failure(judges.values())
         if on_judge_failure is not None:
             on_judge_failure(why)
 
@@ -81,13 +81,13 @@ def build_app(
         service.recorder = start_recorder(settings, ledger)
         loading = [asyncio.create_task(start_judge(name, judge)) for name, judge in judges.items()]
         watching = asyncio.create_task(watch_judges())
-        counting = asyncio.create_task(gate.run())
+        counting = asyncio.create_task(authenticator.run())
         try:
             if wait_for_judge:
                 await asyncio.gather(*loading)
                 if len(service.judges) < len(judges):
                     raise StartError(service.problem)
-            async with serving_operations(settings, store, app, service.operation_metrics) as service.operations:
+            async with run_operations(settings, store, app, service.operation_metrics) as service.operations:
                 yield
         finally:
             for one in (*loading, watching):
@@ -107,15 +107,15 @@ def build_app(
     return create_app(
         service,
         max_body_bytes=settings.max_body_bytes,
-        patience_s=settings.client_patience_s,
+        body_timeout_s=settings.client_timeout_s,
         lifespan=lifespan,
     )
 
 
-def fence_of(settings: Settings) -> Callable[[str], str]:
+def build_fence(settings: Settings) -> Callable[[str], str]:
     """What fences judged text: for each project by itself, unless projects share their verdicts."""
     secret = settings.fencing_secret()
-    return Fence(secret) if settings.share_verdicts else FenceByProject(secret)
+    return Fence(secret) if settings.share_verdicts else ProjectFence(secret)
 
 
 def start_recorder(settings: Settings, ledger: SQLLedger) -> Recorder | None:
@@ -140,7 +140,7 @@ async def prepare_store(settings: Settings) -> None:
     try:
         if url.startswith("sqlite"):
             settings.data_dir.mkdir(parents=True, exist_ok=True)
-        found = await asyncio.to_thread(migrations.standing, url)
+        found = await asyncio.to_thread(migrations.read_status, url)
         if found.state == "behind" and url.startswith("sqlite"):
             await asyncio.to_thread(migrations.upgrade, url)
             return
@@ -148,6 +148,6 @@ async def prepare_store(settings: Settings) -> None:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise StartError(f"the rubric store cannot be opened: {reason}. Check ADJUDGE_DATABASE_URL") from error
     if found.state == "ahead":
-        log.warning("%s", said(found))
+        log.warning("%s", describe_schema_status(found))
     elif not found.usable:
-        raise StartError(said(found))
+        raise StartError(describe_schema_status(found))

@@ -6,14 +6,14 @@ import socket
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-from adjudge_services.operations import clients, kinds_of, operation_store, writer_source
+from adjudge_services.operations import build_handlers, client_factory, operation_store, writer_source
 from adjudge_services.settings import Settings
 from adjudge_services.worker_probes import WorkerProbes
-from judge_server.access import acting
+from judge_server.access import current_identity
 from judge_server.metrics import OperationMetrics
 from judge_server.operations.celery_queue import TASK, CeleryQueue, celery_app
-from judge_server.operations.feeder import Feeder
-from judge_server.operations.queue_watch import QueueWatch
+from judge_server.operations.feeder import Dispatcher
+from judge_server.operations.queue_watch import BrokerHealth
 from judge_server.operations.runner import ChunkRunner
 from rubric_store import RubricStore
 from trainer_client.wire.operation_rows import ChunkRef
@@ -31,21 +31,23 @@ class Worker:
         self._concurrency = concurrency
         self._app = celery_app(settings.queue_url)
         self._store = operation_store(settings)
-        self._rubrics = RubricStore(settings.store_url, actor=lambda: acting().actor)
+        self._rubrics = RubricStore(settings.store_url, actor=lambda: current_identity().actor)
         self._writers = writer_source(settings)
         metrics = OperationMetrics()
-        kinds = kinds_of(clients(settings.url, settings, retries=2), self._rubrics, self._store, self._writers)
-        self._runner = ChunkRunner(self._store, kinds, lease_s=settings.chunk_lease_s, metrics=metrics)
-        self._queue = QueueWatch(CeleryQueue(self._app), concurrency)
-        self._feeder = Feeder(self._store, self._queue)
+        handlers = build_handlers(
+            client_factory(settings.url, settings, retries=2), self._rubrics, self._store, self._writers
+        )
+        self._runner = ChunkRunner(self._store, handlers, lease_s=settings.chunk_lease_s, metrics=metrics)
+        self._queue = BrokerHealth(CeleryQueue(self._app), concurrency)
+        self._dispatcher = Dispatcher(self._store, self._queue)
         self._probes = WorkerProbes(settings, self._queue, self._rubrics, metrics)
-        self._feeding: asyncio.Future[None] | None = None
+        self._dispatching: asyncio.Future[None] | None = None
 
     def start(self, listening: socket.socket | None = None) -> None:
         """Begin to announce what is to be done, and what others lost; answer probes at an address that was taken."""
 
         async def begin() -> None:
-            self._feeding = asyncio.ensure_future(self._feeder.run())
+            self._dispatching = asyncio.ensure_future(self._dispatcher.run())
             if listening is not None:
                 self._probes.start(listening)
 
@@ -62,11 +64,11 @@ class Worker:
             except Exception:  # Celery would log it with its message, which may quote texts
                 log.exception("operation %s: chunk %d broke its worker", operation_id, chunk)
 
-        def leave(**_: Any) -> None:
-            self._loop.call_soon_threadsafe(self._queue.leave)
+        def drain(**_: Any) -> None:
+            self._loop.call_soon_threadsafe(self._queue.drain)
 
         self._app.task(name=TASK, shared=False, bind=True)(run_chunk)
-        worker_shutting_down.connect(leave)
+        worker_shutting_down.connect(drain)
         celery = self._app.Worker(
             pool="threads",
             concurrency=self._concurrency,
@@ -83,9 +85,9 @@ class Worker:
         """Stop announcing, and close the stores."""
 
         async def end() -> None:
-            if self._feeding is not None:
-                self._feeding.cancel()
-                await asyncio.gather(self._feeding, return_exceptions=True)
+            if self._dispatching is not None:
+                self._dispatching.cancel()
+                await asyncio.gather(self._dispatching, return_exceptions=True)
             await self._probes.close()
             await self._writers.close()
             await self._store.close()
@@ -94,7 +96,7 @@ class Worker:
         self._on_loop(end())
 
     async def _run(self, ref: ChunkRef, announced: Mapping[str, str]) -> None:
-        with self._queue.taken():
+        with self._queue.processing():
             await self._runner.run(ref, announced)
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:

@@ -8,27 +8,27 @@ from pathlib import Path
 
 import httpx2
 
-from judge_server.access import Gate, acting
-from judge_server.access.fencing import FenceByProject
+from judge_server.access import Authenticator, current_identity
+from judge_server.access.fencing import ProjectFence
 from judge_server.access.keys import NewKey, make_key
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.judging.engine_desk import EngineDesk
+from judge_server.judging.engine_desk import LocalExecutor
 from judge_server.judging.judge import Judge
 from judge_server.recording import Recorder
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore, SQLLedger, TenantStore
-from trainer_client.wire.tenants import ApiKey, KnownKey, Limits, Project, UsedTokens
+from trainer_client.wire.tenants import ApiKey, ApiKeyRecord, Limits, Project, TokenUsage
 
 START = datetime(2026, 2, 3, 12, tzinfo=UTC)
 SECRET = b"0123456789abcdef"
 
 
 @dataclass
-class Ring:
+class InMemoryApiKeyStore:
     """Keys in memory. `broken` makes every method fail; `reads` counts look-ups; `seconds` is what the clocks say."""
 
-    keys: dict[str, KnownKey] = field(default_factory=dict)
+    keys: dict[str, ApiKeyRecord] = field(default_factory=dict)
     used: dict[tuple[str, date], tuple[int, int]] = field(default_factory=dict)
     last_used: dict[str, datetime] = field(default_factory=dict)
     broken: bool = False
@@ -41,20 +41,20 @@ class Ring:
     def now(self) -> datetime:
         return START + timedelta(seconds=self.seconds)
 
-    def gate(self, *, required: bool = True) -> Gate:
-        return Gate(self, required=required, clock=self.clock, now=self.now)
+    def authenticator(self, *, required: bool = True) -> Authenticator:
+        return Authenticator(self, required=required, clock=self.clock, now=self.now)
 
     def add(self, *scopes: str, project_id: str = "default", limits: Limits = Limits(), **fields: datetime) -> NewKey:  # noqa: B008
         made = make_key()
         key = ApiKey(id=made.id, project_id=project_id, scopes=scopes, created_at=START, **fields)
-        self.keys[made.id] = KnownKey(key, made.digest, limits)
+        self.keys[made.id] = ApiKeyRecord(key, made.digest, limits)
         return made
 
     def revoke(self, key_id: str) -> None:
         known = self.keys[key_id]
         self.keys[key_id] = known._replace(key=known.key.model_copy(update={"revoked_at": self.now()}))
 
-    async def find_key(self, key_id: str) -> KnownKey | None:
+    async def find_key(self, key_id: str) -> ApiKeyRecord | None:
         self._tell()
         return self.keys.get(key_id)
 
@@ -63,9 +63,9 @@ class Ring:
         limits = {known.key.project_id: known.limits for known in self.keys.values()}
         return [Project(id=name, created_at=START, limits=of) for name, of in sorted(limits.items())]
 
-    async def keys_used(self, moments: Mapping[str, datetime]) -> None:
+    async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
         self._tell()
-        self.last_used.update(moments)
+        self.last_used.update(last_used)
 
     async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
         self._tell()
@@ -73,10 +73,10 @@ class Ring:
             before = self.used.get((project_id, day), (0, 0))
             self.used[project_id, day] = (before[0] + requests, before[1] + tokens)
 
-    async def used_tokens(self, project_id: str, day: date) -> UsedTokens:
+    async def used_tokens(self, project_id: str, day: date) -> TokenUsage:
         self._tell()
         of_days = {at: tokens for (project, at), (_, tokens) in self.used.items() if project == project_id}
-        return UsedTokens(of_days.get(day, 0), sum(of_days.values()))
+        return TokenUsage(of_days.get(day, 0), sum(of_days.values()))
 
     def _tell(self) -> None:
         self.reads += 1
@@ -91,19 +91,23 @@ class KeyedService:
     tenants: TenantStore
     rubrics: RubricStore
     ledger: SQLLedger
-    gate: Gate
+    authenticator: Authenticator
     recorder: Recorder
     transport: httpx2.ASGITransport
     all_recorded: bool = False
 
     @classmethod
-    async def start(cls, folder: Path, engine: ScriptedEngine | None = None, **gate: bool) -> "KeyedService":
+    async def start(cls, folder: Path, engine: ScriptedEngine | None = None, **authenticator: bool) -> "KeyedService":
         """A service on the migrated SQLite file `rubrics.db` in a folder."""
         url = f"sqlite+aiosqlite:///{folder / 'rubrics.db'}"
-        tenants, rubrics, ledger = TenantStore(url), RubricStore(url, actor=lambda: acting().actor), SQLLedger(url)
-        kept = Gate(tenants, **{"required": True, **gate})
+        tenants, rubrics, ledger = (
+            TenantStore(url),
+            RubricStore(url, actor=lambda: current_identity().actor),
+            SQLLedger(url),
+        )
+        kept = Authenticator(tenants, **{"required": True, **authenticator})
         recorder = Recorder(ledger, folder / "spool")
-        service = Service(rubrics=rubrics, recorder=recorder, ledger=ledger, gate=kept, audit=tenants)
+        service = Service(rubrics=rubrics, recorder=recorder, ledger=ledger, authenticator=kept, audit=tenants)
         service.judges["default"] = await _judge(engine)
         transport = httpx2.ASGITransport(create_app(service), raise_app_exceptions=False)
         return cls(tenants, rubrics, ledger, kept, recorder, transport)
@@ -134,6 +138,6 @@ class KeyedService:
 
 
 async def _judge(engine: ScriptedEngine | None) -> Judge:
-    judge = Judge(EngineDesk(engine or ScriptedEngine()), MemoryCache(), FenceByProject(SECRET))
+    judge = Judge(LocalExecutor(engine or ScriptedEngine()), MemoryCache(), ProjectFence(SECRET))
     await judge.start()
     return judge

@@ -285,7 +285,7 @@ async def test_changes_over_http_are_in_the_audit_under_the_keys_name(keyed: Key
 async def test_a_key_sees_what_its_project_may_use_and_only_an_admin_who_changed_what(keyed: KeyedService) -> None:
     await keyed.tenants.create_project("b", Limits(tokens_total=100))
     score, admin = await keyed.key("score", project_id="b"), await keyed.key("admin", project_id="b")
-    keyed.gate.usage.count("b", 40)
+    keyed.authenticator.usage.count("b", 40)
     async with keyed.client(score) as client:
         state = (await client.get("/v1/project")).json()
         refused = await client.get("/v1/audit")

@@ -5,15 +5,15 @@ import string
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.access.keys import NO_DIGEST, digest_of, fits, id_of, make_key
+from judge_server.access.keys import DUMMY_DIGEST, key_digest, key_matches, make_key, parse_key_id
 from tests.examples_tried import examples
 
 
 def test_a_new_key_has_its_id_in_it_and_fits_what_is_kept_of_it() -> None:
     keys = [make_key() for _ in range(200)]
     for key in keys:
-        assert id_of(key.text) == key.id
-        assert fits(key.text, key.digest)
+        assert parse_key_id(key.text) == key.id
+        assert key_matches(key.text, key.digest)
         assert key.text.encode() not in key.digest
     assert len({key.id for key in keys}) == len({key.text[-43:] for key in keys}) == 200
 
@@ -30,7 +30,7 @@ def test_only_what_has_the_form_of_a_key_has_an_id(text: str) -> None:
         and set(body[:16]) <= set("abcdefghijklmnopqrstuvwxyz234567")
         and set(body[17:]) <= set(letters)
     )
-    assert (id_of(text) == body[:16]) if is_key else (id_of(text) is None)
+    assert (parse_key_id(text) == body[:16]) if is_key else (parse_key_id(text) is None)
 
 
 @given(st.integers(0, 59), st.sampled_from(string.ascii_letters + string.digits))
@@ -38,9 +38,9 @@ def test_only_what_has_the_form_of_a_key_has_an_id(text: str) -> None:
 def test_a_key_with_another_letter_anywhere_does_not_fit(place: int, letter: str) -> None:
     key = make_key()
     changed = key.text[: 4 + place] + letter + key.text[5 + place :]
-    assert fits(changed, key.digest) == (changed == key.text)
+    assert key_matches(changed, key.digest) == (changed == key.text)
 
 
 def test_no_key_fits_the_digest_that_stands_for_none() -> None:
-    assert not fits(make_key().text, NO_DIGEST)
-    assert digest_of("") != NO_DIGEST
+    assert not key_matches(make_key().text, DUMMY_DIGEST)
+    assert key_digest("") != DUMMY_DIGEST

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.access import KEYLESS, Identity, acting_for
-from judge_server.access.fencing import FenceByProject
-from judge_server.judging.fair_queue import Entry, FairQueue, label_of_run
+from judge_server.access import ANONYMOUS, Identity, identity_context
+from judge_server.access.fencing import ProjectFence
+from judge_server.judging.fair_queue import FairQueue, FairQueueItem, label_of_run
 from judge_server.judging.work import Caller
 from judge_server.metrics.runs import RunTable
 from judge_server.prompts.fencing import Fence
@@ -26,7 +26,7 @@ def of_project(project_id: str, weight: float = 1.0) -> Identity:
 def caller(run: str | None, project_id: str, weight: float = 1.0) -> Caller:
     groups = [{"id": "g", "prompt": "p", "responses": ["r"]}]
     request = VerdictRequest.model_validate({"run": run, "rubric": RUBRIC, "groups": groups})
-    with acting_for(of_project(project_id, weight)):
+    with identity_context(of_project(project_id, weight)):
         return Caller.of(request)
 
 
@@ -64,7 +64,7 @@ def test_while_projects_wait_what_each_gets_over_its_weight_differs_by_a_piece_o
         for run in range(number):
             whom = caller(f"r{run}", project, weights[project])
             for cost in costs * 3:
-                queue.push(Entry(whom.run, whom.priority, cost, 0, whom.share))
+                queue.push(FairQueueItem(whom.run, whom.priority, cost, 0, whom.share))
                 pieces[project] += 1
     served = dict.fromkeys(runs, 0.0)
     largest = {project: max(costs) / weights[project] for project in runs}
@@ -81,9 +81,9 @@ def test_within_a_project_runs_share_what_it_gets_by_their_own_weights() -> None
     queue: FairQueue[int] = FairQueue({"b/heavy": 3.0})
     for run in ("heavy", "light"):
         for _ in range(40):
-            queue.push(Entry(caller(run, "b").run, "online", 1, 0))
+            queue.push(FairQueueItem(caller(run, "b").run, "online", 1, 0))
     for _ in range(40):
-        queue.push(Entry("heavy", "online", 1, 0))
+        queue.push(FairQueueItem("heavy", "online", 1, 0))
     served = Counter(label_of_run(entry.run) for _ in range(40) if (entry := queue.pop()))
     assert served == {"heavy": 20, "b/heavy": 15, "b/light": 5}
 
@@ -92,8 +92,8 @@ def test_a_project_passed_over_makes_up_for_nothing_later() -> None:
     queue: FairQueue[int] = FairQueue()
     b = caller("r", "b").run
     for _ in range(20):
-        queue.push(Entry(b, "online", 1, 0))
-        queue.push(Entry("r", "online", 1, 0))
+        queue.push(FairQueueItem(b, "online", 1, 0))
+        queue.push(FairQueueItem("r", "online", 1, 0))
     for _ in range(10):
         entry = queue.pop([b])
         assert entry is not None
@@ -103,11 +103,11 @@ def test_a_project_passed_over_makes_up_for_nothing_later() -> None:
 
 
 def test_markers_differ_between_projects_and_those_of_the_default_one_are_the_secrets_own() -> None:
-    fence, said = FenceByProject(SECRET), {}
+    fence, said = ProjectFence(SECRET), {}
     for project_id in ("default", "b", "c"):
-        with acting_for(of_project(project_id)):
+        with identity_context(of_project(project_id)):
             said[project_id] = fence("7 is prime.")
             assert said[project_id] == fence("7 is prime.")
     assert len(set(said.values())) == 3
     assert said["default"] == Fence(SECRET)("7 is prime.") == fence("7 is prime.")
-    assert KEYLESS.project_id == "default"
+    assert ANONYMOUS.project_id == "default"

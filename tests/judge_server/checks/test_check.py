@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.checks import Check, needs
+from judge_server.checks import Check, missing_field
 from tests.judge_server.checks.checks import answered, check, verification
 
 CHECKS = [
@@ -65,10 +65,10 @@ def test_any_text_has_a_digest(text, final_answer):
 
 @pytest.mark.parametrize("method", ["math", "exact", "numeric"])
 def test_a_comparison_needs_something_to_compare_with(method):
-    assert needs(verification(method), None) == "ground_truth"
-    assert needs(verification(method), "  ") == "ground_truth"
-    assert needs(verification(method), "0") is None
-    assert needs(verification(method, expected=0 if method == "numeric" else "0"), None) is None
+    assert missing_field(verification(method), None) == "ground_truth"
+    assert missing_field(verification(method), "  ") == "ground_truth"
+    assert missing_field(verification(method), "0") is None
+    assert missing_field(verification(method, expected=0 if method == "numeric" else "0"), None) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_comparison_needs_something_to_compare_with(method):
     ],
 )
 def test_the_other_methods_need_nothing(given_):
-    assert needs(given_, None) is None
+    assert missing_field(given_, None) is None
 
 
 def test_what_the_judge_verifies_is_no_check():

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from judge_server.checks import Check, Checker
-from judge_server.ports import CallFailed, Finding
+from judge_server.ports import CallFailure, JudgeResult
 from tests.judge_server.checks.checks import answered, check
 
-YES, NO = Finding(score=1.0), Finding(score=0.0)
+YES, NO = JudgeResult(score=1.0), JudgeResult(score=0.0)
 RIGHT = answered("math", "0.5", expected="1/2")
 WRONG = answered("math", "0.6", expected="1/2")
 HANGS = answered("math", "9^{9^{9^{9}}}", expected="5")
@@ -118,7 +118,7 @@ async def test_what_hangs_or_explodes_costs_only_itself() -> None:
         found = await asyncio.gather(*(checker.run(each, soon()) for each in checks))
     finally:
         await checker.close()
-    assert [each.kind if isinstance(each, CallFailed) else each for each in found] == [
+    assert [each.kind if isinstance(each, CallFailure) else each for each in found] == [
         "timeout",
         YES,
         "timeout",
@@ -152,7 +152,7 @@ async def test_a_text_that_no_worker_can_take_in_is_a_failure_that_names_the_lim
         assert await checker.run(RIGHT, soon()) == YES
     finally:
         await checker.close()
-    assert isinstance(found, CallFailed)
+    assert isinstance(found, CallFailure)
     assert found.kind == "engine"
     assert "128 MB" in found.detail
 
@@ -163,7 +163,7 @@ async def test_a_check_whose_process_is_killed_fails_and_the_pool_goes_on(patien
     hanging = asyncio.create_task(patient.run(HANGS, soon()))
     (await until_busy()).kill()
     found = await hanging
-    assert isinstance(found, CallFailed)
+    assert isinstance(found, CallFailure)
     assert found.kind == "engine"
     assert await asyncio.gather(patient.run(RIGHT, soon()), patient.run(WRONG, soon())) == [YES, NO]
 
@@ -197,7 +197,7 @@ async def test_workers_do_not_hear_an_interrupt(checker: Checker) -> None:
 async def test_a_check_that_is_not_done_by_the_deadline_fails_and_leaves_nothing_running(checker: Checker) -> None:
     await checker.run(RIGHT, soon())
     found = await checker.run(HANGS, soon(0.4))
-    assert isinstance(found, CallFailed)
+    assert isinstance(found, CallFailure)
     assert found.kind == "timeout"
     assert "deadline" in found.detail
     assert (await checker.run(RIGHT, soon(-1.0))).kind == "timeout"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from judge_server.checks import Checker, Owner
-from judge_server.ports import CallFailed, Finding
+from judge_server.checks import Checker, CheckOwner
+from judge_server.ports import CallFailure, JudgeResult
 from tests.judge_server.checks.checks import answered, check
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
@@ -98,15 +98,17 @@ async def test_checks_that_take_long_time_out_no_other_check_of_their_own_group(
     towers = [answered("math", "9^{9^{9^{9}}}", expected=str(n)) for n in range(6)]
     patterns = [check("regex", "a" * 60 + "!", pattern=f"(a+)+${n}") for n in range(6)]
     try:
-        hanging = [asyncio.create_task(checker.run(each, soon(), Owner("p\0r", "0"))) for each in (*towers, *patterns)]
+        hanging = [
+            asyncio.create_task(checker.run(each, soon(), CheckOwner("p\0r", "0"))) for each in (*towers, *patterns)
+        ]
         await asyncio.sleep(0)
         right = [answered("math", f"{n}/2", expected=str(n / 2)) for n in range(4)]
-        found = await asyncio.gather(*(checker.run(each, soon(), Owner("p\0r", "0")) for each in right))
-        other = await checker.run(answered("math", "0.5", expected="1/2"), soon(), Owner("q\0r", "0"))
-        assert [*found, other] == [Finding(score=1.0)] * 5
+        found = await asyncio.gather(*(checker.run(each, soon(), CheckOwner("p\0r", "0")) for each in right))
+        other = await checker.run(answered("math", "0.5", expected="1/2"), soon(), CheckOwner("q\0r", "0"))
+        assert [*found, other] == [JudgeResult(score=1.0)] * 5
         assert not any(each.done() for each in hanging)
-        hindered = await checker.run(towers[0], asyncio.get_running_loop().time() + 0.2, Owner("p\0r", "1"))
-        assert isinstance(hindered, CallFailed)
+        hindered = await checker.run(towers[0], asyncio.get_running_loop().time() + 0.2, CheckOwner("p\0r", "1"))
+        assert isinstance(hindered, CallFailure)
         assert "deadline" in hindered.detail
     finally:
         for each in hanging:

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from judge_server.checks.deciding import decide
-from judge_server.checks.quantities import read_quantity, within
+from judge_server.checks.quantities import read_quantity, within_tolerance
 from tests.judge_server.checks.checks import answered, check
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100)
@@ -149,16 +149,20 @@ def test_a_number_written_out_is_within_nothing_of_itself(number):
 @given(FINITE, FINITE, TOLERANCE)
 def test_an_absolute_tolerance_works_both_ways(a, b, absolute):
     x, y = Fraction(repr(a)), Fraction(repr(b))
-    assert within(x, y, absolute=absolute, relative=0) == within(y, x, absolute=absolute, relative=0)
-    assert within(x, y, absolute=absolute, relative=0) == within(-x, -y, absolute=absolute, relative=0)
+    assert within_tolerance(x, y, absolute=absolute, relative=0) == within_tolerance(
+        y, x, absolute=absolute, relative=0
+    )
+    assert within_tolerance(x, y, absolute=absolute, relative=0) == within_tolerance(
+        -x, -y, absolute=absolute, relative=0
+    )
 
 
 @given(FINITE, FINITE, TOLERANCE, TOLERANCE)
 def test_more_tolerance_never_takes_a_number_away(a, b, less, more):
     x, y = Fraction(repr(a)), Fraction(repr(b))
     less, more = sorted((less, more))
-    assert within(x, y, absolute=more, relative=0) or not within(x, y, absolute=less, relative=0)
-    assert within(x, y, absolute=0, relative=more) or not within(x, y, absolute=0, relative=less)
+    assert within_tolerance(x, y, absolute=more, relative=0) or not within_tolerance(x, y, absolute=less, relative=0)
+    assert within_tolerance(x, y, absolute=0, relative=more) or not within_tolerance(x, y, absolute=0, relative=less)
 
 
 @given(st.text() | st.text("0123456789.,/%$e+- \\frac{}^", max_size=30))

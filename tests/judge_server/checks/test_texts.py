@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.checks.deciding import decide
-from judge_server.checks.texts import find, same, undressed
+from judge_server.checks.texts import find, strip_markup, texts_equal
 from tests.judge_server.checks.checks import answered, check
 
 ANY = st.text(st.characters())
@@ -62,14 +62,14 @@ def test_contains_wants_all_of_the_one_and_any_of_the_other():
 
 @given(ANY, st.booleans())
 def test_a_text_is_the_same_as_itself_and_as_itself_with_other_space(text, case_sensitive):
-    assert same(text, text, case_sensitive=case_sensitive)
-    assert same(f" {text}\n", "  ".join(text.split()), case_sensitive=case_sensitive)
+    assert texts_equal(text, text, case_sensitive=case_sensitive)
+    assert texts_equal(f" {text}\n", "  ".join(text.split()), case_sensitive=case_sensitive)
 
 
 @given(ANY, ANY)
 def test_sameness_works_both_ways_and_minding_case_only_narrows_it(a, b):
-    assert same(a, b, case_sensitive=False) == same(b, a, case_sensitive=False)
-    assert same(a, b, case_sensitive=False) or not same(a, b, case_sensitive=True)
+    assert texts_equal(a, b, case_sensitive=False) == texts_equal(b, a, case_sensitive=False)
+    assert texts_equal(a, b, case_sensitive=False) or not texts_equal(a, b, case_sensitive=True)
 
 
 @given(ANY, ANY, ANY, st.booleans())
@@ -107,15 +107,15 @@ def test_the_first_text_of_all_of_says_where_and_of_any_of_the_one_that_comes_fi
 
 @given(ANY)
 def test_an_undressed_answer_has_nothing_left_to_take_off(answer):
-    assert undressed(undressed(answer)) == undressed(answer)
+    assert strip_markup(strip_markup(answer)) == strip_markup(answer)
 
 
 @pytest.mark.parametrize(
     "dress", ["${}$", r"\({}\)", r"\[ {} \]", "$${}$$", "**{}**", "`{}`", r"\boxed{{{}}}", " {}. "]
 )
 def test_an_answer_is_the_same_in_any_dress(dress):
-    assert undressed(dress.format("x + 1")) == "x + 1"
-    assert undressed(dress.format(r"\(x + 1.\)")) == "x + 1"
+    assert strip_markup(dress.format("x + 1")) == "x + 1"
+    assert strip_markup(dress.format(r"\(x + 1.\)")) == "x + 1"
 
 
 READ_IT_ALL = """

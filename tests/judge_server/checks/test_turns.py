@@ -3,24 +3,24 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from judge_server.checks.turns import Owner, Turns
+from judge_server.checks.turns import CheckOwner, CheckScheduler
 
 
-class Line:
+class CheckHarness:
     """Turns whose checks end when a test says so, and the order in which they began."""
 
     def __init__(self, workers: int) -> None:
-        self.turns = Turns(workers)
+        self.turns = CheckScheduler(workers)
         self.began: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def come(self, name: str, owner: Owner, *, long: bool = False) -> None:
+    async def come(self, name: str, owner: CheckOwner, *, long: bool = False) -> None:
         """A check comes to wait."""
         self.ends[name] = asyncio.Event()
 
         async def work() -> None:
-            async with self.turns.turn(owner, long=long):
+            async with self.turns.acquire(owner, long=long):
                 self.began.append(name)
                 await self.ends[name].wait()
 
@@ -45,13 +45,13 @@ async def settled() -> None:
 
 
 async def test_projects_runs_and_groups_take_turns_however_many_checks_each_has() -> None:
-    line = Line(1)
-    await line.come("first", Owner("z\0r"))
+    line = CheckHarness(1)
+    await line.come("first", CheckOwner("z\0r"))
     for n in range(6):
-        await line.come(f"flood{n}", Owner("p\0flood", "0"))
-    await line.come("other group", Owner("p\0flood", "1"))
-    await line.come("other run", Owner("p\0light", "0"))
-    await line.come("other project", Owner("q\0r"))
+        await line.come(f"flood{n}", CheckOwner("p\0flood", "0"))
+    await line.come("other group", CheckOwner("p\0flood", "1"))
+    await line.come("other run", CheckOwner("p\0light", "0"))
+    await line.come("other project", CheckOwner("q\0r"))
     began = await line.all_in_turn()
     assert began.index("other project") <= 3
     assert began.index("other run") <= 4
@@ -60,11 +60,11 @@ async def test_projects_runs_and_groups_take_turns_however_many_checks_each_has(
 
 
 async def test_long_checks_leave_a_worker_to_short_ones() -> None:
-    line = Line(2)
+    line = CheckHarness(2)
     for n in range(3):
-        await line.come(f"long{n}", Owner("p\0r"), long=True)
+        await line.come(f"long{n}", CheckOwner("p\0r"), long=True)
     assert line.began == ["long0"]
-    await line.come("short", Owner("p\0r"))
+    await line.come("short", CheckOwner("p\0r"))
     assert line.began == ["long0", "short"]
     await line.end("short")
     await line.end("long0")
@@ -75,10 +75,10 @@ async def test_long_checks_leave_a_worker_to_short_ones() -> None:
 
 
 async def test_long_checks_have_their_turn_while_short_ones_keep_coming() -> None:
-    line = Line(2)
+    line = CheckHarness(2)
     for n in range(4):
-        await line.come(f"short{n}", Owner("p\0r"))
-    await line.come("long", Owner("p\0r"), long=True)
+        await line.come(f"short{n}", CheckOwner("p\0r"))
+    await line.come("long", CheckOwner("p\0r"), long=True)
     await line.end("short0")
     assert line.began == ["short0", "short1", "long"]
     for name in ("short1", "short2", "short3", "long"):
@@ -87,9 +87,9 @@ async def test_long_checks_have_their_turn_while_short_ones_keep_coming() -> Non
 
 
 async def test_whoever_leaves_frees_a_place_in_the_line_or_at_the_worker() -> None:
-    line = Line(1)
+    line = CheckHarness(1)
     for name in ("a", "b", "c"):
-        await line.come(name, Owner("p\0r"))
+        await line.come(name, CheckOwner("p\0r"))
     line.tasks["b"].cancel()
     await settled()
     assert len(line.turns) == 1
@@ -98,5 +98,5 @@ async def test_whoever_leaves_frees_a_place_in_the_line_or_at_the_worker() -> No
     assert line.began == ["a", "c"]
     await line.end("c")
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(line.turns.turn(Owner(), long=False))
+        await stack.enter_async_context(line.turns.acquire(CheckOwner(), long=False))
     assert len(line.turns) == 0

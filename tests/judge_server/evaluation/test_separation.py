@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.evaluation import CriterionSeparation, Labelled, Separation, separation
+from judge_server.evaluation import CriterionSeparation, LabelledPrompt, Separation, separation
 from trainer_client.wire import Criterion, Failure, ResponseReward, Verdict
 
 CRITERIA = (Criterion(id="a", description="Is right."), Criterion(id="p", description="Guesses.", weight=-1))
@@ -26,9 +26,9 @@ def response(reward: float | None, **scores: float | None) -> ResponseReward:
     return ResponseReward(reward=reward, status=status, verdicts=tuple(verdicts))
 
 
-def labelled(good: list[float | None], bad: list[float | None], rubric: str = "r") -> Labelled:
+def labelled(good: list[float | None], bad: list[float | None], rubric: str = "r") -> LabelledPrompt:
     """A prompt whose responses have these rewards and no verdicts."""
-    return Labelled(rubric, CRITERIA, tuple(map(response, good)), tuple(map(response, bad)))
+    return LabelledPrompt(rubric, CRITERIA, tuple(map(response, good)), tuple(map(response, bad)))
 
 
 def of(found: Separation, criterion: str, rubric: str = "r") -> CriterionSeparation:
@@ -83,25 +83,25 @@ def test_the_interval_holds_the_figure_and_is_repeated_by_its_seed() -> None:
 def test_a_criterion_separates_by_how_much_more_often_good_responses_satisfy_it() -> None:
     good = (response(1.0, a=1.0), response(1.0, a=1.0))
     bad = (response(0.0, a=0.0), response(0.0, a=1.0))
-    one = of(separation([Labelled("r", CRITERIA, good, bad)]), "a")
+    one = of(separation([LabelledPrompt("r", CRITERIA, good, bad)]), "a")
     assert (one.good, one.bad, one.difference, one.verdicts, one.failed) == (1.0, 0.5, 0.5, 4, 0)
 
 
 @pytest.mark.parametrize("criterion", [CRITERIA[1], Criterion(id="p", description="Guesses.", kind="pitfall")])
 def test_where_a_satisfied_criterion_is_bad_news_the_difference_is_turned(criterion: Criterion) -> None:
-    group = Labelled("r", (criterion,), (response(1.0, p=0.0),), (response(0.0, p=1.0),))
+    group = LabelledPrompt("r", (criterion,), (response(1.0, p=0.0),), (response(0.0, p=1.0),))
     assert of(separation([group]), "p").difference == 1.0
 
 
 def test_failed_verdicts_are_counted_apart_and_never_taken_for_a_no() -> None:
-    group = Labelled("r", CRITERIA, (response(None, a=None), response(1.0, a=1.0)), (response(None, a=None),))
+    group = LabelledPrompt("r", CRITERIA, (response(None, a=None), response(1.0, a=1.0)), (response(None, a=None),))
     one = of(separation([group]), "a")
     assert (one.good, one.bad, one.difference, one.failed) == (1.0, None, None, 2)
 
 
 def test_a_criterion_is_followed_over_prompts_under_its_rubric_and_the_least_useful_comes_first() -> None:
-    def group(rubric: str, good: float, bad: float) -> Labelled:
-        return Labelled(rubric, CRITERIA[:1], (response(1.0, a=good),), (response(0.0, a=bad),))
+    def group(rubric: str, good: float, bad: float) -> LabelledPrompt:
+        return LabelledPrompt(rubric, CRITERIA[:1], (response(1.0, a=good),), (response(0.0, a=bad),))
 
     found = separation([group("one", 1, 0), group("two", 0, 1), group("one", 1, 1)])
     assert [(c.rubric, c.difference) for c in found.criteria] == [("two", -1.0), ("one", 0.5)]

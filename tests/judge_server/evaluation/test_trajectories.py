@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 from judge_server.evaluation.step_correctness import step_groups
 from judge_server.evaluation.trajectories import (
-    Figure,
-    Problem,
+    MeasureEstimate,
+    ProblemResponses,
     Trajectory,
-    alignment,
     by_kind,
-    figures,
+    count_alignment,
+    estimate_measures,
     satisfied,
 )
-from trainer_client.measures import faithfulness, loops, pass_at_k
+from trainer_client._loops import loops
+from trainer_client._samples import pass_at_k
+from trainer_client.measures import faithfulness
 
 CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
 
@@ -24,12 +26,14 @@ CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
 def test_the_papers_table_of_step_reasoning_comes_out_of_its_counts() -> None:
     right, wrong = Trajectory(CALM, 1.0, (1.0, 1.0)), Trajectory(CALM, 0.0, (1.0, 0.0))
     other = Trajectory(CALM, 0.0, (1.0,))
-    problems = [Problem((one,)) for one in [right] * 4 + [other] * 4 + [wrong] * 20 + [Trajectory(CALM, 0.0, ())] * 2]
-    found = figures(problems, ks=(1,))
+    problems = [
+        ProblemResponses((one,)) for one in [right] * 4 + [other] * 4 + [wrong] * 20 + [Trajectory(CALM, 0.0, ())] * 2
+    ]
+    found = estimate_measures(problems, ks=(1,))
     assert found["faithful_reasoning_rate"].value == pytest.approx(4 / 30)
     assert found["misaligned_trajectory_rate"].value == pytest.approx(4 / 30)
     assert found["answer_accuracy"].value == found["pass_at_1"].value == pytest.approx(4 / 30)
-    assert alignment(problems) == {
+    assert count_alignment(problems) == {
         "right_faithful": 4,
         "right_unfaithful": 0,
         "wrong_faithful": 4,
@@ -40,18 +44,18 @@ def test_the_papers_table_of_step_reasoning_comes_out_of_its_counts() -> None:
 
 
 def test_what_there_is_nothing_to_take_of_is_left_out() -> None:
-    assert set(figures([Problem((Trajectory(CALM),))])) == {"loop_rate", "mean_self_corrections"}
+    assert set(estimate_measures([ProblemResponses((Trajectory(CALM),))])) == {"loop_rate", "mean_self_corrections"}
 
 
 def test_a_missing_verdict_leaves_a_trajectory_undecided_only_where_it_decides() -> None:
     undecided, decided = Trajectory(CALM, 1.0, (1.0, None)), Trajectory(CALM, 1.0, (0.0, None))
-    counts = alignment([Problem((undecided, decided, Trajectory(CALM, None, (1.0,))))])
+    counts = count_alignment([ProblemResponses((undecided, decided, Trajectory(CALM, None, (1.0,))))])
     assert (counts["undecided"], counts["right_unfaithful"]) == (2, 1)
 
 
 def test_rewards_loops_and_diversity_are_measured() -> None:
     several = tuple(Trajectory(CALM, c, reward=r, satisfied=r) for c, r in [(1, 1.0), (0, 0.0), (0, -0.5)])
-    found = figures([Problem((*several, Trajectory(LOOPING, 1.0)), self_bleu=0.25)], ks=(1, 2, 9))
+    found = estimate_measures([ProblemResponses((*several, Trajectory(LOOPING, 1.0)), self_bleu=0.25)], ks=(1, 2, 9))
     assert found["zero_reward_share"].value == pytest.approx(2 / 3)
     assert found["best_of_2"].value == pytest.approx((1 + 1 + 0) / 3)
     assert (found["loop_rate"].value, found["accuracy_looping"].value) == (0.25, 1.0)
@@ -65,12 +69,14 @@ SCORE = st.sampled_from([0.0, 1.0])
 TRAJECTORY = st.builds(
     Trajectory, st.sampled_from([CALM, LOOPING]), SCORE, st.lists(SCORE | st.none(), max_size=3).map(tuple)
 )
-PROBLEMS = st.lists(st.lists(TRAJECTORY, min_size=1, max_size=4).map(lambda ts: Problem(tuple(ts))), max_size=4)
+PROBLEMS = st.lists(
+    st.lists(TRAJECTORY, min_size=1, max_size=4).map(lambda ts: ProblemResponses(tuple(ts))), max_size=4
+)
 
 
 @given(PROBLEMS)
-def test_values_are_those_of_the_measures_and_lie_in_their_intervals_range(problems: list[Problem]) -> None:
-    found = figures(problems, ks=(1,))
+def test_values_are_those_of_the_measures_and_lie_in_their_intervals_range(problems: list[ProblemResponses]) -> None:
+    found = estimate_measures(problems, ks=(1,))
     judged = [one for problem in problems for one in problem.trajectories]
     expected = faithfulness([one.correct for one in judged], [one.steps or () for one in judged])
     value = found.get("faithful_reasoning_rate")
@@ -83,13 +89,13 @@ def test_values_are_those_of_the_measures_and_lie_in_their_intervals_range(probl
 
 
 def test_the_same_seed_gives_the_same_interval_and_more_problems_a_narrower_one() -> None:
-    few = [Problem((Trajectory(CALM, float(n % 2)),)) for n in range(10)]
-    one, again, many = (figures(given, ks=(1,))["pass_at_1"] for given in (few, few, few * 20))
+    few = [ProblemResponses((Trajectory(CALM, float(n % 2)),)) for n in range(10)]
+    one, again, many = (estimate_measures(given, ks=(1,))["pass_at_1"] for given in (few, few, few * 20))
     assert one == again
     assert 0 < width(many) < width(one) < 1
 
 
-def width(one: Figure) -> float:
+def width(one: MeasureEstimate) -> float:
     assert one.low is not None
     assert one.high is not None
     assert one.low <= one.value <= one.high
@@ -100,44 +106,44 @@ def width(one: Figure) -> float:
 def test_a_share_of_all_or_none_has_an_interval_that_the_number_of_problems_narrows(right: float) -> None:
     """Of n out of n Wilson's interval begins at n / (n + 3.84)."""
     for count in (1, 10, 100):
-        one = figures([Problem((Trajectory(CALM, right),) * 4)] * count)["pass_at_1"]
+        one = estimate_measures([ProblemResponses((Trajectory(CALM, right),) * 4)] * count)["pass_at_1"]
         assert width(one) == pytest.approx(1 - count / (count + 1.96**2), abs=1e-4)
 
 
 def test_a_share_has_wilsons_interval_and_samples_that_agree_do_not_narrow_it() -> None:
     """60 of 200 problems: 0.2408 to 0.3668 (Wilson), where each has one sample, or several that are all alike."""
     for samples in (1, 4):
-        problems = [Problem((Trajectory(CALM, float(n < 60)),) * samples) for n in range(200)]
-        one = figures(problems, ks=(1,))["pass_at_1"]
+        problems = [ProblemResponses((Trajectory(CALM, float(n < 60)),) * samples) for n in range(200)]
+        one = estimate_measures(problems, ks=(1,))["pass_at_1"]
         assert (one.low, one.high) == (pytest.approx(0.2408, abs=0.01), pytest.approx(0.3668, abs=0.01))
 
 
 @given(st.lists(st.lists(SCORE, min_size=1, max_size=3), min_size=1, max_size=6))
 def test_the_interval_of_a_share_holds_it_and_is_never_a_point(rows: list[list[float]]) -> None:
-    problems = [Problem(tuple([Trajectory(CALM, one) for one in row])) for row in rows]
+    problems = [ProblemResponses(tuple([Trajectory(CALM, one) for one in row])) for row in rows]
     for name in ("answer_accuracy", "pass_at_1", "loop_rate"):
-        one = figures(problems, ks=(1,))[name]
+        one = estimate_measures(problems, ks=(1,))[name]
         assert width(one) > 0
         assert one.low is not None
         assert one.low >= 0
 
 
 def test_of_other_measures_problems_that_are_all_alike_tell_no_interval() -> None:
-    alike = [Problem((Trajectory(CALM, reward=0.5),) * 2, self_bleu=0.25)] * 10
-    found = figures(alike, ks=(2,))
+    alike = [ProblemResponses((Trajectory(CALM, reward=0.5),) * 2, self_bleu=0.25)] * 10
+    found = estimate_measures(alike, ks=(2,))
     assert {name for name, one in found.items() if one.low is None} == {
         "mean_self_corrections",
         "diversity",
         "best_of_2",
     }
-    differing = [Problem((Trajectory(CALM),) * 2, self_bleu=n / 10) for n in range(10)]
-    assert width(figures(differing)["diversity"]) > 0
+    differing = [ProblemResponses((Trajectory(CALM),) * 2, self_bleu=n / 10) for n in range(10)]
+    assert width(estimate_measures(differing)["diversity"]) > 0
 
 
 def test_accuracy_by_looping_is_shown_only_where_something_loops() -> None:
     calm, looping = Trajectory(CALM, 1.0), Trajectory(LOOPING, 0.0)
-    assert "accuracy_not_looping" not in figures([Problem((calm,))] * 2)
-    found = figures([Problem((calm, looping)), Problem((calm,))])
+    assert "accuracy_not_looping" not in estimate_measures([ProblemResponses((calm,))] * 2)
+    found = estimate_measures([ProblemResponses((calm, looping)), ProblemResponses((calm,))])
     assert (found["accuracy_looping"].value, found["accuracy_not_looping"].value) == (0.0, 1.0)
 
 
@@ -150,7 +156,7 @@ def test_a_mistake_counts_against_a_response_and_its_answer_does_not_count() -> 
 
 def test_novelty_is_taken_of_likelihoods_where_they_are_known() -> None:
     known = [Trajectory(CALM, likelihoods=(-1.0, -1.0 - math.log(ratio))) for ratio in (1.0, 4.0, 40.0)]
-    found = figures([Problem((*known, Trajectory(CALM)))])
+    found = estimate_measures([ProblemResponses((*known, Trajectory(CALM)))])
     assert found["novelty_mean"].value == pytest.approx(15.0)
     assert found["novelty_median"].value == pytest.approx(4.0)
     assert found["novelty_above_2"].value == pytest.approx(2 / 3)
@@ -162,7 +168,9 @@ def test_each_kind_of_criterion_correlates_by_itself() -> None:
     wrong = by_kind([("suggest", 1.0, 0.0), ("pitfall", -1.0, 1.0), ("point", -1.0, 1.0)])
     assert right == {"suggest": 1.0, "pitfall": 0.0}
     assert wrong == {"suggest": 0.0, "pitfall": 1.0, "point": 0.0}
-    found = figures([Problem((Trajectory(CALM, 1.0, by_kind=right), Trajectory(CALM, 0.0, by_kind=wrong)))])
+    found = estimate_measures(
+        [ProblemResponses((Trajectory(CALM, 1.0, by_kind=right), Trajectory(CALM, 0.0, by_kind=wrong)))]
+    )
     assert found["correlation_with_suggest"].value == pytest.approx(1.0)
     assert found["correlation_with_pitfall"].value == pytest.approx(-1.0)
     assert "correlation_with_point" not in found
@@ -170,7 +178,7 @@ def test_each_kind_of_criterion_correlates_by_itself() -> None:
 
 def test_a_k_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="k is 0"):
-        figures([], ks=(0,))
+        estimate_measures([], ks=(0,))
 
 
 def test_each_step_is_asked_with_the_steps_before_it() -> None:

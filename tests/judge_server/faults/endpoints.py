@@ -12,7 +12,7 @@ from pathlib import Path
 from judge_server.engines import EnginePool, OpenAIEngine
 from judge_server.judging.judge import Judge
 from judge_server.scoring import Scorer
-from tests.fixtures.islands import Island
+from tests.fixtures.islands import NetworkNamespace
 from tests.fixtures.ports import unused_port
 from tests.judge_server.support import judge
 from trainer_client.wire import RewardRequest
@@ -26,10 +26,10 @@ Score = tuple[float | None, float | None]
 class EndpointProcess:
     """A `tests.judge_server.faults.endpoint` on a port of its own, here or on an island, and its log."""
 
-    def __init__(self, name: str, folder: Path, island: Island | None = None) -> None:
+    def __init__(self, name: str, folder: Path, namespace: NetworkNamespace | None = None) -> None:
         self.name = name
         self.port = unused_port()
-        self._island = island
+        self._island = namespace
         self.log = folder / name
         self._child: asyncio.subprocess.Process | None = None
 
@@ -44,7 +44,7 @@ class EndpointProcess:
         module = [sys.executable, "-m", "tests.judge_server.faults.endpoint"]
         command = [*module, self._host, str(self.port), str(self.log), fault]
         if self._island is not None:
-            command = self._island.within(*command)
+            command = self._island.wrap_command(*command)
         self._child = child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
         assert child.stdout is not None
         assert await child.stdout.readline() == b"ready\n"
@@ -132,14 +132,16 @@ CALLS = 22 * PARTS
 
 
 @asynccontextmanager
-async def fleet(folder: Path, *faults: str, patience_s: float = 30.0, timeout_s: float = 60.0) -> AsyncIterator[Fleet]:
+async def fleet(
+    folder: Path, *faults: str, health_timeout_s: float = 30.0, timeout_s: float = 60.0
+) -> AsyncIterator[Fleet]:
     """Two running endpoints with these faults and a judge over them; their health is looked at all the time."""
     endpoints = [EndpointProcess(name, folder) for name in ("a", "b")]
     engines = {
         endpoint.name: partial(OpenAIEngine, endpoint.url, concurrency=300, timeout_s=timeout_s)
         for endpoint in endpoints
     }
-    pool = EnginePool(engines, every_s=0.05, patience_s=patience_s, misses=1, pause_s=0.05)
+    pool = EnginePool(engines, interval_s=0.05, health_timeout_s=health_timeout_s, misses=1, pause_s=0.05)
     try:
         await asyncio.gather(*map(EndpointProcess.start, endpoints, faults))
         made = await judge(pool, queue_calls=10_000)  # type: ignore[arg-type]

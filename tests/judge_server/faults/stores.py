@@ -63,7 +63,7 @@ def running_redis(folder: Path) -> Iterator[RedisProcess]:
         redis.end()
 
 
-class Told:
+class ConsistencyChecker:
     """A client that checks what must hold whatever happens: no verdict fails, and none has two values."""
 
     def __init__(self, client: AsyncClient) -> None:

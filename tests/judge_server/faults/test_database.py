@@ -12,19 +12,26 @@ from sqlalchemy import URL
 
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
-from tests.judge_server.faults.stores import PARTS, RUBRIC, Told, running_service, until_written, without_settings
+from tests.judge_server.faults.stores import (
+    PARTS,
+    RUBRIC,
+    ConsistencyChecker,
+    running_service,
+    until_written,
+    without_settings,
+)
 from tests.services.processes import Service, get
 from trainer_client import AdjudgeError, AsyncClient
 
 pytestmark = [pytest.mark.postgres, pytest.mark.faults]
 
-Run = tuple[Told, AsyncClient, Service, URL]
+Run = tuple[ConsistencyChecker, AsyncClient, Service, URL]
 
 
 @pytest.fixture
 async def run(
     postgres_server: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[Told, AsyncClient, Service, URL]]:
+) -> AsyncIterator[tuple[ConsistencyChecker, AsyncClient, Service, URL]]:
     """A run at a service whose rubrics and ledger are in a PostgreSQL."""
     without_settings(monkeypatch)
     with scratch_database(postgres_server) as database:
@@ -32,7 +39,7 @@ async def run(
         await asyncio.to_thread(migrations.upgrade, shown)
         with running_service("scripted://hash", tmp_path, database_url=shown) as service:
             async with AsyncClient(service.url, run="r", retries=0) as client:
-                yield Told(client), client, service, database
+                yield ConsistencyChecker(client), client, service, database
 
 
 @contextmanager
@@ -52,15 +59,15 @@ def away(server: URL, database: URL) -> Iterator[None]:
 async def test_versions_used_before_are_judged_by_while_the_database_is_away_and_each_use_is_recorded_once(
     postgres_server: URL, run: Run
 ) -> None:
-    told, client, service, database = run
+    checker, client, service, database = run
     published = await client.publish_rubric("team/parts", RUBRIC["criteria"])
     for reference in ("team/parts@1", published.digest):
-        await told.score("Before.", rubric=reference)
-    await told.score("Before.")
+        await checker.score("Before.", rubric=reference)
+    await checker.score("Before.")
     with away(postgres_server, database):
         for number in range(5):
             for reference in ("team/parts@1", published.digest, RUBRIC):
-                await told.score("Before.", f"Response {number}.", rubric=reference)
+                await checker.score("Before.", f"Response {number}.", rubric=reference)
         state = get(service, "/v1/ledger").json()
         assert state["written"] + state["waiting"] == (3 + 5 * 3 * 2) * PARTS
         assert state["lost"] == 0
@@ -76,13 +83,13 @@ async def test_versions_used_before_are_judged_by_while_the_database_is_away_and
 
 
 async def test_what_a_name_stands_for_is_not_guessed_while_the_database_is_away(postgres_server: URL, run: Run) -> None:
-    told, client, _, database = run
+    checker, client, _, database = run
     await client.publish_rubric("team/parts", RUBRIC["criteria"])
-    await told.score("Before.", rubric="team/parts")
+    await checker.score("Before.", rubric="team/parts")
     with away(postgres_server, database):
         for reference in ("team/parts", "team/parts@1", "team/parts@latest", "sha256:" + "0" * 64):
             with pytest.raises(AdjudgeError, match="store cannot be read") as refused:
-                await told.score("Before.", rubric=reference)
+                await checker.score("Before.", rubric=reference)
             assert refused.value.retryable
             assert refused.value.retry_after_s
-    await told.score("Before.", rubric="team/parts")
+    await checker.score("Before.", rubric="team/parts")

@@ -14,7 +14,14 @@ from sqlalchemy import URL
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
 from tests.fixtures.postgres_process import PostgresProcess, running_postgres_process
-from tests.judge_server.faults.stores import PARTS, RUBRIC, Told, running_service, until_written, without_settings
+from tests.judge_server.faults.stores import (
+    PARTS,
+    RUBRIC,
+    ConsistencyChecker,
+    running_service,
+    until_written,
+    without_settings,
+)
 from tests.services.processes import Service, get
 from trainer_client import AsyncClient
 
@@ -35,8 +42,8 @@ def postgres() -> Iterator[PostgresProcess]:
 class Run:
     """A run that scores on and on, with rubrics by version, by digest and inline."""
 
-    def __init__(self, told: Told, client: AsyncClient, service: Service, database: URL) -> None:
-        self.told = told
+    def __init__(self, checker: ConsistencyChecker, client: AsyncClient, service: Service, database: URL) -> None:
+        self.checker = checker
         self.client = client
         self.service = service
         self._database = database
@@ -54,7 +61,7 @@ class Run:
         """One request, of a text that was judged before and one that was not; every other one has a key."""
         rubric = self._rubrics[self._asked % len(self._rubrics)]
         key = f"step {self._asked}" if self._asked % 2 else None
-        await self.told.score("Before.", f"Response {self._asked}.", rubric=rubric, idempotency_key=key)
+        await self.checker.score("Before.", f"Response {self._asked}.", rubric=rubric, idempotency_key=key)
         self._asked += 1
 
     async def go_on(self, seconds: float) -> None:
@@ -87,7 +94,7 @@ async def run(postgres: PostgresProcess, tmp_path: Path, monkeypatch: pytest.Mon
         await asyncio.to_thread(migrations.upgrade, shown)
         with running_service("scripted://hash", tmp_path, database_url=shown) as service:
             async with AsyncClient(service.url, run="r", retries=0) as client:
-                made = Run(Told(client), client, service, database)
+                made = Run(ConsistencyChecker(client), client, service, database)
                 await made.begin()
                 yield made
 

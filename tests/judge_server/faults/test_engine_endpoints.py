@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test machine may be so busy that a healthy server does not answer for a while: the pool's patience counts."""
-    monkeypatch.setattr("judge_server.engines.openai.READY_S", 60.0)
+    monkeypatch.setattr("judge_server.engines.openai.READY_TIMEOUT_S", 60.0)
 
 
 async def all_are_in_flight_or_done(judging: Fleet, *holding: int) -> None:
@@ -63,7 +63,7 @@ async def test_an_endpoint_killed_with_calls_in_flight_costs_those_calls_and_no_
 
 
 async def test_calls_of_an_endpoint_that_hangs_move_on_and_come_back_under_no_other_value(tmp_path: Path) -> None:
-    async with fleet(tmp_path, "hold", "none", patience_s=4.0) as judging:
+    async with fleet(tmp_path, "hold", "none", health_timeout_s=4.0) as judging:
         a, b = judging.endpoints
         runs = create_task(judging.two_runs())
         await all_are_in_flight_or_done(judging, 0)
@@ -128,7 +128,7 @@ async def test_an_endpoint_that_answers_in_html_is_left_alone_and_its_calls_move
 async def test_when_all_endpoints_are_killed_what_was_finished_is_kept_and_the_rest_asked_when_they_are_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("judge_server.judging.recovery.LONGEST_HOLD_S", 1.0)
+    monkeypatch.setattr("judge_server.judging.recovery.MAX_HOLD_S", 1.0)
     async with fleet(tmp_path, "hold", "hold") as judging:
         runs = create_task(judging.two_runs())
         await all_are_in_flight_or_done(judging, 0, 1)

@@ -12,8 +12,8 @@ from tests.judge_server.faults.endpoints import EndpointProcess
 from tests.judge_server.faults.stores import (
     PARTS,
     RUBRIC,
+    ConsistencyChecker,
     RedisProcess,
-    Told,
     running_redis,
     running_service,
     until_written,
@@ -61,8 +61,8 @@ async def test_a_killed_service_has_kept_what_was_finished_and_the_next_asks_onl
     early, texts = [f"Early {n}." for n in range(4)], [f"Response {n}." for n in range(84)]
     with service_of(endpoint, redis, tmp_path) as service:
         async with AsyncClient(service.url, run="r", retries=0) as client:
-            told = Told(client)
-            await told.score(*early, rubric=EARLY)
+            checker = ConsistencyChecker(client)
+            await checker.score(*early, rubric=EARLY)
             answered = endpoint.count("end")
             assert len(answered) == len(early) * HELD
             group = {"id": "g", "prompt": "Is 7 prime?", "responses": texts}
@@ -80,12 +80,12 @@ async def test_a_killed_service_has_kept_what_was_finished_and_the_next_asks_onl
     endpoint.send(signal.SIGUSR1)
     with service_of(endpoint, redis, tmp_path) as service:
         async with AsyncClient(service.url, run="r") as client:
-            told.continues_with(client)
-            assert (await told.score(*early, rubric=EARLY)).usage.judge_calls == 0
-            await told.score(*texts)
+            checker.continues_with(client)
+            assert (await checker.score(*early, rubric=EARLY)).usage.judge_calls == 0
+            await checker.score(*texts)
             await until_written(service, len(answered) + len(texts) * PARTS)
-            recorded = [each async for each in client.recorded()]
+            recorded_verdicts = [each async for each in client.recorded_verdicts()]
     asked = endpoint.count("begin")
     assert {key: asked[key] for key in finished} == dict.fromkeys(finished, 1)
     assert max(asked.values()) == 2  # in flight at the fault, and once more
-    assert len(recorded) == 2 * len(answered) + len(texts) * PARTS
+    assert len(recorded_verdicts) == 2 * len(answered) + len(texts) * PARTS

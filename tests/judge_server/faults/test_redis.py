@@ -9,8 +9,8 @@ import pytest
 
 from tests.judge_server.faults.stores import (
     PARTS,
+    ConsistencyChecker,
     RedisProcess,
-    Told,
     running_redis,
     running_service,
     without_settings,
@@ -19,7 +19,7 @@ from trainer_client import AsyncClient
 
 pytestmark = [pytest.mark.redis, pytest.mark.faults]
 
-Run = tuple[Told, RedisProcess]
+Run = tuple[ConsistencyChecker, RedisProcess]
 REQUESTS = [[f"Request {n}, response {m}." for m in range(3)] for n in range(8)]
 
 
@@ -34,23 +34,23 @@ async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         ) as service,
     ):
         async with AsyncClient(service.url, run="r") as client:
-            yield Told(client), redis
+            yield ConsistencyChecker(client), redis
 
 
-async def known_to_all(told: Told, texts: list[str]) -> None:
+async def known_to_all(checker: ConsistencyChecker, texts: list[str]) -> None:
     """Ask until every verdict comes from the cache."""
     async with asyncio.timeout(60):
-        while (await told.score(*texts)).usage.cached < len(texts) * PARTS:  # noqa: ASYNC110
+        while (await checker.score(*texts)).usage.cached < len(texts) * PARTS:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
-async def all_but_the_first(told: Told) -> None:
+async def all_but_the_first(checker: ConsistencyChecker) -> None:
     """Every request but the first, three at a time."""
     todo = iter(REQUESTS[1:])
 
     async def sender() -> None:
         for texts in todo:
-            await told.score(*texts)
+            await checker.score(*texts)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(3):
@@ -58,30 +58,30 @@ async def all_but_the_first(told: Told) -> None:
 
 
 async def test_a_redis_killed_and_started_again_costs_time_and_no_verdict(run: Run) -> None:
-    told, redis = run
-    await told.score(*REQUESTS[0])
-    await known_to_all(told, REQUESTS[0])
-    going_on = asyncio.create_task(all_but_the_first(told))
+    checker, redis = run
+    await checker.score(*REQUESTS[0])
+    await known_to_all(checker, REQUESTS[0])
+    going_on = asyncio.create_task(all_but_the_first(checker))
     async with asyncio.timeout(60):
-        while len(told.rewards) < 9:  # noqa: ASYNC110 - in the middle of the run
+        while len(checker.rewards) < 9:  # noqa: ASYNC110 - in the middle of the run
             await asyncio.sleep(0.005)
     redis.end()
     assert not going_on.done()
     await going_on
-    assert (await told.score(*REQUESTS[0])).usage.cached == 0  # what only Redis had is gone, and is judged anew
+    assert (await checker.score(*REQUESTS[0])).usage.cached == 0  # what only Redis had is gone, and is judged anew
     redis.start()
-    await known_to_all(told, REQUESTS[0])
+    await known_to_all(checker, REQUESTS[0])
     for texts in REQUESTS:
-        await told.score(*texts)
+        await checker.score(*texts)
 
 
 async def test_a_redis_that_hangs_holds_up_no_request_for_long_and_still_knows_when_it_goes_on(run: Run) -> None:
-    told, redis = run
-    await told.score(*REQUESTS[0])
-    await known_to_all(told, REQUESTS[0])
+    checker, redis = run
+    await checker.score(*REQUESTS[0])
+    await known_to_all(checker, REQUESTS[0])
     redis.send(signal.SIGSTOP)
-    await all_but_the_first(told)
-    assert (await told.score(*REQUESTS[0])).usage.cached == 0
+    await all_but_the_first(checker)
+    assert (await checker.score(*REQUESTS[0])).usage.cached == 0
     redis.send(signal.SIGCONT)
-    await known_to_all(told, REQUESTS[0])
-    await known_to_all(told, REQUESTS[-1])
+    await known_to_all(checker, REQUESTS[0])
+    await known_to_all(checker, REQUESTS[-1])

@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Any
 
-from judge_server.generation.wording import Wording, own_templates
+from judge_server.generation.wording import GeneratorTemplates, default_templates
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "generation"
 COMMAND = "python -m tests.judge_server.generation.golden_wording"
@@ -63,9 +63,9 @@ WAYS: dict[str, dict[str, dict[str, Any]]] = {
 def prompts() -> dict[str, str]:
     """Every golden prompt by file name; the ways of one template stand one after another."""
     made = {}
-    for name in (file.removesuffix(".j2") for file in own_templates()):
+    for name in (file.removesuffix(".j2") for file in default_templates()):
         ways = WAYS.get(name, {"": {}})
-        shown = {way: Wording(name)(name, **values) for way, values in ways.items()}
+        shown = {way: GeneratorTemplates(name)(name, **values) for way, values in ways.items()}
         made[f"{name}.txt"] = "\n".join(f"[[{way}]]\n{text}" if way else text for way, text in shown.items()) + "\n"
     return made
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from judge_server.generation.folder import RunFolder
 from judge_server.generation.generator import Generator
-from judge_server.generation.runner import Publish, Run, RunSettings
-from judge_server.generation.tally import Tally
+from judge_server.generation.runner import GeneratorRun, GeneratorRunSettings, Publisher
+from judge_server.generation.tally import RunCounts
 from judge_server.generation.writer import Writer
-from tests.judge_server.generation.toy import Asked, ToyGenerator, ToyParameters
+from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyScript
 
 
 class Store:
-    """A `Publish` that keeps what it is given; a name's versions are those with different digests."""
+    """A `Publisher` that keeps what it is given; a name's versions are those with different digests."""
 
     def __init__(self) -> None:
         self.versions: dict[str, list[str]] = {}
@@ -31,23 +31,25 @@ class Store:
 async def run_toy(
     folder: Path,
     file: Path,
-    script: Asked,
+    script: ToyScript,
     *,
-    publish: Publish | None = None,
-    settings: RunSettings | None = None,
+    publish: Publisher | None = None,
+    settings: GeneratorRunSettings | None = None,
     parameters: Mapping[str, Any] | None = None,
     generator: type[Generator[Any, Any]] = ToyGenerator,
-    report: Callable[[Tally], None] = lambda tally: None,
+    report: Callable[[RunCounts], None] = lambda run_counts: None,
     engine_options: Mapping[str, Any] | None = None,
-) -> Tally:
+) -> RunCounts:
     """One run; the tally when it has ended."""
     engine = script.engine(**(engine_options or {}))
-    writer = Writer(engine, await engine.start(), pause_s=0.0)
+    writer = Writer(engine, await engine.start(), retry_delay_s=0.0)
     made = generator(ToyParameters(**(parameters or {})))
     with RunFolder(folder) as opened:
-        run = Run(made, writer, opened, file, settings=settings or RunSettings(), publish=publish, report=report)
+        run = GeneratorRun(
+            made, writer, opened, file, settings=settings or GeneratorRunSettings(), publish=publish, report=report
+        )
         await run.run()
-    return run.tally
+    return run.run_counts
 
 
 def write(file: Path, content: bytes) -> Path:

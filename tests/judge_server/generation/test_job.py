@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.generator import Made
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.job import GenerateJob
 from judge_server.generation.registry import GENERATORS
-from judge_server.generation.runner import MOST_FAILURES
+from judge_server.generation.runner import MAX_CONSECUTIVE_FAILURES
 from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
-from judge_server.ports import CallFailed, Operation
+from judge_server.ports import CallFailure, Operation
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.judge_server.generation.running import write
-from tests.judge_server.generation.toy import Asked, ToyGenerator, ToyRow, lines, questions, read_lines
+from tests.judge_server.generation.toy import ToyGenerator, ToyRow, ToyScript, lines, questions, read_lines
 
 
 class Revising(ToyGenerator):
@@ -26,7 +26,7 @@ class Revising(ToyGenerator):
     revises = True
     closed = 0
 
-    async def make(self, row: ToyRow, writer: Writer) -> Made:
+    async def make(self, row: ToyRow, writer: Writer) -> GeneratedRubric:
         made = await super().make(row, writer)
         assert self.find is not None
         assert (await self.find(row.document)) is not None
@@ -44,13 +44,13 @@ def _kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def generated(
-    folder: Path, store: RubricStore, script: Asked, request: dict[str, Any]
+    folder: Path, store: RubricStore, script: ToyScript, request: dict[str, Any]
 ) -> tuple[Operation, tuple[dict[str, Any], ...]]:
     """The operation when it has ended, and its first page of results."""
     engine = script.engine()
 
     async def writer() -> Writer:
-        return Writer(engine, await engine.start(), pause_s=0.0)
+        return Writer(engine, await engine.start(), retry_delay_s=0.0)
 
     operations = InProcessOperations(folder, {"generate_rubrics": GenerateJob(writer, store)})
     try:
@@ -63,7 +63,7 @@ async def generated(
 
 async def test_an_operation_makes_publishes_and_tells_its_results(tmp_path: Path, store: RubricStore) -> None:
     file = write(tmp_path / "in.jsonl", lines(*questions(3), b"broken\n"))
-    operation, results = await generated(tmp_path / "ops", store, Asked(), {"generator": "toy", "input": str(file)})
+    operation, results = await generated(tmp_path / "ops", store, ToyScript(), {"generator": "toy", "input": str(file)})
     progress = operation.progress
     assert (operation.state, progress.made, progress.added, progress.refused) == ("done", 3, 3, 1)
     assert (progress.calls, progress.tokens_written, progress.eta_s) == (6, 102, 0)
@@ -78,11 +78,11 @@ async def test_an_operation_makes_publishes_and_tells_its_results(tmp_path: Path
 
 async def test_a_revision_is_a_version_whose_parent_is_the_one_it_revises(tmp_path: Path, store: RubricStore) -> None:
     first = write(tmp_path / "first.jsonl", lines({"question": "What is 1?", "name": "team/one"}))
-    await generated(tmp_path / "ops", store, Asked(), {"generator": "toy", "input": str(first)})
+    await generated(tmp_path / "ops", store, ToyScript(), {"generator": "toy", "input": str(first)})
     rows = [{"question": f"What is {n}?", "document": "team/one@1"} for n in (2, 3)]
     file = write(tmp_path / "in.jsonl", lines(*rows))
     request = {"generator": "revising", "input": str(file), "out": str(tmp_path / "out"), "concurrency": 1}
-    operation, results = await generated(tmp_path / "ops", store, Asked(), request)
+    operation, results = await generated(tmp_path / "ops", store, ToyScript(), request)
     assert operation.state == "done", operation.problem
     assert [result["name"] for result in results] == ["team/one", "team/one"]
     versions = [await store.find(PROJECT_ID, f"team/one@{n}") for n in (1, 2, 3)]
@@ -91,8 +91,8 @@ async def test_a_revision_is_a_version_whose_parent_is_the_one_it_revises(tmp_pa
 
 
 async def test_a_generator_is_closed_also_where_its_run_fails(tmp_path: Path, store: RubricStore) -> None:
-    script = Asked(lambda question: CallFailed("engine", "gone"))
-    rows = [{"question": f"What is {n}?", "document": f"x@{n}"} for n in range(2 * MOST_FAILURES)]
+    script = ToyScript(lambda question: CallFailure("engine", "gone"))
+    rows = [{"question": f"What is {n}?", "document": f"x@{n}"} for n in range(2 * MAX_CONSECUTIVE_FAILURES)]
     file = write(tmp_path / "in.jsonl", lines(*rows))
     request = {"generator": "revising", "input": str(file), "concurrency": 1}
     operation, _ = await generated(tmp_path / "ops", store, script, request)
@@ -102,7 +102,7 @@ async def test_a_generator_is_closed_also_where_its_run_fails(tmp_path: Path, st
 
 async def test_a_file_that_goes_away_fails_the_operation_with_a_sentence(tmp_path: Path, store: RubricStore) -> None:
     file = write(tmp_path / "in.jsonl", lines(*questions(1)))
-    script = Asked()
+    script = ToyScript()
     engine = script.engine()
 
     async def writer() -> Writer:
@@ -133,4 +133,4 @@ async def test_a_request_that_cannot_be_run_is_refused(
     file = write(tmp_path / "in.jsonl", lines(*questions(1)))
     request = {key: str(file) if value == "IN" else value for key, value in request_.items()}
     with pytest.raises(ValueError, match=says):
-        await generated(tmp_path / "ops", store, Asked(), request)
+        await generated(tmp_path / "ops", store, ToyScript(), request)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import ContrastiveGenerator
 from judge_server.generation.kinds.contrastive import ContrastiveParameters, ContrastiveRow
-from judge_server.ports import Prose, Reply
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, Told, writer
-from trainer_client.wire.verification import ByMath
+from judge_server.ports import Reply, TextOutput
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, writer
+from trainer_client.wire.verification import MathVerification
 
 PROBLEM = "James runs 3 sprints of 60 meters 3 times a week. How many meters a week?"
 RUBRIC = {
@@ -32,17 +32,17 @@ async def generators() -> AsyncIterator[list[ContrastiveGenerator]]:
 
 
 async def make(
-    generators: list[ContrastiveGenerator], told: Told, *solutions: str, truth: str = "540", **parameters: Any
-) -> Made:
+    generators: list[ContrastiveGenerator], told: ModelScript, *solutions: str, truth: str = "540", **parameters: Any
+) -> GeneratedRubric:
     """What one input gives."""
     row = ContrastiveRow(question=PROBLEM, ground_truth=truth, solutions=solutions)
     generators.append(ContrastiveGenerator(ContrastiveParameters.model_validate({"validity": False} | parameters)))
     return await generators[-1].make(row, await writer(told))
 
 
-async def reason(generators: list[ContrastiveGenerator], told: Told, *solutions: str, **parameters: Any) -> str:
+async def reason(generators: list[ContrastiveGenerator], told: ModelScript, *solutions: str, **parameters: Any) -> str:
     """Why it is discarded."""
-    with pytest.raises(Discarded) as caught:
+    with pytest.raises(RubricDiscarded) as caught:
         await make(generators, told, *solutions, **parameters)
     return caught.value.reason
 
@@ -50,13 +50,13 @@ async def reason(generators: list[ContrastiveGenerator], told: Told, *solutions:
 async def test_right_and_wrong_solutions_are_told_apart_and_shown_as_such(
     generators: list[ContrastiveGenerator],
 ) -> None:
-    told = Told(RUBRIC)
+    told = ModelScript(RUBRIC)
     made = await make(generators, told, WRONG, ANSWER, WRONG + " m")
     prompt = told.asked[0][1]
     assert prompt.count("A solution that is right:") == 1
     assert prompt.count("A solution that is wrong:") == 2
     assert [c.id for c in made.content.criteria] == ["suggest-1", "suggest-2", "pitfall-1", "answer-1"]
-    assert made.content.criteria[-1].verification == ByMath(method="math", expected="540")
+    assert made.content.criteria[-1].verification == MathVerification(method="math", expected="540")
     assert made.flags == ()
     assert made.record == {
         "solutions_given": True,
@@ -70,10 +70,10 @@ async def test_right_and_wrong_solutions_are_told_apart_and_shown_as_such(
 async def test_without_solutions_some_are_sampled_each_with_a_seed_of_its_own(
     generators: list[ContrastiveGenerator],
 ) -> None:
-    told = Told(ANSWER, Reply(text="### Step 1:", cut=True), WRONG, RUBRIC)
+    told = ModelScript(ANSWER, Reply(text="### Step 1:", cut=True), WRONG, RUBRIC)
     made = await make(generators, told, samples=3, seed=5, sample_temperature=0.9)
     assert [call.sample.seed for call in told.calls[:3] if call.sample] == [5, 6, 7]
-    assert all(isinstance(call.answer, Prose) for call in told.calls[:3])
+    assert all(isinstance(call.answer, TextOutput) for call in told.calls[:3])
     assert made.record["right"] == 1
     assert made.record["wrong"] == 1
 
@@ -86,19 +86,19 @@ async def test_a_rubric_as_large_as_the_largest_of_the_papers_corpus_is_made(
         "pitfall": [f"Forgets the factor {n}." for n in range(3)],
         "bonus": [f"Finds the short way {n}." for n in range(2)],
     }
-    told = Told(RUBRIC | items)
+    told = ModelScript(RUBRIC | items)
     made = await make(generators, told, ANSWER, WRONG)
     assert [c.kind for c in made.content.criteria] == ["suggest"] * 6 + ["pitfall"] * 3 + ["bonus"] * 2 + ["answer"]
     assert "at most 8 items" in told.asked[0][1]
-    assert await reason(generators, Told(RUBRIC | items), ANSWER, WRONG, most=11) == "too_many"
-    assert await reason(generators, Told(RUBRIC | items), ANSWER, WRONG, most_pitfall=2) == "too_many"
+    assert await reason(generators, ModelScript(RUBRIC | items), ANSWER, WRONG, most=11) == "too_many"
+    assert await reason(generators, ModelScript(RUBRIC | items), ANSWER, WRONG, most_pitfall=2) == "too_many"
 
 
 @pytest.mark.parametrize(("solution", "flag"), [(ANSWER, "all_right"), (WRONG, "all_wrong")])
 async def test_one_half_alone_still_gives_a_rubric_and_is_flagged(
     generators: list[ContrastiveGenerator], solution: str, flag: str
 ) -> None:
-    told = Told(RUBRIC | {"pitfall": []})
+    told = ModelScript(RUBRIC | {"pitfall": []})
     made = await make(generators, told, solution, solution + ".")
     assert made.flags == (flag,)
     assert ("no wrong solution is known" in told.asked[0][1]) == (flag == "all_right")
@@ -106,7 +106,7 @@ async def test_one_half_alone_still_gives_a_rubric_and_is_flagged(
 
 
 async def test_solutions_without_an_end_leave_nothing_to_contrast(generators: list[ContrastiveGenerator]) -> None:
-    assert await reason(generators, Told(*[Reply(text="So", cut=True)] * 2), samples=2) == "no_contrast"
+    assert await reason(generators, ModelScript(*[Reply(text="So", cut=True)] * 2), samples=2) == "no_contrast"
 
 
 @pytest.mark.parametrize(
@@ -124,24 +124,24 @@ async def test_solutions_without_an_end_leave_nothing_to_contrast(generators: li
 async def test_each_thing_a_model_does_wrong_is_discarded_for_its_own_reason(
     generators: list[ContrastiveGenerator], change: dict[str, Any], expected: str
 ) -> None:
-    assert await reason(generators, Told(RUBRIC | change), ANSWER, WRONG) == expected
+    assert await reason(generators, ModelScript(RUBRIC | change), ANSWER, WRONG) == expected
 
 
 async def test_a_rubric_without_an_answer_item_is_refused(generators: list[ContrastiveGenerator]) -> None:
     said = {kind: items for kind, items in RUBRIC.items() if kind != "answer"}
-    assert await reason(generators, Told(said), ANSWER, WRONG) == "wrong_shape"
+    assert await reason(generators, ModelScript(said), ANSWER, WRONG) == "wrong_shape"
 
 
 async def test_prose_is_discarded(generators: list[ContrastiveGenerator]) -> None:
-    assert await reason(generators, Told("I suggest to multiply."), ANSWER) == "unreadable"
+    assert await reason(generators, ModelScript("I suggest to multiply."), ANSWER) == "unreadable"
 
 
 async def test_the_answer_item_may_write_the_answer_in_another_way(generators: list[ContrastiveGenerator]) -> None:
-    told = Told(RUBRIC | {"answer": "The final answer is 0.5."})
+    told = ModelScript(RUBRIC | {"answer": "The final answer is 0.5."})
     made = await make(generators, told, r"\boxed{\frac12}", truth=r"\frac{1}{2}")
     assert made.content.criteria[-1].description == "The final answer is 0.5."
 
 
 async def test_tags_that_an_item_repeats_are_taken_off(generators: list[ContrastiveGenerator]) -> None:
-    made = await make(generators, Told(RUBRIC | {"suggest": ["<SUGGEST> Counts 9 sprints a week."]}), ANSWER)
+    made = await make(generators, ModelScript(RUBRIC | {"suggest": ["<SUGGEST> Counts 9 sprints a week."]}), ANSWER)
     assert made.content.criteria[0].description == "Counts 9 sprints a week."

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made, source_digest
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric, source_digest
 from judge_server.generation.kinds import DocumentGenerator
-from judge_server.generation.kinds.document import LARGEST_FILE, DocumentParameters, DocumentRow
-from tests.judge_server.generation.scripted_writer import Told, criteria, writer
+from judge_server.generation.kinds.document import MAX_DOCUMENT_BYTES, DocumentParameters, DocumentRow
+from tests.judge_server.generation.scripted_writer import ModelScript, criteria, writer
 
 TEXT = "A heap is a list in which no parent is greater than its children. Its first item is the smallest."
 ANALYSIS = {
@@ -34,7 +34,7 @@ GOOD = (ANALYSIS, TASK)
 ROW = DocumentRow(text=TEXT)
 
 
-async def make(told: Told, row: DocumentRow = ROW, **parameters: Any) -> Made:
+async def make(told: ModelScript, row: DocumentRow = ROW, **parameters: Any) -> GeneratedRubric:
     """What the input gives."""
     return await DocumentGenerator(DocumentParameters.model_validate({"validity": False} | parameters)).make(
         row, await writer(told)
@@ -43,13 +43,13 @@ async def make(told: Told, row: DocumentRow = ROW, **parameters: Any) -> Made:
 
 async def reason(*said: Any, row: DocumentRow = ROW, **parameters: Any) -> str:
     """Why it is discarded."""
-    with pytest.raises(Discarded) as caught:
-        await make(Told(*said), row, **parameters)
+    with pytest.raises(RubricDiscarded) as caught:
+        await make(ModelScript(*said), row, **parameters)
     return caught.value.reason
 
 
 async def test_a_document_becomes_a_question_and_criteria_with_all_nine_fields() -> None:
-    told = Told(*GOOD)
+    told = ModelScript(*GOOD)
     made = await make(told)
     assert len(told.asked) == 2
     assert "Says what a heap is. Central ideas: heap, order." in told.asked[1][1]
@@ -65,7 +65,7 @@ async def test_a_document_becomes_a_question_and_criteria_with_all_nine_fields()
 
 async def test_a_second_pass_fills_in_the_cues_of_each_criterion_anew() -> None:
     other = MORE | {"scoring_guide": "All points for the order, none otherwise."}
-    told = Told(*GOOD, *[other] * 5)
+    told = ModelScript(*GOOD, *[other] * 5)
     made = await make(told, enrichment=True)
     assert "Point 1: Explains the point number 1." in told.asked[2][1]
     assert [one.scoring_guide for one in made.content.criteria] == [other["scoring_guide"]] * 5
@@ -78,7 +78,7 @@ async def test_several_questions_of_a_document_are_about_different_ideas() -> No
     assert len({row.canonical for row in rows}) == 3
     asked = []
     for row in rows:
-        told = Told(*GOOD)
+        told = ModelScript(*GOOD)
         await generator.make(row, await writer(told))
         asked.append((told.asked[1][1].split("about this idea:")[1].split("\n")[1].strip(), told.calls[1].sample))
     assert [idea for idea, _ in asked] == ["heap", "order", "heap"]
@@ -91,7 +91,7 @@ def test_one_question_of_a_document_is_the_same_input_as_ever() -> None:
 
 
 async def test_the_record_is_the_papers() -> None:
-    made = await make(Told(*GOOD))
+    made = await make(ModelScript(*GOOD))
     assert set(made.record) == {
         "question",
         "passage",
@@ -108,7 +108,7 @@ async def test_the_record_is_the_papers() -> None:
 
 
 async def test_no_prompt_but_the_makers_sees_more_than_the_budget_of_the_document() -> None:
-    told = Told(*GOOD)
+    told = ModelScript(*GOOD)
     made = await make(told, DocumentRow(text="x" * 300), passage_characters=200)
     assert all("x" * 200 in prompt and "x" * 201 not in prompt for _, prompt in told.asked)
     assert made.flags == ("passage_cut",)
@@ -152,7 +152,7 @@ async def test_a_criterion_that_lacks_a_field_spoils_the_example(change: dict[st
 
 
 async def test_a_rubric_that_weighs_too_little_in_all_is_discarded() -> None:
-    assert (await make(Told(*GOOD), least_total_weight=15)).content.criteria
+    assert (await make(ModelScript(*GOOD), least_total_weight=15)).content.criteria
     assert await reason(*GOOD, least_total_weight=15.5) == "bad_weight"
 
 
@@ -163,7 +163,7 @@ async def test_an_analysis_that_says_nothing_is_no_analysis() -> None:
 
 async def test_weight_zero_is_a_weight_where_others_are_above_it() -> None:
     said = TASK | criteria([ITEMS[0] | {"weight": 0}, *ITEMS[1:]])
-    assert (await make(Told(ANALYSIS, said))).content.criteria[0].weight == 0
+    assert (await make(ModelScript(ANALYSIS, said))).content.criteria[0].weight == 0
 
 
 def test_a_document_may_be_a_file_beside_the_inputs(tmp_path: Path) -> None:
@@ -175,7 +175,11 @@ def test_a_document_may_be_a_file_beside_the_inputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(None, "cannot be read: No such file"), (b"\xff\xfe\x00h", "is not UTF-8"), (b"x" * (LARGEST_FILE + 1), "larger")],
+    [
+        (None, "cannot be read: No such file"),
+        (b"\xff\xfe\x00h", "is not UTF-8"),
+        (b"x" * (MAX_DOCUMENT_BYTES + 1), "larger"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, content: bytes | None, says: str) -> None:
     if content is not None:

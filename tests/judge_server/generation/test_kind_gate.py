@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import GateGenerator
 from judge_server.generation.kinds.gate import GateParameters, GateRow
-from tests.judge_server.generation.scripted_writer import ANSWER, Told, criteria, writer
+from tests.judge_server.generation.scripted_writer import ANSWER, ModelScript, criteria, writer
 
 ROW = GateRow(question="How many meters does James run?", reference_answer=ANSWER)
 QUESTIONS = [
@@ -23,7 +23,7 @@ def verdicts(*satisfied: bool) -> dict[str, Any]:
     return criteria([{"id": n, "satisfied": yes, "justification": "so"} for n, yes in enumerate(satisfied, 1)])
 
 
-async def make(told: Told, **parameters: Any) -> Made:
+async def make(told: ModelScript, **parameters: Any) -> GeneratedRubric:
     """What the input gives."""
     return await GateGenerator(GateParameters.model_validate({"validity": False} | parameters)).make(
         ROW, await writer(told)
@@ -32,13 +32,13 @@ async def make(told: Told, **parameters: Any) -> Made:
 
 async def reason(*said: Any, **parameters: Any) -> str:
     """Why it is discarded."""
-    with pytest.raises(Discarded) as caught:
-        await make(Told(*said), **parameters)
+    with pytest.raises(RubricDiscarded) as caught:
+        await make(ModelScript(*said), **parameters)
     return caught.value.reason
 
 
 async def test_only_criteria_that_the_reference_answer_satisfies_are_kept() -> None:
-    told = Told(criteria(QUESTIONS), verdicts(True, False, True))
+    told = ModelScript(criteria(QUESTIONS), verdicts(True, False, True))
     made = await make(told)
     assert [c.description for c in made.content.criteria] == [QUESTIONS[0], QUESTIONS[2]]
     assert made.record["dropped"] == [{"criterion": QUESTIONS[1], "justification": "so"}]
@@ -49,7 +49,7 @@ async def test_only_criteria_that_the_reference_answer_satisfies_are_kept() -> N
 
 async def test_too_few_satisfied_criteria_make_no_rubric() -> None:
     assert await reason(criteria(QUESTIONS), verdicts(True, False, False)) == "not_satisfied_by_reference"
-    assert (await make(Told(criteria(QUESTIONS), verdicts(True, False, False)), kept=1)).content.criteria
+    assert (await make(ModelScript(criteria(QUESTIONS), verdicts(True, False, False)), kept=1)).content.criteria
 
 
 @pytest.mark.parametrize(

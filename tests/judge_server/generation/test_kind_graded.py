@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Find, Made
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric, RubricLookup
 from judge_server.generation.kinds import EvolvingGenerator, GradedGenerator
-from judge_server.generation.kinds.evolving import EVOLVED, EvolvingParameters, EvolvingRow
+from judge_server.generation.kinds.evolving import EVOLVED_TAG, EvolvingParameters, EvolvingRow
 from judge_server.generation.kinds.graded import GradedParameters, GradedRow
-from judge_server.ports import Choice
+from judge_server.ports import LabelChoice
 from rubric_store import RubricStore
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, Told, criteria, writer
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, writer
 from trainer_client.wire import Criterion, RubricContent, RubricVersion
 
 QUESTION = "How many meters does James run?"
@@ -19,26 +19,28 @@ GRADED = {"positive": ["Counts 9 sprints.", "Multiplies 9 by 60."], "negative": 
 NEW = [{"sign": "positive", "description": "Names the unit."}, {"sign": "negative", "description": "Stops too early."}]
 OLD = (
     Criterion(id="first", description="Counts 9 sprints."),
-    Criterion(id="evolved-1", description="Writes sentences.", tags=(EVOLVED,)),
-    Criterion(id="evolved-2", description="Shows each sum.", tags=(EVOLVED,)),
+    Criterion(id="evolved-1", description="Writes sentences.", tags=(EVOLVED_TAG,)),
+    Criterion(id="evolved-2", description="Shows each sum.", tags=(EVOLVED_TAG,)),
 )
 
 
-async def graded(told: Told, **parameters: Any) -> Made:
+async def graded(told: ModelScript, **parameters: Any) -> GeneratedRubric:
     """What the input gives."""
     row = GradedRow(question=QUESTION, reference_answer=ANSWER)
     generator = GradedGenerator(GradedParameters.model_validate({"validity": False} | parameters))
     return await generator.make(row, await writer(told))
 
 
-async def evolving(told: Told, find: Find | None, rubric: str = "team/run", **parameters: Any) -> Made:
+async def evolving(
+    told: ModelScript, find: RubricLookup | None, rubric: str = "team/run", **parameters: Any
+) -> GeneratedRubric:
     """What the input gives, its rubric found by `find`."""
     row = EvolvingRow(question=QUESTION, rubric=rubric, responses=(ANSWER, WRONG))
     generator = EvolvingGenerator(EvolvingParameters.model_validate({"validity": False} | parameters), find=find)
     return await generator.make(row, await writer(told))
 
 
-def finding(store: RubricStore) -> Find:
+def finding(store: RubricStore) -> RubricLookup:
     """Looks rubrics up in a store."""
 
     async def find(reference: str) -> RubricVersion | None:
@@ -48,14 +50,14 @@ def finding(store: RubricStore) -> Find:
 
 
 @pytest.fixture
-async def find(store: RubricStore) -> Find:
+async def find(store: RubricStore) -> RubricLookup:
     """Finds a rubric of three criteria, two of them evolved, under `team/run`."""
     await store.publish("default", "team/run", RubricContent(criteria=OLD), metadata={"about": "running"})
     return finding(store)
 
 
 async def test_signs_are_weights_and_criteria_are_called_by_them() -> None:
-    made = await graded(Told(GRADED), scale=6)
+    made = await graded(ModelScript(GRADED), scale=6)
     assert [(c.id, c.weight, c.scale) for c in made.content.criteria] == [
         ("positive-1", 1, 6),
         ("positive-2", 1, 6),
@@ -76,28 +78,28 @@ async def test_signs_are_weights_and_criteria_are_called_by_them() -> None:
     ],
 )
 async def test_each_thing_a_model_does_wrong_has_its_reason(change: dict[str, Any], expected: str) -> None:
-    with pytest.raises(Discarded) as caught:
-        await graded(Told(GRADED | change))
+    with pytest.raises(RubricDiscarded) as caught:
+        await graded(ModelScript(GRADED | change))
     assert caught.value.reason == expected
 
 
-async def test_new_criteria_join_the_rubric_and_the_others_keep_their_ids(find: Find) -> None:
-    told = Told(criteria(NEW), "4", "1", "0", "3")
+async def test_new_criteria_join_the_rubric_and_the_others_keep_their_ids(find: RubricLookup) -> None:
+    told = ModelScript(criteria(NEW), "4", "1", "0", "3")
     made = await evolving(told, find)
     assert made.content.criteria[:3] == OLD
     added = made.content.criteria[3:]
     assert [(c.description, c.weight, c.tags) for c in added] == [
-        ("Names the unit.", 1, (EVOLVED,)),
-        ("Stops too early.", -1, (EVOLVED,)),
+        ("Names the unit.", 1, (EVOLVED_TAG,)),
+        ("Stops too early.", -1, (EVOLVED_TAG,)),
     ]
     assert (made.name, made.parent_reference) == ("team/run", "team/run@1")
     assert made.metadata == {"about": "running", "question": QUESTION}
     assert "- Counts 9 sprints.\n" in told.asked[0][1]
-    assert all(isinstance(call.answer, Choice) for call in told.calls[1:])
+    assert all(isinstance(call.answer, LabelChoice) for call in told.calls[1:])
 
 
-async def test_criteria_that_grade_all_responses_alike_are_dropped(find: Find) -> None:
-    made = await evolving(Told(criteria(NEW), "2", "1", "2", "3"), find)
+async def test_criteria_that_grade_all_responses_alike_are_dropped(find: RubricLookup) -> None:
+    made = await evolving(ModelScript(criteria(NEW), "2", "1", "2", "3"), find)
     assert [c.description for c in made.content.criteria[3:]] == ["Stops too early."]
     assert made.record["grades"] == [
         {"criterion": "Names the unit.", "grades": [2, 2]},
@@ -105,61 +107,63 @@ async def test_criteria_that_grade_all_responses_alike_are_dropped(find: Find) -
     ]
 
 
-async def test_where_none_tells_the_responses_apart_there_is_no_new_version(find: Find) -> None:
-    with pytest.raises(Discarded) as caught:
-        await evolving(Told(criteria(NEW), "2", "3", "2", "3"), find)
+async def test_where_none_tells_the_responses_apart_there_is_no_new_version(find: RubricLookup) -> None:
+    with pytest.raises(RubricDiscarded) as caught:
+        await evolving(ModelScript(criteria(NEW), "2", "3", "2", "3"), find)
     assert caught.value.reason == "no_contrast"
 
 
-async def test_the_oldest_evolved_criteria_make_room_and_the_first_ones_never(find: Find) -> None:
-    made = await evolving(Told(criteria(NEW), "4", "0", "1", "3"), find, most_evolved=3)
+async def test_the_oldest_evolved_criteria_make_room_and_the_first_ones_never(find: RubricLookup) -> None:
+    made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find, most_evolved=3)
     assert [c.id for c in made.content.criteria][:2] == ["first", "evolved-2"]
     assert len(made.content.criteria) == 4
-    made = await evolving(Told(criteria(NEW), "4", "0", "1", "3"), find, most_evolved=1)
+    made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find, most_evolved=1)
     assert made.content.criteria[0].id == "first"
     assert not {"evolved-1", "evolved-2"} & {c.id for c in made.content.criteria}
 
 
-async def test_the_same_words_have_the_same_id_in_every_version(find: Find) -> None:
-    once, again = [await evolving(Told(criteria(NEW), "4", "0", "1", "3"), find) for _ in range(2)]
+async def test_the_same_words_have_the_same_id_in_every_version(find: RubricLookup) -> None:
+    once, again = [await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), find) for _ in range(2)]
     assert [c.id for c in once.content.criteria] == [c.id for c in again.content.criteria]
 
 
-async def test_what_the_rubric_says_already_is_not_new(find: Find) -> None:
+async def test_what_the_rubric_says_already_is_not_new(find: RubricLookup) -> None:
     said = [{"sign": "positive", "description": "counts 9 sprints"}]
-    with pytest.raises(Discarded) as caught:
-        await evolving(Told(criteria(said)), find)
+    with pytest.raises(RubricDiscarded) as caught:
+        await evolving(ModelScript(criteria(said)), find)
     assert caught.value.reason == "duplicate_criteria"
-    made = await evolving(Told(criteria([*said, *NEW]), "4", "0", "1", "3"), find)
+    made = await evolving(ModelScript(criteria([*said, *NEW]), "4", "0", "1", "3"), find)
     assert len(made.content.criteria) == 5
 
 
-async def test_the_rubric_may_be_kept_from_a_model_that_would_copy_it(find: Find) -> None:
-    told = Told(criteria([*NEW, {"sign": "positive", "description": "Shows each sum."}]), "4", "0", "1", "3")
+async def test_the_rubric_may_be_kept_from_a_model_that_would_copy_it(find: RubricLookup) -> None:
+    told = ModelScript(criteria([*NEW, {"sign": "positive", "description": "Shows each sum."}]), "4", "0", "1", "3")
     made = await evolving(told, find, show_known=False)
     assert "Counts 9 sprints" not in told.asked[0][1]
     assert [c.description for c in made.content.criteria[3:]] == ["Names the unit.", "Stops too early."]
 
 
-async def test_new_criteria_may_all_be_negative_where_the_rubric_has_others(find: Find, store: RubricStore) -> None:
-    made = await evolving(Told(criteria(NEW[1:]), "4", "0"), find)
+async def test_new_criteria_may_all_be_negative_where_the_rubric_has_others(
+    find: RubricLookup, store: RubricStore
+) -> None:
+    made = await evolving(ModelScript(criteria(NEW[1:]), "4", "0"), find)
     assert made.content.criteria[-1].weight == -1
-    with pytest.raises(Discarded) as caught:
-        await evolving(Told(criteria(NEW[1:])), finding(store), "team/new")
+    with pytest.raises(RubricDiscarded) as caught:
+        await evolving(ModelScript(criteria(NEW[1:])), finding(store), "team/new")
     assert caught.value.reason == "bad_weight"
 
 
 async def test_a_name_that_no_rubric_has_yet_begins_one(store: RubricStore) -> None:
-    made = await evolving(Told(criteria(NEW), "4", "0", "1", "3"), finding(store), "team/new")
+    made = await evolving(ModelScript(criteria(NEW), "4", "0", "1", "3"), finding(store), "team/new")
     assert made.flags == ("new_rubric",)
     assert (made.name, made.parent_reference) == (None, None)
     assert len(made.content.criteria) == 2
 
 
 @pytest.mark.parametrize("rubric", ["team/run@7", "sha256:" + "0" * 64])
-async def test_a_version_that_is_not_there_is_not_made_up(find: Find, rubric: str) -> None:
-    with pytest.raises(Discarded) as caught:
-        await evolving(Told(), find, rubric)
+async def test_a_version_that_is_not_there_is_not_made_up(find: RubricLookup, rubric: str) -> None:
+    with pytest.raises(RubricDiscarded) as caught:
+        await evolving(ModelScript(), find, rubric)
     assert caught.value.reason == "empty_source"
 
 
@@ -173,9 +177,9 @@ async def test_a_version_that_is_not_there_is_not_made_up(find: Find, rubric: st
         ({"sign": "positive", "description": "Writes: " + ANSWER}, "leaks_reference"),
     ],
 )
-async def test_each_new_criterion_is_checked(find: Find, item: dict[str, Any], expected: str) -> None:
-    with pytest.raises(Discarded) as caught:
-        await evolving(Told(criteria([*NEW, item])), find)
+async def test_each_new_criterion_is_checked(find: RubricLookup, item: dict[str, Any], expected: str) -> None:
+    with pytest.raises(RubricDiscarded) as caught:
+        await evolving(ModelScript(criteria([*NEW, item])), find)
     assert caught.value.reason == expected
 
 

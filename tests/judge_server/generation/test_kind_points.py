@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import PointsGenerator
 from judge_server.generation.kinds.points import PointsParameters, PointsRow
-from tests.judge_server.generation.scripted_writer import Told, criteria, writer
+from tests.judge_server.generation.scripted_writer import ModelScript, criteria, writer
 
 IDEAL = "Keep it in a cloth bag at room temperature. Do not put it into the fridge."
 ITEMS = [
@@ -19,14 +19,14 @@ ITEMS = [
 ASKED = "How do I keep bread fresh?"
 
 
-async def make(told: Told, row: dict[str, Any] | None = None) -> Made:
+async def make(told: ModelScript, row: dict[str, Any] | None = None) -> GeneratedRubric:
     """What the input gives."""
     told_row = PointsRow.model_validate(row or {"question": ASKED, "ideal_answer": IDEAL})
     return await PointsGenerator(PointsParameters(validity=False)).make(told_row, await writer(told))
 
 
 async def test_points_are_weights() -> None:
-    made = await make(Told(criteria(ITEMS)))
+    made = await make(ModelScript(criteria(ITEMS)))
     assert [(c.id, c.kind, c.weight) for c in made.content.criteria] == [
         ("point-1", "point", 7),
         ("point-2", "point", 5),
@@ -35,7 +35,7 @@ async def test_points_are_weights() -> None:
 
 
 async def test_an_ideal_answer_is_written_where_none_is_given() -> None:
-    told = Told(IDEAL, criteria(ITEMS))
+    told = ModelScript(IDEAL, criteria(ITEMS))
     made = await make(told, {"question": ASKED})
     assert IDEAL in told.asked[1][1]
     assert made.record == {"ideal_answer": IDEAL, "ideal_answer_given": False}
@@ -47,10 +47,10 @@ async def test_a_conversation_is_one_question() -> None:
         {"role": "assistant", "content": "Yes?"},
         {"role": "user", "content": "Bread!"},
     ]
-    told = Told(criteria(ITEMS))
+    told = ModelScript(criteria(ITEMS))
     made = await make(told, {"prompt": turns, "ideal_answer": IDEAL})
     assert made.metadata["question"] == "User: Hi\n\nAssistant: Yes?\n\nUser: Bread!"
-    alone = await make(Told(criteria(ITEMS)), {"prompt": turns[:1], "ideal_answer": IDEAL})
+    alone = await make(ModelScript(criteria(ITEMS)), {"prompt": turns[:1], "ideal_answer": IDEAL})
     assert alone.metadata["question"] == "Hi"
 
 
@@ -70,12 +70,12 @@ async def test_a_conversation_is_one_question() -> None:
     ],
 )
 async def test_each_thing_a_model_does_wrong_has_its_reason(items: list[Any], expected: str) -> None:
-    with pytest.raises(Discarded) as caught:
-        await make(Told(criteria(items)))
+    with pytest.raises(RubricDiscarded) as caught:
+        await make(ModelScript(criteria(items)))
     assert caught.value.reason == expected
 
 
 async def test_half_an_array_makes_no_rubric() -> None:
-    with pytest.raises(Discarded) as caught:
-        await make(Told('[{"description": "Names a cloth bag.", "points": 7}, {"descr'))
+    with pytest.raises(RubricDiscarded) as caught:
+        await make(ModelScript('[{"description": "Names a cloth bag.", "points": 7}, {"descr'))
     assert caught.value.reason in {"unreadable", "wrong_shape"}

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.kinds import ReferenceGenerator
 from judge_server.generation.kinds.reference import ReferenceParameters, ReferenceRow
 from judge_server.generation.writer import WriterFailed
-from judge_server.ports import CallFailed, Reply, Sample, Written
-from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, Told, criteria, writer
+from judge_server.ports import CallFailure, JsonOutput, Reply, SamplingOptions
+from tests.judge_server.generation.scripted_writer import ANSWER, WRONG, ModelScript, criteria, writer
 
 QUESTION = "James runs 3 sprints of 60 meters 3 times a week. How many meters a week?"
 ROW = ReferenceRow(question=QUESTION, ground_truth="540")
@@ -33,7 +33,9 @@ async def generators() -> AsyncIterator[list[ReferenceGenerator]]:
         await one.close()
 
 
-async def make(generators: list[ReferenceGenerator], row: ReferenceRow, told: Told, **parameters: Any) -> Made:
+async def make(
+    generators: list[ReferenceGenerator], row: ReferenceRow, told: ModelScript, **parameters: Any
+) -> GeneratedRubric:
     """What one input gives."""
     generators.append(ReferenceGenerator(ReferenceParameters.model_validate(QUIET | parameters)))
     return await generators[-1].make(row, await writer(told))
@@ -41,15 +43,15 @@ async def make(generators: list[ReferenceGenerator], row: ReferenceRow, told: To
 
 async def reason(generators: list[ReferenceGenerator], *said: Any, row: ReferenceRow = GIVEN, **told: Any) -> str:
     """Why it is discarded."""
-    with pytest.raises(Discarded) as caught:
-        await make(generators, row, Told(*said), **told)
+    with pytest.raises(RubricDiscarded) as caught:
+        await make(generators, row, ModelScript(*said), **told)
     return caught.value.reason
 
 
 async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_of_it(
     generators: list[ReferenceGenerator],
 ) -> None:
-    told = Told(ANSWER, GOOD)
+    told = ModelScript(ANSWER, GOOD)
     made = await make(generators, ROW, told)
     assert [(c.id, c.kind, c.weight) for c in made.content.criteria] == [
         ("process-1", "process", 3),
@@ -63,7 +65,7 @@ async def test_an_answer_is_written_where_none_is_given_and_the_rubric_is_made_o
 
 
 async def test_a_given_answer_is_not_written_again(generators: list[ReferenceGenerator]) -> None:
-    told = Told(GOOD)
+    told = ModelScript(GOOD)
     made = await make(generators, GIVEN, told)
     assert len(told.asked) == 1
     assert made.record["reference_answer_given"] is True
@@ -73,13 +75,13 @@ async def test_a_given_answer_is_not_written_again(generators: list[ReferenceGen
 async def test_a_rubric_that_any_result_would_satisfy_is_flagged(
     generators: list[ReferenceGenerator], says: str, flags: tuple[str, ...]
 ) -> None:
-    made = await make(generators, GIVEN, Told(criteria([STEP, STEP_2, FACT | {"description": says}])))
+    made = await make(generators, GIVEN, ModelScript(criteria([STEP, STEP_2, FACT | {"description": says}])))
     assert made.flags == flags
 
 
 async def test_prefixes_of_the_paper_are_taken_off(generators: list[ReferenceGenerator]) -> None:
     said = criteria([STEP | {"description": "Process Criteria: Multiplies 3 by 3."}, STEP_2, FACT])
-    made = await make(generators, GIVEN, Told(said))
+    made = await make(generators, GIVEN, ModelScript(said))
     assert made.content.criteria[0].description == "Multiplies 3 by 3."
 
 
@@ -104,13 +106,13 @@ async def test_answers_are_compared_as_mathematics_or_as_words_without_asking_th
     generators: list[ReferenceGenerator], ground_truth: str, answer: str
 ) -> None:
     row = ReferenceRow(question=QUESTION, ground_truth=ground_truth, reference_answer=answer)
-    assert (await make(generators, row, Told(GOOD))).content.criteria
+    assert (await make(generators, row, ModelScript(GOOD))).content.criteria
 
 
 async def test_an_answer_that_cannot_be_compared_is_not_taken_for_right(generators: list[ReferenceGenerator]) -> None:
     row = ReferenceRow(question=QUESTION, ground_truth="<>", reference_answer="So it is.")
-    with pytest.raises(Discarded, match="no final answer that can be compared"):
-        await make(generators, row, Told(GOOD))
+    with pytest.raises(RubricDiscarded, match="no final answer that can be compared"):
+        await make(generators, row, ModelScript(GOOD))
 
 
 @pytest.mark.parametrize(("said", "right"), [("yes", True), ("no", False)])
@@ -121,7 +123,7 @@ async def test_of_answers_in_other_words_the_model_decides(
         question="Why is the sky blue?", ground_truth="Rayleigh scattering", reference_answer="Air scatters blue most."
     )
     if right:
-        assert (await make(generators, row, Told(said, GOOD))).content.criteria
+        assert (await make(generators, row, ModelScript(said, GOOD))).content.criteria
     else:
         assert await reason(generators, said, row=row) == "wrong_reference_answer"
 
@@ -143,7 +145,7 @@ async def test_of_answers_in_other_words_the_model_decides(
         (criteria([STEP | {"description": ""}, STEP_2, FACT]), "empty_criterion"),
         (criteria([STEP, FACT, STEP]), "duplicate_criteria"),
         (criteria([STEP | {"description": "Says: " + ANSWER}, STEP_2, FACT]), "leaks_reference"),
-        (CallFailed("truncated_input", "too many tokens"), "too_long"),
+        (CallFailure("truncated_input", "too many tokens"), "too_long"),
     ],
 )
 async def test_each_thing_a_model_does_wrong_is_discarded_for_its_own_reason(
@@ -162,17 +164,17 @@ async def test_an_overlong_reference_answer_is_dropped(generators: list[Referenc
 
 async def test_an_engine_that_gives_no_answer_is_no_discard(generators: list[ReferenceGenerator]) -> None:
     with pytest.raises(WriterFailed):
-        await make(generators, GIVEN, Told(*[CallFailed("engine", "gone")] * 4))
+        await make(generators, GIVEN, ModelScript(*[CallFailure("engine", "gone")] * 4))
 
 
 async def test_the_model_is_held_to_the_bounds_it_was_told(generators: list[ReferenceGenerator]) -> None:
-    told = Told(criteria([FACT]))
+    told = ModelScript(criteria([FACT]))
     await make(generators, GIVEN, told, fewest=1, most=2, temperature=0.5, seed=3, rubric_tokens=99)
     form = told.calls[0].answer
-    assert isinstance(form, Written)
+    assert isinstance(form, JsonOutput)
     assert '"maxItems":2,"minItems":1' in form.schema
     assert '"enum":["process","factual"]' in form.schema
     assert '"maximum":5,"minimum":1' in form.schema
     assert form.max_tokens == 99
-    assert told.calls[0].sample == Sample(0.5, 3)
+    assert told.calls[0].sample == SamplingOptions(0.5, 3)
     assert "1 to 2 criteria" in told.asked[0][1]

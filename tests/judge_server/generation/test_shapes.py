@@ -8,16 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from judge_server.generation.kinds.shapes import Line, Phrase, among, several, whole, with_backslashes, with_criteria
+from judge_server.generation.kinds.shapes import (
+    Phrase,
+    Sentence,
+    enum_schema,
+    integer_schema,
+    list_schema,
+    restore_backslashes,
+    with_criteria,
+)
 from judge_server.generation.schemas import schema_of
 
 
 class Item(BaseModel):
     """One item."""
 
-    text: Line
-    sign: Annotated[str, among("plus", "minus")]
-    weight: Annotated[float, whole(1, 5)]
+    text: Sentence
+    sign: Annotated[str, enum_schema("plus", "minus")]
+    weight: Annotated[float, integer_schema(1, 5)]
 
 
 class Several(BaseModel):
@@ -44,17 +52,17 @@ class Several(BaseModel):
 def test_a_backslash_that_json_took_for_an_escape_is_put_back(latex: str) -> None:
     read = json.loads(f'"{latex}"')
     assert read != latex
-    assert with_backslashes(read) == latex
+    assert restore_backslashes(read) == latex
 
 
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs"))))
 def test_other_texts_stay_as_they_are(text: str) -> None:
-    assert with_backslashes(text) == text
+    assert restore_backslashes(text) == text
 
 
 @pytest.mark.parametrize("text", ["One.\nTwo.", "a\tb", "one\r\ntwo", "a\nequal", "x\tand y"])
 def test_white_space_stays_white_space(text: str) -> None:
-    assert with_backslashes(text) == text
+    assert restore_backslashes(text) == text
 
 
 def test_engines_are_held_to_bounds_that_reading_does_not_keep() -> None:
@@ -68,7 +76,7 @@ def test_engines_are_held_to_bounds_that_reading_does_not_keep() -> None:
 
 def test_lists_of_phrases_are_bounded_for_engines_alone() -> None:
     class Concepts(BaseModel):
-        concepts: Annotated[list[Phrase], several(Phrase, 1, 2)]
+        concepts: Annotated[list[Phrase], list_schema(Phrase, 1, 2)]
 
     schema = json.loads(schema_of(Concepts))["properties"]["concepts"]
     assert schema == {

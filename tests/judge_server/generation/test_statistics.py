@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.generation.plots import PlotsMissing, plot_statistics
+from judge_server.generation.plots import MatplotlibMissing, plot_statistics
 from judge_server.generation.statistics import MOST_TAGS, CorpusStatistics, Distribution, corpus_statistics
 from tests.examples_tried import examples
 
@@ -90,6 +90,6 @@ def test_a_corpus_is_drawn(tmp_path: Path, name: str, corpus: list[dict[str, Any
 
 def test_without_matplotlib_one_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(PlotsMissing, match="pip install"):
+    with pytest.raises(MatplotlibMissing, match="pip install"):
         plot_statistics(corpus_statistics(CORPUS, []), tmp_path / "plot.svg", title="a corpus")
     assert not (tmp_path / "plot.svg").exists()

@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.generation.discards import Discarded
+from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.structure import (
     Draft,
-    Rules,
+    RubricRules,
     check_distinct,
     check_drafts,
     check_leaks,
     check_self_contained,
-    named_by_kind,
-    names,
+    contains_result,
+    criteria_from_drafts,
     words,
 )
 
-RULES = Rules(2, 4, ("factual", "process"), 1, 5)
+RULES = RubricRules(2, 4, ("factual", "process"), 1, 5)
 FACT = Draft("States that there are 22 legs.", "factual", 5)
 STEP = Draft("Adds 16 legs and 6 legs.", "process", 2)
 
 
-def reason(*drafts: Draft, rules: Rules = RULES, references: tuple[str, ...] = ()) -> str:
+def reason(*drafts: Draft, rules: RubricRules = RULES, references: tuple[str, ...] = ()) -> str:
     """Why these drafts are discarded."""
-    with pytest.raises(Discarded) as caught:
+    with pytest.raises(RubricDiscarded) as caught:
         check_drafts(drafts, rules, references=references)
     return caught.value.reason
 
@@ -70,7 +70,7 @@ def test_criteria_that_differ_in_a_sign_are_two() -> None:
 
 
 def test_signed_points_may_not_be_zero_and_one_must_be_above_it() -> None:
-    points = Rules(1, 5, ("point",), -10, 10)
+    points = RubricRules(1, 5, ("point",), -10, 10)
     bad = Draft("Counts a bird twice.", weight=-4)
     check_drafts([bad, Draft("Counts all legs.", weight=3)], points)
     assert reason(bad, Draft("Counts all legs.", weight=0), rules=points) == "bad_weight"
@@ -78,7 +78,7 @@ def test_signed_points_may_not_be_zero_and_one_must_be_above_it() -> None:
 
 
 def test_a_part_of_a_rubric_may_be_all_negative_where_the_rest_is_not() -> None:
-    check_drafts([Draft("Counts a bird twice.", weight=-1)], Rules(1, 5, ("point",), -1, 1, positive=False))
+    check_drafts([Draft("Counts a bird twice.", weight=-1)], RubricRules(1, 5, ("point",), -1, 1, positive=False))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_naming_the_result_is_no_leak() -> None:
 def test_a_long_answer_leaks_by_any_twenty_words_in_a_row() -> None:
     reference = " ".join(f"w{n}" for n in range(100))
     check_leaks([" ".join(f"w{n}" for n in range(40, 59))], [reference])
-    with pytest.raises(Discarded, match="20 words in a row"):
+    with pytest.raises(RubricDiscarded, match="20 words in a row"):
         check_leaks(["x", " ".join(f"w{n}" for n in range(40, 60))], [reference])
 
 
@@ -115,7 +115,7 @@ def test_a_long_answer_leaks_by_any_twenty_words_in_a_row() -> None:
     ],
 )
 def test_a_question_about_a_text_its_reader_does_not_have_is_refused(text: str) -> None:
-    with pytest.raises(Discarded) as caught:
+    with pytest.raises(RubricDiscarded) as caught:
         check_self_contained("the question", text)
     assert caught.value.reason == "not_self_contained"
 
@@ -132,7 +132,7 @@ def test_what_differs_in_more_than_dress_is_never_called_a_duplicate(texts: list
     distinct = len({tuple(words(text)) for text in texts}) == len(texts)
     try:
         check_distinct(texts)
-    except Discarded:
+    except RubricDiscarded:
         assert not distinct
     else:
         assert distinct
@@ -144,13 +144,13 @@ def test_a_quotation_is_found_wherever_it_stands(reference: list[str], data: Any
     at = data.draw(st.integers(0, len(reference) - length))
     before, after = data.draw(st.lists(st.sampled_from("xy"))), data.draw(st.lists(st.sampled_from("xy")))
     quoting = " ".join([*before, *reference[at : at + length], *after])
-    with pytest.raises(Discarded):
+    with pytest.raises(RubricDiscarded):
         check_leaks([quoting], [" ".join(reference)])
     check_leaks([" ".join([*reference[at : at + length - 1], "x"])], [" ".join(reference)])
 
 
 def test_criteria_are_called_by_their_kinds() -> None:
-    made = named_by_kind([STEP, FACT, Draft("Multiplies 3 by 2.", "process", 1)])
+    made = criteria_from_drafts([STEP, FACT, Draft("Multiplies 3 by 2.", "process", 1)])
     assert [(one.id, one.weight) for one in made] == [("process-1", 2), ("factual-1", 5), ("process-2", 1)]
 
 
@@ -169,4 +169,4 @@ def test_criteria_are_called_by_their_kinds() -> None:
     ],
 )
 def test_a_result_is_named_where_it_stands_alone(text: str, result: str, there: bool) -> None:
-    assert names(text, result) is there
+    assert contains_result(text, result) is there

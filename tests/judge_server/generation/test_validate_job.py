@@ -11,11 +11,11 @@ import pytest_asyncio
 from judge_server.engines import ScriptedEngine
 from judge_server.engines.scripted import by_hash
 from judge_server.generation.validate_job import ValidateJob
-from judge_server.generation.validity import VALIDITY_WORDING, rates_by_kind
-from judge_server.generation.wording import Wording
+from judge_server.generation.validity import VALIDITY_PROMPTS, rates_by_kind
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
-from judge_server.ports import Batch, Call, CallFailed, Operation, Reply
+from judge_server.ports import Batch, Call, CallFailure, Operation, Reply
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
@@ -41,10 +41,10 @@ class Model:
         self.asked = 0
         self.down = ""
 
-    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailure:
         self.asked += 1
         if self.down and self.down in batch.shared + call.question:
-            return CallFailed("engine", "gone")
+            return CallFailure("engine", "gone")
         return by_hash(batch, call)
 
 
@@ -55,7 +55,7 @@ async def validated(
     engine = ScriptedEngine(model)
 
     async def writer() -> Writer:
-        return Writer(engine, replace(await engine.start(), weights_digest=weights), pause_s=0.0)
+        return Writer(engine, replace(await engine.start(), weights_digest=weights), retry_delay_s=0.0)
 
     operations = InProcessOperations(folder, {"validate_rubrics": ValidateJob(writer, store, store)})
     try:
@@ -131,7 +131,7 @@ async def test_the_verdicts_are_kept_with_the_version(tmp_path: Path, store: Rub
     assert [(one.criterion, one.valid, one.reason) for one in validation.items] == [
         (item["id"], item["valid"], item["reason"]) for item in items
     ]
-    assert (validation.model, validation.template_digest) == (results[0]["model"], VALIDITY_WORDING.digest)
+    assert (validation.model, validation.template_digest) == (results[0]["model"], VALIDITY_PROMPTS.digest)
     assert await kept(store, "team/0@1") == ()
 
 
@@ -156,7 +156,7 @@ async def test_other_words_ask_the_same_judge_anew_and_its_newest_verdicts_count
     tmp_path: Path, store: RubricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await validated(tmp_path / "ops", store, Model(), references=["team/2"])
-    monkeypatch.setattr(Wording, "digest", "sha256:" + "1" * 64)
+    monkeypatch.setattr(GeneratorTemplates, "digest", "sha256:" + "1" * 64)
     other = Model()
     await validated(tmp_path / "other", store, other, references=["team/2"])
     assert other.asked == 3

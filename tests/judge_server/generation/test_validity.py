@@ -7,7 +7,7 @@ import pytest
 from judge_server.generation.kinds import PointsGenerator
 from judge_server.generation.kinds.points import PointsParameters, PointsRow
 from judge_server.generation.validity import (
-    VALIDITY_WORDING,
+    VALIDITY_PROMPTS,
     ItemValidity,
     judge_items,
     judge_version,
@@ -16,8 +16,8 @@ from judge_server.generation.validity import (
     validity_metadata,
 )
 from judge_server.generation.writer import WriterFailed
-from judge_server.ports import CallFailed
-from tests.judge_server.generation.scripted_writer import Told, criteria, writer
+from judge_server.ports import CallFailure
+from tests.judge_server.generation.scripted_writer import ModelScript, criteria, writer
 from trainer_client.wire import Criterion, RubricContent, RubricVersion
 
 CRITERIA = [
@@ -44,7 +44,7 @@ def version(**metadata: Any) -> RubricVersion:
 
 
 async def test_each_item_is_judged_by_itself_as_what_it_claims_to_be() -> None:
-    told = Told(YES, NO, YES)
+    told = ModelScript(YES, NO, YES)
     items = await judge_items(await writer(told), CRITERIA, question="How far?", correct="540")
     assert [(item.id, item.kind, item.valid) for item in items] == [
         ("a", "factual", True),
@@ -60,13 +60,15 @@ async def test_each_item_is_judged_by_itself_as_what_it_claims_to_be() -> None:
 
 
 async def test_an_unreadable_verdict_is_neither_valid_nor_invalid() -> None:
-    items = await judge_items(await writer(Told(YES, "Looks fine.", YES)), CRITERIA, question="How far?", correct=None)
+    items = await judge_items(
+        await writer(ModelScript(YES, "Looks fine.", YES)), CRITERIA, question="How far?", correct=None
+    )
     assert items[1].valid is None
     assert items[1].reason.startswith("unreadable")
 
 
 async def test_an_engine_that_gives_no_answer_ends_the_pass() -> None:
-    told = Told(YES, *[CallFailed("engine", "gone")] * 4)
+    told = ModelScript(YES, *[CallFailure("engine", "gone")] * 4)
     with pytest.raises(WriterFailed):
         await judge_items(await writer(told), CRITERIA, question="How far?", correct=None)
 
@@ -85,7 +87,7 @@ def test_rates_count_what_was_judged_by_kind() -> None:
 
 
 async def test_a_published_rubric_is_judged_for_the_question_its_metadata_names() -> None:
-    told = Told(YES, YES, YES)
+    told = ModelScript(YES, YES, YES)
     items = await judge_version(await writer(told), version(question="How far?", ground_truth="540"))
     assert len(items) == 3
     assert "Correct answer:" in told.asked[0][1]
@@ -93,17 +95,17 @@ async def test_a_published_rubric_is_judged_for_the_question_its_metadata_names(
 
 async def test_a_rubric_of_no_known_question_cannot_be_judged() -> None:
     with pytest.raises(ValueError, match=r"t/x@2 has no question"):
-        await judge_version(await writer(Told()), version())
+        await judge_version(await writer(ModelScript()), version())
 
 
 async def test_a_generator_ends_with_the_pass_and_keeps_it_with_the_version() -> None:
     items = [{"description": f"Names the number {n}.", "points": n} for n in (1, 2, 3)]
     row = PointsRow(question="Which numbers?", ideal_answer="One, two and three.")
-    told = Told(criteria(items), YES, NO, "?")
+    told = ModelScript(criteria(items), YES, NO, "?")
     made = await PointsGenerator(PointsParameters()).make(row, await writer(told))
     kept = made.metadata["validity"]
     assert isinstance(kept, dict)
-    assert kept["template_digest"] == VALIDITY_WORDING.digest
+    assert kept["template_digest"] == VALIDITY_PROMPTS.digest
     assert kept["model"] == "scripted"
     assert [item["valid"] for item in kept["items"]] == [True, False, None]  # type: ignore[union-attr,call-overload,index]
     assert made.flags == ("invalid_criteria:1", "unjudged_criteria:1")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.generation.kinds import ALL
+from judge_server.generation.kinds import ALL_GENERATORS
 from judge_server.generation.registry import GENERATORS, generator_of
-from judge_server.generation.wording import Wording, own_templates, read_templates
+from judge_server.generation.wording import GeneratorTemplates, default_templates, read_templates
 from judge_server.operations.job import JobFailed
-from judge_server.prompts import TemplateRefused
-from judge_server.prompts.sources import LARGEST_TEMPLATE
+from judge_server.prompts import InvalidTemplate
+from judge_server.prompts.sources import MAX_TEMPLATE_BYTES
 from tests.judge_server.generation.golden_wording import COMMAND, GOLDEN, prompts
 
 RENDERED = prompts()
@@ -40,30 +40,34 @@ def test_texts_of_others_stand_between_markers_and_hold_no_control_token(name: s
 
 @given(st.text(max_size=60))
 def test_no_text_closes_its_own_fence(text: str) -> None:
-    shown = Wording("answer")("answer", question=f"qqqq{text}qqqq")
+    shown = GeneratorTemplates("answer")("answer", question=f"qqqq{text}qqqq")
     assert "qqqq" not in FENCED.sub("", shown)
 
 
 def test_every_template_belongs_to_a_generator_or_to_the_validity_judge() -> None:
-    used = {name for kind in ALL for name in kind.wording.names} | {"validity"}
-    assert {f"{name}.j2" for name in used} == set(own_templates())
+    used = {name for kind in ALL_GENERATORS for name in kind.prompt_templates.names} | {"validity"}
+    assert {f"{name}.j2" for name in used} == set(default_templates())
 
 
 def test_a_digest_hangs_on_every_template_and_on_their_names() -> None:
     digests = {kind: generator_of(kind, {}).template_digest for kind in GENERATORS}
     assert len(set(digests.values())) == len(GENERATORS)
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in digests.values())
-    assert Wording("answer", "validity").digest == Wording("validity", "answer").digest != Wording("answer").digest
+    assert (
+        GeneratorTemplates("answer", "validity").digest
+        == GeneratorTemplates("validity", "answer").digest
+        != GeneratorTemplates("answer").digest
+    )
 
 
 def test_a_template_that_was_not_named_cannot_be_asked_with() -> None:
     with pytest.raises(KeyError):
-        Wording("answer")("validity")
+        GeneratorTemplates("answer")("validity")
 
 
 def test_every_kind_says_what_it_does_and_in_which_steps() -> None:
     assert list(GENERATORS) == ["reference", "document", "contrastive", "gate", "graded", "evolving", "points"]
-    for kind in ALL:
+    for kind in ALL_GENERATORS:
         assert kind.summary
         assert kind.steps[-2:] == ("check", "validity") or "check" in kind.steps
 
@@ -73,8 +77,8 @@ def test_a_set_of_ones_own_replaces_what_it_holds_and_changes_the_digest(tmp_pat
     templates = read_templates(tmp_path)
     plain, own = (generator_of("points", {}, templates=given) for given in (None, templates))
     assert own.template_digest != plain.template_digest
-    assert own.wording("answer", question="Why?").startswith("Solve: <")
-    assert own.wording("solver.system") == plain.wording("solver.system")
+    assert own.prompt_templates("answer", question="Why?").startswith("Solve: <")
+    assert own.prompt_templates("solver.system") == plain.prompt_templates("solver.system")
     untouched = [generator_of("gate", {}, templates=given).template_digest for given in (None, templates)]
     assert len(set(untouched)) == 1
 
@@ -88,7 +92,7 @@ def test_a_set_of_ones_own_replaces_what_it_holds_and_changes_the_digest(tmp_pat
         ("answer.j2", b"{{ question ", "answer.j2:1: unexpected end"),
         ("answer.j2", b"{{ question | shouted }}", "answer.j2:1: No filter named 'shouted'"),
         ("answer.j2", b"\xff", "not UTF-8"),
-        ("answer.j2", b"x" * (LARGEST_TEMPLATE + 1), "larger than 20,000 bytes"),
+        ("answer.j2", b"x" * (MAX_TEMPLATE_BYTES + 1), "larger than 20,000 bytes"),
         ("answer.txt", b"x", "holds no template"),
     ],
 )
@@ -96,22 +100,22 @@ def test_a_set_that_cannot_be_used_is_refused_with_the_reason(
     tmp_path: Path, name: str, content: bytes, says: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(TemplateRefused, match=says):
+    with pytest.raises(InvalidTemplate, match=says):
         read_templates(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TemplateRefused, match="cannot be read: No such file"):
+    with pytest.raises(InvalidTemplate, match="cannot be read: No such file"):
         read_templates(tmp_path / "nowhere")
 
 
 def test_a_template_that_cannot_be_filled_in_ends_the_job_with_its_name() -> None:
-    wording = Wording("answer", replaced={"answer.j2": "{{ question.words.first }}"})
+    prompt_templates = GeneratorTemplates("answer", replaced={"answer.j2": "{{ question.words.first }}"})
     with pytest.raises(JobFailed, match=r"answer.j2 cannot be filled in"):
-        wording("answer", question="Why?")
+        prompt_templates("answer", question="Why?")
 
 
-@pytest.mark.parametrize("name", sorted(own_templates()))
+@pytest.mark.parametrize("name", sorted(default_templates()))
 def test_our_own_templates_may_be_taken_as_they_are(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(own_templates()[name], encoding="utf-8")
-    assert read_templates(tmp_path) == {name: own_templates()[name]}
+    (tmp_path / name).write_text(default_templates()[name], encoding="utf-8")
+    assert read_templates(tmp_path) == {name: default_templates()[name]}

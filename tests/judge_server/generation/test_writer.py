@@ -10,10 +10,20 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from judge_server.engines import ScriptedEngine
-from judge_server.generation.discards import Discarded
+from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.schemas import schema_of
-from judge_server.generation.writer import ATTEMPTS, Writer, WriterFailed
-from judge_server.ports import Batch, Call, CallFailed, Capabilities, Choice, Prose, Reply, Sample, Written
+from judge_server.generation.writer import MAX_CALL_ATTEMPTS, Writer, WriterFailed
+from judge_server.ports import (
+    Batch,
+    Call,
+    CallFailure,
+    Capabilities,
+    JsonOutput,
+    LabelChoice,
+    Reply,
+    SamplingOptions,
+    TextOutput,
+)
 
 
 class Part(BaseModel):
@@ -32,14 +42,14 @@ class Two(BaseModel):
     title: str
 
 
-Answer = Callable[[Batch, Call], Reply | CallFailed]
+Answer = Callable[[Batch, Call], Reply | CallFailure]
 
 
 async def writer_of(answer: Answer | str, **options: Any) -> Writer:
     """A writer over a model that gives this answer."""
     script: Answer = (lambda batch, call: Reply(text=answer)) if isinstance(answer, str) else answer
     engine = ScriptedEngine(script, **options)
-    return Writer(engine, await engine.start(), pause_s=0.0)
+    return Writer(engine, await engine.start(), retry_delay_s=0.0)
 
 
 PARTS = {"parts": [{"name": "a", "weight": 2}, {"name": "b", "weight": 3}]}
@@ -47,7 +57,7 @@ TEXT = json.dumps(PARTS)
 
 
 async def test_prose_comes_without_the_white_space_around_it() -> None:
-    assert await (await writer_of("\n It is so.\n")).prose("?", max_tokens=8) == "It is so."
+    assert await (await writer_of("\n It is so.\n")).write_text("?", max_tokens=8) == "It is so."
 
 
 @pytest.mark.parametrize(
@@ -56,8 +66,8 @@ async def test_prose_comes_without_the_white_space_around_it() -> None:
 )
 async def test_prose_that_is_cut_or_empty_is_discarded(reply: Reply, reason: str) -> None:
     writer = await writer_of(lambda batch, call: reply)
-    with pytest.raises(Discarded) as discarded:
-        await writer.prose("?", max_tokens=8)
+    with pytest.raises(RubricDiscarded) as discarded:
+        await writer.write_text("?", max_tokens=8)
     assert discarded.value.reason == reason
 
 
@@ -100,14 +110,14 @@ async def test_json_of_the_shape_is_found_however_it_is_written(text: str) -> No
 )
 async def test_what_is_not_of_the_shape_is_discarded_by_reason(text: str, cut: bool, reason: str, says: str) -> None:
     writer = await writer_of(lambda batch, call: Reply(text=text, cut=cut))
-    with pytest.raises(Discarded) as discarded:
+    with pytest.raises(RubricDiscarded) as discarded:
         await writer.written(Whole, "?", max_tokens=64)
     assert discarded.value.reason == reason
     assert says in discarded.value.detail
 
 
 async def test_a_bare_list_does_not_fill_a_shape_of_several_fields() -> None:
-    with pytest.raises(Discarded, match="wrong_shape"):
+    with pytest.raises(RubricDiscarded, match="wrong_shape"):
         await (await writer_of(json.dumps(PARTS["parts"]))).written(Two, "?", max_tokens=64)
 
 
@@ -120,13 +130,13 @@ async def test_the_engine_is_held_to_the_shape_and_told_how_to_sample() -> None:
 
     writer = await writer_of(remember)
     await writer.written(Whole, "Write.", system="You write.", max_tokens=64, temperature=0.7, seed=3)
-    await writer.prose("Say.", max_tokens=9)
+    await writer.write_text("Say.", max_tokens=9)
     (batch, written), (_, said) = calls
     assert (batch.system, batch.shared + written.question) == ("You write.", "Write.")
-    assert isinstance(written.answer, Written)
+    assert isinstance(written.answer, JsonOutput)
     assert written.answer.max_tokens == 64
-    assert written.sample == Sample(0.7, 3)
-    assert (said.answer, said.sample) == (Prose(9), None)
+    assert written.sample == SamplingOptions(0.7, 3)
+    assert (said.answer, said.sample) == (TextOutput(9), None)
 
 
 def test_a_schema_is_whole_in_itself_requires_every_field_and_speaks_to_no_people() -> None:
@@ -165,7 +175,7 @@ async def test_a_choice_is_one_of_its_labels_whether_the_engine_picks_or_says_it
     for writer in (picks, says):
         assert await writer.choose(("yes", "no"), "Is it?") == "no"
     rambles = await writer_of("Who can say?")
-    with pytest.raises(Discarded, match="unreadable"):
+    with pytest.raises(RubricDiscarded, match="unreadable"):
         await rambles.choose(("yes", "no"), "Is it?")
 
 
@@ -176,7 +186,7 @@ async def test_a_choice_from_an_engine_that_cannot_be_held_to_labels_is_read() -
 
 
 def _labels(call: Call) -> tuple[str, ...]:
-    assert isinstance(call.answer, Choice)
+    assert isinstance(call.answer, LabelChoice)
     return call.answer.labels
 
 
@@ -184,33 +194,33 @@ async def test_an_engine_that_fails_for_a_while_is_asked_again_and_one_that_keep
     asked = 0
 
     def until(good: int) -> Answer:
-        def answer(batch: Batch, call: Call) -> Reply | CallFailed:
+        def answer(batch: Batch, call: Call) -> Reply | CallFailure:
             nonlocal asked
             asked += 1
-            return Reply(text="So.") if asked >= good else CallFailed("engine", "gone away")
+            return Reply(text="So.") if asked >= good else CallFailure("engine", "gone away")
 
         return answer
 
-    assert await (await writer_of(until(ATTEMPTS))).prose("?", max_tokens=4) == "So."
+    assert await (await writer_of(until(MAX_CALL_ATTEMPTS))).write_text("?", max_tokens=4) == "So."
     asked = 0
     with pytest.raises(WriterFailed, match="gone away"):
-        await (await writer_of(until(100))).prose("?", max_tokens=4)
-    assert asked == ATTEMPTS
+        await (await writer_of(until(100))).write_text("?", max_tokens=4)
+    assert asked == MAX_CALL_ATTEMPTS
 
 
 async def test_a_prompt_that_does_not_fit_is_discarded_and_not_asked_again() -> None:
     writer = await writer_of("So.", context_tokens=50)
-    with pytest.raises(Discarded, match="too_long"):
-        await writer.prose("word " * 100, max_tokens=4)
+    with pytest.raises(RubricDiscarded, match="too_long"):
+        await writer.write_text("word " * 100, max_tokens=4)
 
 
 async def test_usage_counts_replies_and_those_of_a_part_are_in_the_whole() -> None:
     reply = Reply(text="So.", tokens_computed=3, tokens_reused=2, tokens_written=1)
     writer = await writer_of(lambda batch, call: reply)
-    first, second = writer.apart(), writer.apart()
-    await first.prose("?", max_tokens=4)
-    await second.prose("?", max_tokens=4)
-    await second.apart().prose("?", max_tokens=4)
+    first, second = writer.with_own_usage(), writer.with_own_usage()
+    await first.write_text("?", max_tokens=4)
+    await second.write_text("?", max_tokens=4)
+    await second.with_own_usage().write_text("?", max_tokens=4)
     counts = [(w.usage.calls, w.usage.tokens_computed, w.usage.tokens_written) for w in (first, second, writer)]
     assert counts == [(1, 3, 1), (2, 6, 2), (3, 9, 3)]
 
@@ -229,5 +239,5 @@ async def test_no_more_calls_are_under_way_than_the_engine_takes() -> None:
 
     engine = Slow(concurrent_batches=2)
     writer = Writer(engine, await engine.start())
-    await asyncio.gather(*(writer.apart().prose("?", max_tokens=4) for _ in range(10)))
+    await asyncio.gather(*(writer.with_own_usage().write_text("?", max_tokens=4) for _ in range(10)))
     assert most == 2

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, StringConstraints
 
 from judge_server.engines import ScriptedEngine
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Generator, Made, Parameters, Row
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric, Generator, InputRow, Parameters
 from judge_server.generation.writer import Writer
-from judge_server.ports import Batch, Call, CallFailed, Prose, Reply
+from judge_server.ports import Batch, Call, CallFailure, Reply, TextOutput
 from trainer_client.wire import Criterion, RubricContent
 
 
-class ToyRow(Row):
+class ToyRow(InputRow):
     question: Annotated[str, StringConstraints(min_length=1)]
     document: str = ""
 
@@ -51,15 +51,15 @@ class ToyGenerator(Generator[ToyRow, ToyParameters]):
     def source_of(self, row: ToyRow) -> str:
         return row.document or row.question
 
-    async def make(self, row: ToyRow, writer: Writer) -> Made:
-        answer = await writer.prose(f"Answer: {row.question}", max_tokens=64)
+    async def make(self, row: ToyRow, writer: Writer) -> GeneratedRubric:
+        answer = await writer.write_text(f"Answer: {row.question}", max_tokens=64)
         items = (await writer.written(Items, f"Criteria for: {row.question}", max_tokens=512)).items
         if len(items) > self.parameters.most:
-            raise Discarded("too_many", f"{len(items)} criteria, at most {self.parameters.most}")
+            raise RubricDiscarded("too_many", f"{len(items)} criteria, at most {self.parameters.most}")
         criteria = tuple(
             Criterion(id=f"c{n}", description=item.text, weight=item.weight) for n, item in enumerate(items, 1)
         )
-        return Made(
+        return GeneratedRubric(
             RubricContent(criteria=criteria),
             metadata={"question": row.question},
             tags=("toy",),
@@ -74,23 +74,23 @@ def good(question: str) -> str:
     return json.dumps({"items": [{"text": f"Says {mark} {n}.", "weight": n} for n in (1, 2, 3)]})
 
 
-Answers = Callable[[str], str | CallFailed]
+Answers = Callable[[str], str | CallFailure]
 
 
-class Asked:
+class ToyScript:
     """A script for a `ScriptedEngine` that remembers the questions it was asked to write criteria for."""
 
     def __init__(self, answers: Answers = good) -> None:
         self.answers = answers
         self.questions: list[str] = []
 
-    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailure:
         question = batch.shared.partition(": ")[2]
-        if isinstance(call.answer, Prose):
+        if isinstance(call.answer, TextOutput):
             return Reply(text="It is so.", tokens_computed=10, tokens_written=4)
         self.questions.append(question)
         text = self.answers(question)
-        if isinstance(text, CallFailed):
+        if isinstance(text, CallFailure):
             return text
         return Reply(text=text, tokens_computed=20, tokens_reused=5, tokens_written=30)
 

@@ -14,14 +14,14 @@ from pydantic import BaseModel
 
 from judge_server.operations.celery_queue import TASK, CeleryQueue, celery_app
 from judge_server.operations.chunked import ChunkedOperations
-from judge_server.operations.feeder import Feeder
+from judge_server.operations.feeder import Dispatcher
 from judge_server.operations.local_queue import LocalQueue
 from judge_server.operations.runner import ChunkRunner
 from judge_server.ports import ChunkQueue, Operation
 from rubric_store import SQLOperations
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk
-from trainer_client.wire.operations import ENDED, ScoreOperation
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from trainer_client.wire.operations import TERMINAL_STATES, ScoreOperation
 
 PROJECT = "p"
 LEASE_S = 3.0
@@ -36,10 +36,10 @@ def request(groups: int) -> dict[str, Any]:
 
 
 @dataclass
-class Counting:
+class CountingHandler:
     """A kind with a chunk for each group, which is done when it is let, or raises what `raises` has for it."""
 
-    finishes: bool = False
+    has_final_chunk: bool = False
     lets: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     raises: dict[int, Exception] = field(default_factory=dict)
     cannot_split: Exception | None = None
@@ -56,7 +56,7 @@ class Counting:
             raise ValueError("run: this one is refused")
         return {"run": request.run}, [NewChunk(1, {"group": group.id}) for group in request.groups]
 
-    async def run(self, work: ChunkWork) -> ChunkOutcome:
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
         chunk = work.ref.chunk
         self.begun[chunk] += 1
         self.changed.set()
@@ -73,30 +73,30 @@ class Counting:
             return ChunkOutcome(summary={"finished": True})
         return ChunkOutcome([{"group": work.body["group"]}], Usage(judge_calls=1))
 
-    async def comes(self, is_so: Callable[[], bool]) -> None:
+    async def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so of what was begun and stopped."""
         async with asyncio.timeout(30):
             while not is_so():
                 self.changed.clear()
                 await self.changed.wait()
 
-    def let(self, times: int = 1) -> None:
+    def release(self, times: int = 1) -> None:
         """Let it do so many more."""
         for _ in range(times):
             self.lets.release()
 
 
 @dataclass
-class Bench:
+class OperationsHarness:
     """An adapter under test, and the kind it works on. `restart` stops who works, as a process that ends, and begins
     again over what is kept. The clock of who submits and announces is `ahead` of that of who works."""
 
     url: str
     broker: str | None
-    kind: Counting = field(default_factory=Counting)
+    kind: CountingHandler = field(default_factory=CountingHandler)
     ahead: timedelta = timedelta()
     operations: ChunkedOperations = field(init=False)
-    feeder: Feeder = field(init=False)
+    dispatcher: Dispatcher = field(init=False)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def start(self) -> None:
@@ -105,7 +105,7 @@ class Bench:
         store = SQLOperations(self.url)
         stack.push_async_callback(store.close)
         kinds = {"score": self.kind}
-        runner = ChunkRunner(store, kinds, lease_s=LEASE_S, pause_s=0.01, away_pause_s=0.01)  # type: ignore[arg-type]
+        runner = ChunkRunner(store, kinds, lease_s=LEASE_S, retry_delay_s=0.01, unavailable_retry_delay_s=0.01)  # type: ignore[arg-type]
         queue: ChunkQueue
         if self.broker is None:
             queue = local = LocalQueue(runner.run)
@@ -113,10 +113,10 @@ class Bench:
             stack.push_async_callback(local.close)
         else:
             queue = await stack.enter_async_context(celery_queue(self.broker, runner))
-        self.feeder = Feeder(store, queue, repeat_after_s=0.2, now=self._now)
-        feeding = asyncio.create_task(self.feeder.run(0.05))
+        self.dispatcher = Dispatcher(store, queue, reenqueue_after_s=0.2, now=self._now)
+        feeding = asyncio.create_task(self.dispatcher.run(0.05))
         stack.push_async_callback(ended, feeding)
-        self.operations = ChunkedOperations(store, kinds, self.feeder, look_every_s=0.02, now=self._now)  # type: ignore[arg-type]
+        self.operations = ChunkedOperations(store, kinds, self.dispatcher, poll_interval_s=0.02, now=self._now)  # type: ignore[arg-type]
 
     def _now(self) -> datetime:
         return datetime.now(UTC) + self.ahead
@@ -138,13 +138,13 @@ class Bench:
         """The operation, as soon as it is in one of these states; when it has ended, where none is given."""
         async with asyncio.timeout(30):
             async for operation in self.operations.events(PROJECT, id_):
-                if operation.state in (states or ENDED):
+                if operation.state in (states or TERMINAL_STATES):
                     return operation
         raise AssertionError("it ended before it was in that state")
 
     async def begun(self, *chunks: int, times: int = 1) -> None:
         """Wait until these chunks were begun so often."""
-        await self.kind.comes(lambda: all(self.kind.begun[chunk] >= times for chunk in chunks))
+        await self.kind.wait_until(lambda: all(self.kind.begun[chunk] >= times for chunk in chunks))
 
 
 async def ended(task: "asyncio.Task[None]") -> None:

@@ -9,7 +9,7 @@ import redis
 
 from judge_server.operations import celery_queue
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.operations.benches import Bench
+from tests.judge_server.operations.benches import OperationsHarness
 
 
 @pytest.fixture(
@@ -20,9 +20,9 @@ from tests.judge_server.operations.benches import Bench
         pytest.param("celery-sqlite", marks=pytest.mark.redis),
     ]
 )
-async def bench(
+async def harness(
     request: pytest.FixtureRequest, tmp_path: Path, new_sqlite: NewSQLite, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Bench]:
+) -> AsyncIterator[OperationsHarness]:
     """A bench at work, over an empty database."""
     queue, database = request.param.split("-")
     if database == "postgresql":
@@ -33,7 +33,7 @@ async def bench(
     if queue == "celery":
         broker = request.getfixturevalue("redis_url")
         monkeypatch.setattr(celery_queue, "QUEUE", f"adjudge-test-{uuid.uuid4().hex}")
-    made = Bench(url, broker)
+    made = OperationsHarness(url, broker)
     await made.start()
     yield made
     await made.stop()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from trainer_client.wire.operation_rows import ChunkRef
 
 
-class Queue:
+class ScriptedQueue:
     """Says how many wait, or raises it, in turn; keeps what is put."""
 
     def __init__(self, *waiting: int | BaseException) -> None:

@@ -12,13 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
-from judge_server.operations.kinds import EvaluateKind, ScoreKind, asking
-from judge_server.operations.kinds.agreement import MOST_CRITERIA, auroc, summary_of
-from judge_server.operations.kinds.asking import CHUNK_RESPONSES, TELL_EVERY_S, ClientFor, Hindrances, Pins, in_chunks
+from judge_server.operations.kind import FatalChunkError, RetryableChunkError, ServiceUnavailableError
+from judge_server.operations.kinds import EvaluateHandler, ScoreHandler, asking
+from judge_server.operations.kinds.agreement import MAX_SUMMARY_CRITERIA, auroc, summary_of
+from judge_server.operations.kinds.asking import (
+    CHUNK_RESPONSES,
+    LOG_INTERVAL_S,
+    ClientFactory,
+    RubricPinner,
+    ThrottledLog,
+    chunk_groups,
+)
 from trainer_client import AsyncClient
 from trainer_client.wire import Group, RubricVersion
-from trainer_client.wire.operation_rows import MOST_ATTEMPTS, WILL_TRY_AGAIN, ChunkRef, ChunkWork
+from trainer_client.wire.operation_rows import MAX_ATTEMPTS, WILL_RETRY_HEADER, ChunkRef, LeasedChunk
 from trainer_client.wire.operations import ScoreOperation
 
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
@@ -35,22 +42,22 @@ class NoRubrics:
         return RubricVersion.model_validate(made | RUBRIC)
 
 
-def clients(answer: Callable[[httpx2.Request], httpx2.Response]) -> ClientFor:
+def clients(answer: Callable[[httpx2.Request], httpx2.Response]) -> ClientFactory:
     """Clients of a service that answers so."""
     return lambda project: AsyncClient(
         "http://judge", api_key="", headers={"X-For": project}, transport=httpx2.MockTransport(answer), retries=0
     )
 
 
-def kind(answer: Callable[[httpx2.Request], httpx2.Response]) -> ScoreKind:
+def kind(answer: Callable[[httpx2.Request], httpx2.Response]) -> ScoreHandler:
     """Scoring at a service that answers so."""
-    return ScoreKind(clients(answer), NoRubrics())  # type: ignore[arg-type]
+    return ScoreHandler(clients(answer), NoRubrics())  # type: ignore[arg-type]
 
 
-def work(attempt: int = 1) -> ChunkWork:
+def work(attempt: int = 1) -> LeasedChunk:
     """A chunk with one group, the eighth of its operation."""
     body = {"first": 7, "groups": [{"id": "q", "prompt": "?", "responses": ["!"]}]}
-    return ChunkWork(ChunkRef("p", "op-1", 0), "score", {"rubric": RUBRIC, "run": "r"}, body, 1, attempt, "w")
+    return LeasedChunk(ChunkRef("p", "op-1", 0), "score", {"rubric": RUBRIC, "run": "r"}, body, 1, attempt, "w")
 
 
 def rewards(**failure: Any) -> dict[str, Any]:
@@ -90,10 +97,10 @@ async def test_verdicts_that_another_attempt_may_mend_are_asked_for_again_and_st
     passing: str,
 ) -> None:
     scoring = kind(lambda _: httpx2.Response(200, json=rewards(kind=passing, detail="so it is")))
-    with pytest.raises(ChunkUndone, match=f"1 verdicts failed, for example: {passing}: so it is") as undone:
-        await scoring.run(work(MOST_ATTEMPTS - 1))
+    with pytest.raises(RetryableChunkError, match=f"1 verdicts failed, for example: {passing}: so it is") as undone:
+        await scoring.run(work(MAX_ATTEMPTS - 1))
     assert undone.value.outcome.usage.judge_calls == 3
-    outcome = await scoring.run(work(MOST_ATTEMPTS))
+    outcome = await scoring.run(work(MAX_ATTEMPTS))
     assert (len(outcome.results), outcome.counts) == (1, {"failed": 1})
 
 
@@ -106,20 +113,23 @@ async def test_verdicts_that_nothing_will_mend_stand_at_once(lasting: str) -> No
 @pytest.mark.parametrize(
     ("answer", "meaning"),
     [
-        (problem(429, "overloaded", retryable=True), ServiceAway),
-        (problem(503, "not-ready", retryable=True), ServiceAway),
-        (problem(422, "unsuitable-rubric", retryable=False), ChunkFailed),
-        (problem(404, "unknown-rubric", retryable=False), ChunkFailed),
-        (problem(413, "too-large", retryable=False), ChunkFailed),
-        (httpx2.Response(413, text="a proxy"), ChunkFailed),
-        (problem(401, "unauthorized", retryable=False), ServiceAway),  # of this worker's pass, not of the chunk
-        (problem(403, "forbidden", retryable=False), ServiceAway),
-        (problem(404, "not-found", retryable=False), ServiceAway),  # of this worker's ADJUDGE_URL
-        *((httpx2.Response(status, text="a proxy"), ServiceAway) for status in (302, 401, 403, 404, 500)),
-        (problem(500, "internal", retryable=False), ChunkUndone),
-        (httpx2.Response(502, text="a proxy"), ServiceAway),
-        (problem(502, "judging-failed", retryable=True), ChunkUndone),
-        (httpx2.Response(200, text="no JSON"), ChunkUndone),
+        (problem(429, "overloaded", retryable=True), ServiceUnavailableError),
+        (problem(503, "not-ready", retryable=True), ServiceUnavailableError),
+        (problem(422, "unsuitable-rubric", retryable=False), FatalChunkError),
+        (problem(404, "unknown-rubric", retryable=False), FatalChunkError),
+        (problem(413, "too-large", retryable=False), FatalChunkError),
+        (httpx2.Response(413, text="a proxy"), FatalChunkError),
+        (
+            problem(401, "unauthorized", retryable=False),
+            ServiceUnavailableError,
+        ),  # of this worker's pass, not of the chunk
+        (problem(403, "forbidden", retryable=False), ServiceUnavailableError),
+        (problem(404, "not-found", retryable=False), ServiceUnavailableError),  # of this worker's ADJUDGE_URL
+        *((httpx2.Response(status, text="a proxy"), ServiceUnavailableError) for status in (302, 401, 403, 404, 500)),
+        (problem(500, "internal", retryable=False), RetryableChunkError),
+        (httpx2.Response(502, text="a proxy"), ServiceUnavailableError),
+        (problem(502, "judging-failed", retryable=True), RetryableChunkError),
+        (httpx2.Response(200, text="no JSON"), RetryableChunkError),
     ],
 )
 async def test_errors_mean_wait_try_again_or_give_up(answer: httpx2.Response, meaning: type[Exception]) -> None:
@@ -132,7 +142,7 @@ async def test_a_service_that_cannot_be_reached_is_away() -> None:
     def refuse(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
-    with pytest.raises(ServiceAway):
+    with pytest.raises(ServiceUnavailableError):
         await kind(refuse).run(work())
 
 
@@ -147,9 +157,9 @@ async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_mi
     answer: httpx2.Response, says: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, told = [0.0], []
-    monkeypatch.setattr(asking, "HINDRANCES", Hindrances(lambda: now[0]))
-    for now[0] in (0.0, TELL_EVERY_S - 1, TELL_EVERY_S, TELL_EVERY_S + 1):
-        with pytest.raises(ServiceAway):
+    monkeypatch.setattr(asking, "HINDRANCES", ThrottledLog(lambda: now[0]))
+    for now[0] in (0.0, LOG_INTERVAL_S - 1, LOG_INTERVAL_S, LOG_INTERVAL_S + 1):
+        with pytest.raises(ServiceUnavailableError):
             await kind(lambda _: answer).run(work())
         told.append(len(caplog.records))
     assert told == [1, 1, 2, 2]
@@ -161,9 +171,9 @@ async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_mi
 async def test_a_service_that_is_merely_away_is_nothing_to_mend_in_a_worker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(asking, "HINDRANCES", Hindrances())
+    monkeypatch.setattr(asking, "HINDRANCES", ThrottledLog())
     for answer in (httpx2.Response(502, text="a proxy"), problem(503, "not-ready", retryable=True)):
-        with pytest.raises(ServiceAway):
+        with pytest.raises(ServiceUnavailableError):
             await kind(lambda _, answer=answer: answer).run(work())
     assert caplog.records == []
 
@@ -178,21 +188,21 @@ async def test_all_tries_of_a_chunk_come_under_one_key_and_all_but_the_last_say_
         sent.append(request.headers)
         return httpx2.Response(503)
 
-    asked = EvaluateKind(clients(answer), NoRubrics(), None) if evaluates else kind(answer)  # type: ignore[arg-type]
+    asked = EvaluateHandler(clients(answer), NoRubrics(), None) if evaluates else kind(answer)  # type: ignore[arg-type]
     labelled = {"labels": [{"a": True}]} if evaluates else {}
 
     async def tried(attempt: int, chunk: int = 0, run: str = "r") -> tuple[str, str]:
         one = work(attempt)
         body = one.body | {"groups": [group | labelled for group in one.body["groups"]]}
         ref = one.ref._replace(chunk=chunk)
-        with pytest.raises(ServiceAway):
+        with pytest.raises(ServiceUnavailableError):
             await asked.run(one._replace(ref=ref, body=body, request=one.request | {"run": run}))
-        return sent[-1]["Idempotency-Key"], sent[-1][WILL_TRY_AGAIN]
+        return sent[-1]["Idempotency-Key"], sent[-1][WILL_RETRY_HEADER]
 
     key, again = await tried(1)
     assert again == "true"
-    assert await tried(MOST_ATTEMPTS - 1) == (key, "true")
-    assert await tried(MOST_ATTEMPTS) == (key, "false")
+    assert await tried(MAX_ATTEMPTS - 1) == (key, "true")
+    assert await tried(MAX_ATTEMPTS) == (key, "false")
     assert (await tried(1, chunk=1))[0] != key
     assert (await tried(1, run="as another release writes it"))[0] != key
 
@@ -200,7 +210,7 @@ async def test_all_tries_of_a_chunk_come_under_one_key_and_all_but_the_last_say_
 @given(st.lists(st.integers(1, 2 * CHUNK_RESPONSES), min_size=1, max_size=40))
 async def test_chunks_hold_whole_groups_in_order_and_not_too_many_responses(sizes: list[int]) -> None:
     groups = [Group(id=f"q{n}", prompt="?", responses=("!",) * size) for n, size in enumerate(sizes)]
-    chunks = await in_chunks(groups, Pins(NoRubrics(), "p"))  # type: ignore[arg-type]
+    chunks = await chunk_groups(groups, RubricPinner(NoRubrics(), "p"))  # type: ignore[arg-type]
     bodies: list[Any] = [chunk.body for chunk in chunks]
     assert [group["id"] for body in bodies for group in body["groups"]] == [group.id for group in groups]
     first = 0
@@ -242,4 +252,4 @@ def test_a_summary_counts_failures_apart_and_leaves_too_many_criteria_out() -> N
     assert (summary["verdicts"], summary["failed"], summary["accuracy"]) == (3, 1, pytest.approx(2 / 3))
     assert (summary["kappa"], summary["auroc"]) == (pytest.approx(0.4), 1.0)
     assert (summary["criteria"]["a"]["accuracy"], summary["criteria"]["b"]["auroc"]) == (1.0, None)
-    assert summary_of([verdict(f"c{n}", 1.0, True) for n in range(MOST_CRITERIA + 1)])["criteria"] == {}
+    assert summary_of([verdict(f"c{n}", 1.0, True) for n in range(MAX_SUMMARY_CRITERIA + 1)])["criteria"] == {}

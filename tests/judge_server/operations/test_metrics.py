@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 
 from judge_server.metrics import OperationMetrics, metrics_page
 from judge_server.metrics import operations as operation_metrics
-from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
+from judge_server.operations.kind import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.runner import ChunkRunner
 from judge_server.web.worker import create_worker_app
-from tests.judge_server.operations.benches import PROJECT, Bench, request
+from tests.judge_server.operations.benches import PROJECT, OperationsHarness, request
 from tests.judge_server.operations.test_runner_and_feeder import REF, Kind, Store
 from trainer_client.wire.operation_rows import OperationCounts
 
@@ -46,7 +46,7 @@ class Raising(Kind):
 class Held(Store):
     """Takes a chunk back or up, too."""
 
-    async def give_up(self, *_: Any) -> None:
+    async def fail(self, *_: Any) -> None:
         self._next("give_up", None)
 
 
@@ -55,10 +55,10 @@ class Held(Store):
     [
         (None, {}, "done"),
         (None, {"complete": [False]}, "lost"),
-        (ChunkFailed("no"), {}, "failed"),
-        (ServiceAway("away"), {}, "away"),
-        (ChunkUndone("not yet"), {}, "undone"),
-        (RuntimeError("a mistake"), {}, "undone"),
+        (FatalChunkError("no"), {}, "failed"),
+        (ServiceUnavailableError("away"), {}, "unavailable"),
+        (RetryableChunkError("not yet"), {}, "retry"),
+        (RuntimeError("a mistake"), {}, "retry"),
     ],
 )
 async def test_a_chunk_is_counted_once_by_what_became_of_it(
@@ -66,12 +66,12 @@ async def test_a_chunk_is_counted_once_by_what_became_of_it(
 ) -> None:
     ticks = iter([10.0, 12.5])
     metrics, kind = OperationMetrics(), Raising(error)
-    kind.let.set()
+    kind.release.set()
     runner = ChunkRunner(Held(**answers), {"score": kind}, metrics=metrics, clock=lambda: next(ticks))  # type: ignore[arg-type,dict-item]
     await runner.run(REF)
     shown = page(metrics)
     assert [line for line in shown if "tries" in line] == [
-        f'adjudge_chunk_tries_total{{kind="score",outcome="{outcome}"}} 1.0'
+        f'adjudge_chunk_attempts_total{{kind="score",outcome="{outcome}"}} 1.0'
     ]
     assert 'adjudge_chunk_seconds_sum{kind="score"} 2.5' in shown
     assert "adjudge_chunks_in_work 0.0" in shown
@@ -123,7 +123,7 @@ async def test_the_store_is_asked_once_in_a_while_however_many_look() -> None:
     metrics = OperationMetrics(now=lambda: now)
     metrics.watch(counts)
     await asyncio.gather(*(metrics.read() for _ in range(5)))
-    now += timedelta(seconds=operation_metrics.COUNTED_EVERY_S - 0.1)
+    now += timedelta(seconds=operation_metrics.COUNTS_TTL_S - 0.1)
     await metrics.read()
     assert asked == [NOW]
     now += timedelta(seconds=0.1)
@@ -156,28 +156,28 @@ async def test_a_store_that_is_away_or_hangs_leaves_its_metrics_out_and_keeps_no
     assert not [line for line in page(metrics) if line.startswith("adjudge_operation")]
 
 
-async def test_a_store_counts_what_it_holds_of_all_projects(bench: Bench) -> None:
+async def test_a_store_counts_what_it_holds_of_all_projects(harness: OperationsHarness) -> None:
     async def counted() -> OperationCounts:
-        return await bench.operations._store.counts(datetime.now(UTC))
+        return await harness.operations._store.counts(datetime.now(UTC))
 
     assert await counted() == OperationCounts({}, {}, None)
-    first = await bench.submitted(3)
-    await bench.begun(0, 1)
-    second = (await bench.operations.submit("another", "score", request(2))).id
+    first = await harness.submitted(3)
+    await harness.begun(0, 1)
+    second = (await harness.operations.submit("another", "score", request(2))).id
     operations, chunks, oldest = await counted()
     assert sum(operations.values()) == 2
     assert sum(chunks.values()) == 5
     assert chunks["score", "running"] == 2
     assert oldest is not None
     assert timedelta(0) <= datetime.now(UTC) - oldest < timedelta(seconds=30)
-    await bench.operations.cancel(PROJECT, first)
-    bench.kind.let(50)
+    await harness.operations.cancel(PROJECT, first)
+    harness.kind.release(50)
     async with asyncio.timeout(30):
-        _ = [one async for one in bench.operations.events("another", second)]
+        _ = [one async for one in harness.operations.events("another", second)]
     assert await counted() == OperationCounts({("score", "cancelled"): 1, ("score", "done"): 1}, {}, None)
 
 
-def worker_app(*, store: bool = True, deaf: bool = False) -> FastAPI:
+def worker_app(*, store: bool = True, stalled: bool = False) -> FastAPI:
     """The application of a worker whose store is there or not, and that hears or does not."""
 
     async def checks() -> dict[str, bool]:
@@ -186,12 +186,16 @@ def worker_app(*, store: bool = True, deaf: bool = False) -> FastAPI:
     metrics = OperationMetrics()
     metrics.begun()
     metrics.ended("score", "done", 1.0)
-    return create_worker_app(metrics, checks, lambda: deaf)
+    return create_worker_app(metrics, checks, lambda: stalled)
 
 
 def test_a_worker_is_alive_while_it_hears_whatever_it_lacks_and_ready_only_with_all_it_needs() -> None:
     found = {}
-    for name, app in {"well": worker_app(), "no store": worker_app(store=False), "deaf": worker_app(deaf=True)}.items():
+    for name, app in {
+        "well": worker_app(),
+        "no store": worker_app(store=False),
+        "deaf": worker_app(stalled=True),
+    }.items():
         client = TestClient(app)
         found[name] = (client.get("/healthz").status_code, client.get("/readyz").status_code)
     assert found == {"well": (200, 200), "no store": (200, 503), "deaf": (503, 200)}
@@ -200,5 +204,5 @@ def test_a_worker_is_alive_while_it_hears_whatever_it_lacks_and_ready_only_with_
 
 def test_a_worker_shows_what_it_did_and_what_it_takes_of_its_host() -> None:
     shown = TestClient(worker_app()).get("/metrics").text
-    assert 'adjudge_chunk_tries_total{kind="score",outcome="done"} 1.0' in shown
+    assert 'adjudge_chunk_attempts_total{kind="score",outcome="done"} 1.0' in shown
     assert "process_resident_memory_bytes" in shown

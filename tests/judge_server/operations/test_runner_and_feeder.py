@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from judge_server.operations.feeder import LOST_AFTER_S, REPEAT_AFTER_S, WINDOW, Feeder
-from judge_server.operations.runner import STORE_PAUSE_S, ChunkRunner
+from judge_server.operations.feeder import LOST_AFTER_S, MAX_QUEUED_CHUNKS, REENQUEUE_AFTER_S, Dispatcher
+from judge_server.operations.runner import STORE_RETRY_DELAY_S, ChunkRunner
 from rubric_store import SQLOperations
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.operations.queues import Queue
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk, NewOperation
+from tests.judge_server.operations.queues import ScriptedQueue
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REF = ChunkRef("p", "op-1", 0)
-WORK = ChunkWork(REF, "score", {}, {"n": 1}, 1, 1, "w")
+WORK = LeasedChunk(REF, "score", {}, {"n": 1}, 1, 1, "w")
 
 
 class Store:
@@ -38,7 +38,7 @@ class Store:
             raise answer
         return answer
 
-    async def claim(self, *_: Any) -> ChunkWork | None:
+    async def claim(self, *_: Any) -> LeasedChunk | None:
         return self._next("claim", WORK)  # type: ignore[no-any-return]
 
     async def renew(self, *_: Any) -> bool:
@@ -47,10 +47,10 @@ class Store:
     async def complete(self, *_: Any) -> bool:
         return bool(self._next("complete", True))
 
-    async def give_back(self, *_: Any, **__: Any) -> None:
+    async def requeue(self, *_: Any, **__: Any) -> None:
         self._next("give_back", None)
 
-    async def due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
+    async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
         self.lost.append(lost_after_s)
         self.limits.append(limit)
         return self._next("due", [])  # type: ignore[no-any-return]
@@ -62,17 +62,17 @@ class Store:
 class Kind:
     """Waits until it is let."""
 
-    finishes = False
+    has_final_chunk = False
 
     def __init__(self) -> None:
-        self.let = asyncio.Event()
+        self.release = asyncio.Event()
         self.begun = asyncio.Event()
         self.stopped = False
 
-    async def run(self, work: ChunkWork) -> ChunkOutcome:
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
         self.begun.set()
         try:
-            await self.let.wait()
+            await self.release.wait()
         except asyncio.CancelledError:
             self.stopped = True
             raise
@@ -90,7 +90,7 @@ def runner(store: Store, kind: Kind, lease_s: float = 1000.0) -> ChunkRunner:
 
 async def test_what_is_done_is_kept_once_the_store_is_back() -> None:
     store, kind = Store(complete=[ConnectionError("away"), ConnectionError("away")]), Kind()
-    kind.let.set()
+    kind.release.set()
     await runner(store, kind).run(REF)
     assert store.calls == ["claim", "complete", "complete", "complete"]
 
@@ -117,7 +117,7 @@ async def test_a_renewal_that_failed_is_tried_again_long_before_the_next_is_due(
         await asyncio.sleep(0)
 
     await ChunkRunner(store, {"score": kind}, lease_s=60.0, sleep=sleep).run(REF)  # type: ignore[arg-type,dict-item]
-    assert slept == [20.0, STORE_PAUSE_S, 20.0]
+    assert slept == [20.0, STORE_RETRY_DELAY_S, 20.0]
 
 
 async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
@@ -134,40 +134,40 @@ async def test_a_kind_that_an_older_worker_does_not_know_is_left_to_a_newer_one(
     said: list[tuple[str | None, float, bool]] = []
 
     class Waiting(Store):
-        async def give_back(  # type: ignore[override]
-            self, work: ChunkWork, problem: str | None, *, after_s: float, counts: bool, **_: object
+        async def requeue(  # type: ignore[override]
+            self, work: LeasedChunk, problem: str | None, *, delay_s: float, counts: bool, **_: object
         ) -> None:
-            said.append((problem, after_s, counts))
+            said.append((problem, delay_s, counts))
 
-    await ChunkRunner(Waiting(), {}, away_pause_s=7.0).run(REF)  # type: ignore[arg-type]
+    await ChunkRunner(Waiting(), {}, unavailable_retry_delay_s=7.0).run(REF)  # type: ignore[arg-type]
     assert said == [("this worker cannot run score; the chunk waits for one of a newer version", 7.0, False)]
 
 
-def feeder(store: Store, queue: Queue) -> Feeder:
-    return Feeder(store, queue, now=lambda: NOW)  # type: ignore[arg-type]
+def dispatcher(store: Store, queue: ScriptedQueue) -> Dispatcher:
+    return Dispatcher(store, queue, now=lambda: NOW)  # type: ignore[arg-type]
 
 
 async def test_a_queue_is_filled_up_to_its_window_as_soon_as_half_of_it_is_empty() -> None:
-    store, queue = Store(due=[[REF]]), Queue(WINDOW // 2, WINDOW // 2 + 1)
-    feeding = feeder(store, queue)
-    assert await feeding.feed() == 1
-    assert await feeding.feed() == 0
-    assert (store.limits, queue.got) == ([WINDOW // 2], [REF])
+    store, queue = Store(take_due=[[REF]]), ScriptedQueue(MAX_QUEUED_CHUNKS // 2, MAX_QUEUED_CHUNKS // 2 + 1)
+    feeding = dispatcher(store, queue)
+    assert await feeding.dispatch() == 1
+    assert await feeding.dispatch() == 0
+    assert (store.limits, queue.got) == ([MAX_QUEUED_CHUNKS // 2], [REF])
 
 
 async def test_chunks_are_announced_again_soon_where_the_queue_is_empty_and_else_much_later() -> None:
-    store, queue = Store(), Queue(1, 0)
-    feeding = feeder(store, queue)
-    await feeding.feed()
-    await feeding.feed()
-    assert store.lost == [LOST_AFTER_S, REPEAT_AFTER_S]
-    assert LOST_AFTER_S > 10 * REPEAT_AFTER_S
+    store, queue = Store(), ScriptedQueue(1, 0)
+    feeding = dispatcher(store, queue)
+    await feeding.dispatch()
+    await feeding.dispatch()
+    assert store.lost == [LOST_AFTER_S, REENQUEUE_AFTER_S]
+    assert LOST_AFTER_S > 10 * REENQUEUE_AFTER_S
 
 
 async def test_what_a_broker_did_not_take_is_announced_again_though_its_queue_is_never_empty(
     tmp_path: Path, new_sqlite: NewSQLite
 ) -> None:
-    class Failing(Queue):
+    class Failing(ScriptedQueue):
         fails = True
 
         async def put(self, refs: Sequence[ChunkRef]) -> None:
@@ -178,29 +178,29 @@ async def test_what_a_broker_did_not_take_is_announced_again_though_its_queue_is
     now = NOW
     store, queue = SQLOperations(new_sqlite(tmp_path / "operations.db"), clock=lambda: now), Failing(*[7] * 4)
     await store.create(NewOperation("op-1", "p", "score", {}, [NewChunk(1, {}), NewChunk(1, {})], NOW))
-    feeding = Feeder(store, queue)
-    assert await feeding.feed() == 0
+    feeding = Dispatcher(store, queue)
+    assert await feeding.dispatch() == 0
     queue.fails = False
-    assert await feeding.feed() == 0
+    assert await feeding.dispatch() == 0
     now += timedelta(seconds=LOST_AFTER_S + 1)
-    assert await feeding.feed() == 2
-    assert await feeding.feed() == 0
+    assert await feeding.dispatch() == 2
+    assert await feeding.dispatch() == 0
     assert queue.got == [REF, ChunkRef("p", "op-1", 1)]
     await store.close()
 
 
 async def test_nothing_that_goes_wrong_ends_the_feeding() -> None:
-    store = Store(due=[RuntimeError("a mistake"), ConnectionError("away"), [REF]], purge=[ConnectionError("away")])
-    queue = Queue(ConnectionError("no broker"), 0, 0, 0, asyncio.CancelledError())
+    store = Store(take_due=[RuntimeError("a mistake"), ConnectionError("away"), [REF]], purge=[ConnectionError("away")])
+    queue = ScriptedQueue(ConnectionError("no broker"), 0, 0, 0, asyncio.CancelledError())
     with pytest.raises(asyncio.CancelledError):
-        await feeder(store, queue).run(0.0)
+        await dispatcher(store, queue).run(0.0)
     assert queue.got == [REF]
 
 
 async def test_what_is_woken_looks_at_once_and_not_an_hour_later() -> None:
     looked, announced = asyncio.Event(), asyncio.Event()
 
-    class Watched(Queue):
+    class Watched(ScriptedQueue):
         async def waiting(self) -> int:
             looked.set()
             return await super().waiting()
@@ -210,8 +210,8 @@ async def test_what_is_woken_looks_at_once_and_not_an_hour_later() -> None:
             if refs:
                 announced.set()
 
-    store, queue = Store(due=[[], [REF]]), Watched(0, 0)
-    feeding = feeder(store, queue)
+    store, queue = Store(take_due=[[], [REF]]), Watched(0, 0)
+    feeding = dispatcher(store, queue)
     running = asyncio.create_task(feeding.run(3600.0))
     await looked.wait()
     assert queue.got == []

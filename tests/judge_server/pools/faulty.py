@@ -8,8 +8,8 @@ import pytest
 
 from judge_server.engines import EnginePool, ScriptedEngine
 from judge_server.engines.scripted import by_hash
-from judge_server.errors import EngineAway, EngineGone, EngineStartError
-from judge_server.ports import Batch, Call, CallFailed, Engine, EngineIdentity, Reply
+from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.ports import Batch, Call, CallFailure, Engine, EngineIdentity, Reply
 from tests.judge_server.engines import failures
 
 QUESTIONS = ("Is it?", "Is it not?", "Is it so?", "Why?")
@@ -25,14 +25,14 @@ class Faulty(ScriptedEngine):
         then: `hang` until `goes_on`, `break` or `stop`.
         before_each: what each answer waits for, if anything.
         under_way: how many batches it works on.
-        starts: whether it can start; where not, whether that `may_pass`.
+        starts: whether it can start; where not, whether that `transient_failure_message`.
         looks: how often it was asked whether it is ready.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.asked: list[tuple[str, ...]] = []
-        self.outcome: Callable[[Batch, Call], Reply | CallFailed] = by_hash
+        self.outcome: Callable[[Batch, Call], Reply | CallFailure] = by_hash
         self.answers = 1000
         self.then = "hang"
         self.before_each: Callable[[], Awaitable[None]] | None = None
@@ -52,12 +52,12 @@ class Faulty(ScriptedEngine):
         if self.slow_start is not None:
             await self.slow_start.wait()
         if not self.starts:
-            raise (EngineAway if self.may_pass else EngineStartError)("it is not there")
+            raise (EngineNotReady if self.may_pass else EngineStartError)("it is not there")
         identity = await super().start()
         object.__setattr__(identity, "model", self.model)
         return identity
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """As the test says."""
         self.asked.append(tuple(call.question for call in batch.calls))
         self.under_way += 1
@@ -84,7 +84,7 @@ class Faulty(ScriptedEngine):
     async def count_tokens(self, batch: Batch) -> int:
         """As the test says."""
         if not self.counts:
-            raise EngineGone("it cannot count")
+            raise EngineUnavailable("it cannot count")
         return await super().count_tokens(batch)
 
 
@@ -93,7 +93,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "adjudge" and " the pool" in r.msg]
 
 
-class Trial:
+class PoolHarness:
     """A pool of faulty engines by name, and those made later when one was away."""
 
     def __init__(self, *names: str, **options: Any) -> None:
@@ -118,7 +118,7 @@ class Trial:
         """Which members get this batch, first to last, as each of them fails it."""
         kept = [engine.outcome for engine in self.all]
         for engine in self.all:
-            engine.outcome = lambda *_: CallFailed("overloaded", "not now")
+            engine.outcome = lambda *_: CallFailure("overloaded", "not now")
         order: list[str] = []
         for engine, name in zip(self.all, self.made, strict=True):
             engine.asked = _Noting(order, name)
@@ -168,18 +168,18 @@ class _Noting(list[tuple[str, ...]]):
 
 
 @pytest.fixture
-async def trial() -> AsyncIterator[Trial]:
+async def trial() -> AsyncIterator[PoolHarness]:
     """A started pool of three whose health nobody looks at."""
-    made = Trial()
+    made = PoolHarness()
     await made.pool.start()
     yield made
     await made.pool.close()
 
 
 @pytest.fixture
-async def watched() -> AsyncIterator[Trial]:
+async def watched() -> AsyncIterator[PoolHarness]:
     """A started pool of three whose health is looked at all the time."""
-    made = Trial(every_s=0.002, patience_s=5.0, pause_s=0.002)
+    made = PoolHarness(interval_s=0.002, health_timeout_s=5.0, pause_s=0.002)
     await made.pool.start()
     yield made
     await made.pool.close()

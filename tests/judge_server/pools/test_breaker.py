@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.pools import Breaker
+from judge_server.pools import CircuitBreaker
 from tests.examples_tried import examples
 
 
@@ -17,17 +17,17 @@ class Clock:
         return self.now
 
 
-def opened(clock: Clock) -> Breaker:
+def opened(clock: Clock) -> CircuitBreaker:
     """A breaker that has just opened, for two seconds."""
-    breaker = Breaker(clock, failures=3, pause_s=2.0, longest_pause_s=7.0)
+    breaker = CircuitBreaker(clock, failures=3, pause_s=2.0, longest_pause_s=7.0)
     for _ in range(3):
-        assert breaker.allows()
+        assert breaker.try_acquire()
         breaker.failed()
     return breaker
 
 
 def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
-    breaker = Breaker(Clock(), failures=3)
+    breaker = CircuitBreaker(Clock(), failures=3)
     for _ in range(5):
         breaker.failed()
         breaker.failed()
@@ -36,27 +36,27 @@ def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None
     for _ in range(3):
         breaker.failed()
     assert breaker.state == "open"
-    assert not breaker.allows()
+    assert not breaker.try_acquire()
 
 
 def test_after_its_pause_one_trial_is_let_through() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 1.9
-    assert not breaker.allows()
+    assert not breaker.try_acquire()
     clock.now += 0.1
     assert breaker.state == "half_open"
-    assert breaker.willing
-    assert breaker.allows()
-    assert not breaker.willing
-    assert not breaker.allows()
+    assert breaker.would_allow
+    assert breaker.try_acquire()
+    assert not breaker.would_allow
+    assert not breaker.try_acquire()
 
 
 def test_a_trial_that_succeeds_closes_it_and_forgets_the_past() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 2.0
-    assert breaker.allows()
+    assert breaker.try_acquire()
     breaker.succeeded()
     breaker.failed()
     breaker.failed()
@@ -73,7 +73,7 @@ def test_pauses_double_with_every_trial_that_fails_up_to_the_longest() -> None:
     pauses = []
     for _ in range(4):
         began = clock.now
-        while not breaker.allows():
+        while not breaker.try_acquire():
             clock.now += 0.5
         pauses.append(clock.now - began)
         breaker.failed()
@@ -84,11 +84,11 @@ def test_a_trial_that_nobody_reports_is_followed_by_another() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += 2.0
-    assert breaker.allows()
+    assert breaker.try_acquire()
     clock.now += 1.9
-    assert not breaker.allows()
+    assert not breaker.try_acquire()
     clock.now += 0.1
-    assert breaker.allows()
+    assert breaker.try_acquire()
 
 
 def test_what_was_under_way_when_it_opened_does_not_lengthen_the_pause() -> None:
@@ -97,20 +97,20 @@ def test_what_was_under_way_when_it_opened_does_not_lengthen_the_pause() -> None
     for _ in range(10):
         breaker.failed()
     clock.now += 2.0
-    assert breaker.allows()
+    assert breaker.try_acquire()
 
 
 @given(st.lists(st.sampled_from(["allows", "succeeded", "failed", "wait"]), max_size=60))
 @settings(max_examples=examples(100))
 def test_however_it_is_used_it_lets_something_through_again_in_time(steps: list[str]) -> None:
     clock = Clock()
-    breaker = Breaker(clock, failures=2, pause_s=1.0, longest_pause_s=8.0)
+    breaker = CircuitBreaker(clock, failures=2, pause_s=1.0, longest_pause_s=8.0)
     for step in steps:
         if step == "wait":
             clock.now += 1.0
         else:
-            willing = breaker.willing
+            would_allow = breaker.would_allow
             said = getattr(breaker, step)()
-            assert step != "allows" or said == willing
+            assert step != "allows" or said == would_allow
     clock.now += 8.0
-    assert breaker.allows()
+    assert breaker.try_acquire()

@@ -8,18 +8,18 @@ import pytest
 
 from judge_server.engines import ScriptedEngine
 from judge_server.engines.scripted import by_hash
-from judge_server.errors import EngineGone
-from judge_server.ports import CallFailed, Reply
+from judge_server.errors import EngineUnavailable
+from judge_server.ports import CallFailure, Reply
 from tests.judge_server.engines import answers, asked, failures, replies
-from tests.judge_server.pools.faulty import QUESTIONS, Trial, trial
+from tests.judge_server.pools.faulty import QUESTIONS, PoolHarness, trial
 from tests.judge_server.pools.test_breaker import Clock
 
 __all__ = ["trial"]
 
-ENGINE_FAILS = CallFailed("engine", "HTTP 500")
+ENGINE_FAILS = CallFailure("engine", "HTTP 500")
 
 
-async def test_a_responses_calls_go_to_one_member_together_and_come_back_in_their_places(trial: Trial) -> None:
+async def test_a_responses_calls_go_to_one_member_together_and_come_back_in_their_places(trial: PoolHarness) -> None:
     plain = ScriptedEngine()
     await plain.start()
     for n in range(20):
@@ -31,14 +31,14 @@ async def test_a_responses_calls_go_to_one_member_together_and_come_back_in_thei
     assert all(engine.asked for engine in trial.all)
 
 
-async def test_the_same_response_comes_to_the_same_member_whatever_is_asked_about_it(trial: Trial) -> None:
+async def test_the_same_response_comes_to_the_same_member_whatever_is_asked_about_it(trial: PoolHarness) -> None:
     for question in QUESTIONS:
         await replies(trial.pool, asked(question))
     assert sorted(len(engine.asked) for engine in trial.all) == [0, 0, 4]
 
 
 @pytest.mark.parametrize("then", ["break", "stop"])
-async def test_calls_that_break_off_are_asked_again_of_the_next_and_no_others(trial: Trial, then: str) -> None:
+async def test_calls_that_break_off_are_asked_again_of_the_next_and_no_others(trial: PoolHarness, then: str) -> None:
     first, second, third = await trial.order(asked(*QUESTIONS))
     trial[first].answers, trial[first].then = 2, then
     await replies(trial.pool, asked(*QUESTIONS))
@@ -47,7 +47,7 @@ async def test_calls_that_break_off_are_asked_again_of_the_next_and_no_others(tr
     assert trial[third].asked == []
 
 
-async def test_calls_that_fail_are_asked_again_of_each_other_member_once_and_then_fail(trial: Trial) -> None:
+async def test_calls_that_fail_are_asked_again_of_each_other_member_once_and_then_fail(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.outcome = lambda _, call: ENGINE_FAILS if call.question == "Why?" else by_hash(_, call)
     outcomes = await answers(trial.pool, asked(*QUESTIONS))
@@ -61,16 +61,16 @@ async def test_calls_that_fail_are_asked_again_of_each_other_member_once_and_the
 
 
 @pytest.mark.parametrize("kind", ["parse", "truncated_input", "timeout"])
-async def test_other_failures_are_given_back_as_they_are(trial: Trial, kind: Any) -> None:
+async def test_other_failures_are_given_back_as_they_are(trial: PoolHarness, kind: Any) -> None:
     for engine in trial.all:
-        engine.outcome = lambda *_: CallFailed(kind, "so it is")
-    assert await failures(trial.pool, asked("Is it?")) == [CallFailed(kind, "so it is")]
+        engine.outcome = lambda *_: CallFailure(kind, "so it is")
+    assert await failures(trial.pool, asked("Is it?")) == [CallFailure(kind, "so it is")]
     assert sum(len(engine.asked) for engine in trial.all) == 1
 
 
-async def test_one_that_has_too_much_to_do_is_passed_over_and_not_held_to_be_broken(trial: Trial) -> None:
+async def test_one_that_has_too_much_to_do_is_passed_over_and_not_held_to_be_broken(trial: PoolHarness) -> None:
     first, *_ = await trial.order(asked(*QUESTIONS))
-    trial[first].outcome = lambda *_: CallFailed("overloaded", "not now", 7.0)
+    trial[first].outcome = lambda *_: CallFailure("overloaded", "not now", 7.0)
     for _ in range(5):
         await replies(trial.pool, asked(*QUESTIONS))
     assert len(trial[first].asked) == 5
@@ -83,10 +83,10 @@ async def test_one_that_has_too_much_to_do_is_passed_over_and_not_held_to_be_bro
 @pytest.mark.parametrize("kind", ["engine", "timeout"])
 async def test_one_that_fails_batch_after_batch_is_left_alone_until_a_trial_goes_well(kind: Any) -> None:
     clock = Clock()
-    trial = Trial("a", "b", clock=clock, every_s=60.0, pause_s=5.0)
+    trial = PoolHarness("a", "b", clock=clock, interval_s=60.0, pause_s=5.0)
     await trial.pool.start()
     first, _ = await trial.order(asked(*QUESTIONS))
-    trial[first].outcome = lambda *_: CallFailed(kind, "so it is")
+    trial[first].outcome = lambda *_: CallFailure(kind, "so it is")
     for _ in range(6):
         await answers(trial.pool, asked(*QUESTIONS))
     assert len(trial[first].asked) == 3
@@ -98,7 +98,7 @@ async def test_one_that_fails_batch_after_batch_is_left_alone_until_a_trial_goes
     await trial.pool.close()
 
 
-async def test_a_poisonous_response_does_not_put_every_member_out(trial: Trial) -> None:
+async def test_a_poisonous_response_does_not_put_every_member_out(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.outcome = lambda *_: ENGINE_FAILS
     for _ in range(2):
@@ -106,7 +106,7 @@ async def test_a_poisonous_response_does_not_put_every_member_out(trial: Trial) 
     assert set(trial.states.values()) == {"closed"}
 
 
-async def test_where_all_are_left_alone_calls_fail_at_once_and_say_so(trial: Trial) -> None:
+async def test_where_all_are_left_alone_calls_fail_at_once_and_say_so(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.outcome = lambda *_: ENGINE_FAILS
     for _ in range(3):
@@ -115,11 +115,11 @@ async def test_where_all_are_left_alone_calls_fail_at_once_and_say_so(trial: Tri
     assert failed.detail == "no engine of the pool can be asked now: a is open, b is open, c is open"
     assert [len(engine.asked) for engine in trial.all] == [3, 3, 3]
     assert not await trial.pool.ready()
-    with pytest.raises(EngineGone, match="a is open"):
+    with pytest.raises(EngineUnavailable, match="a is open"):
         await trial.pool.count_tokens(asked("Is it?"))
 
 
-async def test_a_batch_that_is_given_up_stops_at_its_member_and_gives_its_load_back(trial: Trial) -> None:
+async def test_a_batch_that_is_given_up_stops_at_its_member_and_gives_its_load_back(trial: PoolHarness) -> None:
     first, *_ = await trial.order(asked(*QUESTIONS))
     trial[first].answers = 1
     task = asyncio.create_task(answers(trial.pool, asked(*QUESTIONS)))
@@ -137,7 +137,7 @@ async def test_a_batch_that_is_given_up_stops_at_its_member_and_gives_its_load_b
     assert not any(view.load for view in trial.pool.members())
 
 
-async def test_a_response_that_everybody_asks_about_spills_over(trial: Trial) -> None:
+async def test_a_response_that_everybody_asks_about_spills_over(trial: PoolHarness) -> None:
     for engine in trial.all:
         engine.answers = 0
     tasks = [asyncio.create_task(answers(trial.pool, asked(*QUESTIONS))) for _ in range(6)]
@@ -148,10 +148,10 @@ async def test_a_response_that_everybody_asks_about_spills_over(trial: Trial) ->
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_tokens_are_counted_by_one_that_can(trial: Trial) -> None:
+async def test_tokens_are_counted_by_one_that_can(trial: PoolHarness) -> None:
     first, second, third = await trial.order(asked("Is it?"))
     trial[first].counts = False
     assert await trial.pool.count_tokens(asked("Is it?")) == await trial[second].count_tokens(asked("Is it?"))
     trial[second].counts = trial[third].counts = False
-    with pytest.raises(EngineGone, match="it cannot count"):
+    with pytest.raises(EngineUnavailable, match="it cannot count"):
         await trial.pool.count_tokens(asked("Is it?"))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from judge_server.engines import EnginePool, ScriptedEngine, engine_from_url
-from judge_server.errors import EngineAway, EngineStartError
+from judge_server.errors import EngineNotReady, EngineStartError
 from tests.judge_server.engines import asked, failures, replies
-from tests.judge_server.pools.faulty import QUESTIONS, Faulty, Trial, said, watched
+from tests.judge_server.pools.faulty import QUESTIONS, Faulty, PoolHarness, said, watched
 from tests.judge_server.support import judge
 
 __all__ = ["watched"]
@@ -56,7 +56,7 @@ async def test_before_it_starts_it_is_not_ready_and_calls_fail_as_engine() -> No
 
 
 async def test_its_identity_is_that_of_each_and_it_takes_what_they_take_together() -> None:
-    made = Trial()
+    made = PoolHarness()
     for engine, batches in zip(made.all, (4, 8, 64), strict=True):
         engine._concurrent_batches = batches
     identity = await made.pool.start()
@@ -66,7 +66,7 @@ async def test_its_identity_is_that_of_each_and_it_takes_what_they_take_together
 
 async def test_one_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "adjudge")
-    made = Trial(every_s=0.002)
+    made = PoolHarness(interval_s=0.002)
     made["b"].starts = False
     identity = await made.pool.start()
     assert identity.concurrent_batches == 128
@@ -81,7 +81,7 @@ async def test_one_that_cannot_start_stays_out_and_joins_when_it_can(caplog: pyt
 
 
 async def test_one_that_is_slow_to_start_holds_up_nobody_for_long_and_joins_when_it_is_up() -> None:
-    made = Trial(every_s=0.002, start_patience_s=0.01)
+    made = PoolHarness(interval_s=0.002, straggler_timeout_s=0.01)
     made["c"].slow_start = asyncio.Event()
     await made.pool.start()
     assert made.states == {"a": "closed", "b": "closed", "c": "gone"}
@@ -92,7 +92,7 @@ async def test_one_that_is_slow_to_start_holds_up_nobody_for_long_and_joins_when
 
 
 async def test_it_starts_with_none_only_to_say_why_of_each() -> None:
-    made = Trial("a", "b")
+    made = PoolHarness("a", "b")
     for engine in made.all:
         engine.starts = False
     with pytest.raises(EngineStartError, match="a: it is not there; b: it is not there"):
@@ -102,10 +102,10 @@ async def test_it_starts_with_none_only_to_say_why_of_each() -> None:
 
 
 async def test_a_pool_none_of_which_is_up_yet_starts_when_it_is_tried_again() -> None:
-    made = Trial("a", "b", every_s=0.002)
+    made = PoolHarness("a", "b", interval_s=0.002)
     for engine in made.all:
         engine.starts, engine.may_pass = False, True
-    with pytest.raises(EngineAway, match="a: it is not there; b: it is not there"):
+    with pytest.raises(EngineNotReady, match="a: it is not there; b: it is not there"):
         await made.pool.start()
     await asyncio.sleep(0.01)
     assert (await made.pool.start()).model == "scripted"
@@ -114,17 +114,17 @@ async def test_a_pool_none_of_which_is_up_yet_starts_when_it_is_tried_again() ->
 
 
 async def test_a_pool_of_which_one_will_never_start_and_none_is_up_is_not_worth_another_try() -> None:
-    made = Trial("a", "b")
+    made = PoolHarness("a", "b")
     for engine, may_pass in zip(made.all, (True, False), strict=True):
         engine.starts, engine.may_pass = False, may_pass
     with pytest.raises(EngineStartError, match="a: it is not there; b: it is not there") as refused:
         await made.pool.start()
-    assert not isinstance(refused.value, EngineAway)
+    assert not isinstance(refused.value, EngineNotReady)
     await made.pool.close()
 
 
 async def test_it_takes_what_those_take_that_are_up_at_the_moment() -> None:
-    made = Trial(every_s=0.002, patience_s=5.0)
+    made = PoolHarness(interval_s=0.002, health_timeout_s=5.0)
     for engine, batches in zip(made.all, (4, 8, 64), strict=True):
         engine._concurrent_batches = batches
     made["b"].starts = False
@@ -147,14 +147,14 @@ async def test_it_takes_what_those_take_that_are_up_at_the_moment() -> None:
 
 
 async def test_a_judge_gives_its_pool_as_much_as_those_take_that_are_up() -> None:
-    made = Trial(every_s=0.002, patience_s=5.0)
+    made = PoolHarness(interval_s=0.002, health_timeout_s=5.0)
     made["b"].starts = made["c"].starts = False
     made.next = lambda: Faulty(concurrent_batches=4)
     for name in ("b", "c"):
         made[name].slow_start = asyncio.Event()
-    made.pool._start_patience_s = 0.01
+    made.pool._straggler_timeout_s = 0.01
     judging = await judge(made.pool)  # type: ignore[arg-type]
-    at_a_time = lambda: judging.desk.admission.state()[2]  # type: ignore[attr-defined]  # noqa: E731
+    at_a_time = lambda: judging.executor.admission.state()[2]  # type: ignore[attr-defined]  # noqa: E731
     assert at_a_time() == 64
     for name in ("b", "c"):
         made[name].slow_start.set()  # type: ignore[union-attr]
@@ -164,7 +164,7 @@ async def test_a_judge_gives_its_pool_as_much_as_those_take_that_are_up() -> Non
 
 
 async def test_two_judges_are_no_pool() -> None:
-    made = Trial()
+    made = PoolHarness()
     made["b"].model = "another"
     with pytest.raises(EngineStartError, match="b is another judge than a: its model is 'another', not 'scripted'"):
         await made.pool.start()
@@ -172,7 +172,7 @@ async def test_two_judges_are_no_pool() -> None:
 
 
 async def test_what_differs_is_named_also_among_capabilities() -> None:
-    made = Trial("a", "b")
+    made = PoolHarness("a", "b")
     made["b"]._capabilities = replace(made["b"]._capabilities, logprobs=False)
     with pytest.raises(EngineStartError, match=r"its capabilities\.logprobs is False, not True"):
         await made.pool.start()
@@ -182,7 +182,7 @@ async def test_what_differs_is_named_also_among_capabilities() -> None:
 # Members that go and come
 
 
-async def test_calls_that_wait_for_one_that_is_gone_move_on_and_what_it_answered_stays(watched: Trial) -> None:
+async def test_calls_that_wait_for_one_that_is_gone_move_on_and_what_it_answered_stays(watched: PoolHarness) -> None:
     first, second, _ = await watched.order(asked(*QUESTIONS))
     gone = watched[first]
     gone.answers = 1
@@ -195,7 +195,7 @@ async def test_calls_that_wait_for_one_that_is_gone_move_on_and_what_it_answered
     assert watched[second].asked == [QUESTIONS[1:]]
 
 
-async def test_one_that_was_gone_is_made_anew_and_asked_again_what_it_is(watched: Trial) -> None:
+async def test_one_that_was_gone_is_made_anew_and_asked_again_what_it_is(watched: PoolHarness) -> None:
     old = watched["a"]
     old.well = False
     await watched.made_anew("a")
@@ -211,7 +211,7 @@ async def test_one_that_was_gone_is_made_anew_and_asked_again_what_it_is(watched
 
 
 async def test_one_that_answers_is_there_although_it_says_that_it_is_not_ready() -> None:
-    trial = Trial("a", "b", every_s=0.002, patience_s=5.0, misses=10)
+    trial = PoolHarness("a", "b", interval_s=0.002, health_timeout_s=5.0, misses=10)
     await trial.pool.start()
     first, second = await trial.order(asked(*QUESTIONS))
     trial[first].before_each = lambda: trial.looked_at(first, 3)
@@ -223,7 +223,7 @@ async def test_one_that_answers_is_there_although_it_says_that_it_is_not_ready()
 
 
 async def test_one_that_comes_back_as_another_judge_stays_out_and_the_log_says_so_once(
-    watched: Trial, caplog: pytest.LogCaptureFixture
+    watched: PoolHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     def another() -> Faulty:
         engine = Faulty()
@@ -243,7 +243,7 @@ async def test_one_that_comes_back_as_another_judge_stays_out_and_the_log_says_s
     await watched.until("a", "closed")
 
 
-async def test_when_all_are_gone_and_come_back_it_answers_again(watched: Trial) -> None:
+async def test_when_all_are_gone_and_come_back_it_answers_again(watched: PoolHarness) -> None:
     for engine in watched.all:
         engine.well = False
     for name in watched.made:

@@ -45,7 +45,9 @@ async def pool_of(*servers: LlamaCppServer) -> EnginePool:
     def engine(server: LlamaCppServer) -> OpenAIEngine:
         return OpenAIEngine(server.base_url, api_key=server.api_key, context_tokens=CONTEXT_TOKENS)
 
-    return await started(EnginePool({server.base_url: partial(engine, server) for server in servers}, every_s=3600.0))
+    return await started(
+        EnginePool({server.base_url: partial(engine, server) for server in servers}, interval_s=3600.0)
+    )
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

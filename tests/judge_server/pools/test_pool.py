@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.pools import Member, MemberGone, Pool, ranked
+from judge_server.pools import Member, MemberUnavailable, Pool, ranked
 from tests.examples_tried import examples
 from tests.judge_server.pools.faulty import said
 from tests.judge_server.pools.test_breaker import Clock
@@ -18,7 +18,7 @@ from tests.judge_server.pools.test_breaker import Clock
 NAMES = ("a", "b", "c", "d")
 
 
-class Patient:
+class HealthStub:
     """Something whose health the test decides."""
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class Patient:
         return self.well
 
 
-def pool(*names: str, **options: float) -> Pool[Patient]:
+def pool(*names: str, **options: float) -> Pool[HealthStub]:
     """A pool of these, not watched."""
-    return Pool({name: Patient() for name in names or NAMES}, Patient.healthy, **options)  # type: ignore[arg-type]
+    return Pool({name: HealthStub() for name in names or NAMES}, HealthStub.healthy, **options)  # type: ignore[arg-type]
 
 
-def member(of: Pool[Patient], name: str) -> Member[Patient]:
+def member(of: Pool[HealthStub], name: str) -> Member[HealthStub]:
     """The member of this name."""
     return next(member for member in of.members if member.name == name)
 
@@ -60,11 +60,11 @@ def test_a_key_goes_to_the_first_in_rendezvous_order_and_to_the_next_without_it(
     for n in range(50):
         order = ranked(key(n), NAMES)
         first = made.choose(key(n))
-        second = made.choose(key(n), without=order[:1])
+        second = made.choose(key(n), exclude=order[:1])
         assert first is not None
         assert second is not None
         assert [first.name, second.name] == order[:2]
-    assert made.choose(key(1), without=NAMES) is None
+    assert made.choose(key(1), exclude=NAMES) is None
 
 
 @given(loads=st.lists(st.integers(1, 40), min_size=1, max_size=60), spill=st.sampled_from([1.0, 1.25, 2.0]))
@@ -116,7 +116,7 @@ def test_one_that_fails_is_left_alone_for_a_pause_and_then_gets_one_trial(caplog
     mine = next(key(n) for n in range(50) if ranked(key(n), ["a", "b"])[0] == "a")
     caplog.set_level(logging.INFO, "adjudge")
 
-    def chosen() -> Member[Patient]:
+    def chosen() -> Member[HealthStub]:
         found = made.choose(mine)
         assert found is not None
         return found
@@ -148,15 +148,15 @@ def test_none_is_chosen_where_all_are_left_alone() -> None:
 
 
 @pytest.fixture
-async def watched() -> AsyncIterator[Pool[Patient]]:
+async def watched() -> AsyncIterator[Pool[HealthStub]]:
     """A pool that is watched closely."""
-    made = pool(every_s=0.002, patience_s=0.05, misses=2, pause_s=3600.0)
+    made = pool(interval_s=0.002, health_timeout_s=0.05, misses=2, pause_s=3600.0)
     made.start()
     yield made
     await made.close()
 
 
-async def until_state(of: Member[Patient], state: str) -> None:
+async def until_state(of: Member[HealthStub], state: str) -> None:
     """Wait until a member is in this state."""
     async with asyncio.timeout(10):
         while of.state != state:  # noqa: ASYNC110 - a state is polled, as an operator would
@@ -165,15 +165,15 @@ async def until_state(of: Member[Patient], state: str) -> None:
 
 @pytest.mark.parametrize("ill", ["well", "hangs", "breaks"])
 async def test_one_that_misses_its_checks_is_gone_until_it_is_well_again(
-    watched: Pool[Patient], caplog: pytest.LogCaptureFixture, ill: str
+    watched: Pool[HealthStub], caplog: pytest.LogCaptureFixture, ill: str
 ) -> None:
     caplog.set_level(logging.INFO, "adjudge")
     a = member(watched, "a")
-    setattr(a.of, ill, ill != "well")
+    setattr(a.target, ill, ill != "well")
     await asyncio.wait_for(a.gone.wait(), 10)
     assert a.state == "gone"
     assert all(watched.choose(key(n)) is not a for n in range(50))
-    setattr(a.of, ill, ill == "well")
+    setattr(a.target, ill, ill == "well")
     await until_state(a, "closed")
     assert any(watched.choose(key(n)) is a for n in range(50))
     (down, why), (up, _) = said(caplog)
@@ -185,13 +185,13 @@ async def test_misses_that_are_not_in_a_row_change_nothing() -> None:
     answers = [True, False, True, False, True]
     done = asyncio.Event()
 
-    async def healthy(_: Patient) -> bool:
+    async def healthy(_: HealthStub) -> bool:
         if not answers:
             done.set()
             await asyncio.Event().wait()
         return answers.pop(0)
 
-    made = Pool({"a": Patient()}, healthy, every_s=0.0, patience_s=10.0, misses=2)
+    made = Pool({"a": HealthStub()}, healthy, interval_s=0.0, health_timeout_s=10.0, misses=2)
     made.start()
     await asyncio.wait_for(done.wait(), 10)
     assert made.members[0].state == "closed"
@@ -201,74 +201,74 @@ async def test_misses_that_are_not_in_a_row_change_nothing() -> None:
 async def test_one_that_answers_what_it_is_asked_is_there_however_its_checks_go() -> None:
     looks = 0
 
-    async def healthy(_: Patient) -> bool:
+    async def healthy(_: HealthStub) -> bool:
         nonlocal looks
         looks += not made.members[0].gone.is_set()
         if looks < 20:
             made.members[0].succeeded()
         return False
 
-    made = Pool({"a": Patient()}, healthy, every_s=0.0, misses=2)
+    made = Pool({"a": HealthStub()}, healthy, interval_s=0.0, misses=2)
     made.start()
     await asyncio.wait_for(made.members[0].gone.wait(), 10)
     assert looks == 21
     await made.close()
 
 
-async def test_what_waits_for_one_that_goes_is_told_and_what_waits_for_others_is_not(watched: Pool[Patient]) -> None:
+async def test_what_waits_for_one_that_goes_is_told_and_what_waits_for_others_is_not(watched: Pool[HealthStub]) -> None:
     a, b = member(watched, "a"), member(watched, "b")
     given_up = asyncio.Event()
 
-    async def wait(of: Member[Patient]) -> None:
-        async with of.present():
+    async def wait(of: Member[HealthStub]) -> None:
+        async with of.cancel_when_gone():
             try:
                 await asyncio.Event().wait()
             finally:
                 given_up.set()
 
     of_a, of_b = asyncio.create_task(wait(a)), asyncio.create_task(wait(b))
-    a.of.hangs = True
-    with pytest.raises(MemberGone):
+    a.target.hangs = True
+    with pytest.raises(MemberUnavailable):
         await of_a
     assert given_up.is_set()
     assert not of_b.done()
-    with pytest.raises(MemberGone):
-        async with a.present():
+    with pytest.raises(MemberUnavailable):
+        async with a.cancel_when_gone():
             pass
     of_b.cancel()
     with pytest.raises(asyncio.CancelledError):
         await of_b
 
 
-async def test_a_timeout_of_the_work_itself_is_not_taken_for_one_that_went(watched: Pool[Patient]) -> None:
+async def test_a_timeout_of_the_work_itself_is_not_taken_for_one_that_went(watched: Pool[HealthStub]) -> None:
     with pytest.raises(TimeoutError):
-        async with member(watched, "a").present(), asyncio.timeout(0):
+        async with member(watched, "a").cancel_when_gone(), asyncio.timeout(0):
             await asyncio.Event().wait()
 
 
-async def test_a_clean_bill_of_health_does_not_close_a_breaker_that_calls_opened(watched: Pool[Patient]) -> None:
+async def test_a_clean_bill_of_health_does_not_close_a_breaker_that_calls_opened(watched: Pool[HealthStub]) -> None:
     a = member(watched, "a")
     for _ in range(3):
         a.failed("HTTP 500")
-    asked = a.of.asked
+    asked = a.target.asked
     async with asyncio.timeout(10):
-        while a.of.asked < asked + 3:  # noqa: ASYNC110 - what happens between checks is looked at
+        while a.target.asked < asked + 3:  # noqa: ASYNC110 - what happens between checks is looked at
             await asyncio.sleep(0.001)
     assert a.state == "open"
 
 
-async def test_one_that_comes_back_from_being_gone_has_a_clean_slate(watched: Pool[Patient]) -> None:
+async def test_one_that_comes_back_from_being_gone_has_a_clean_slate(watched: Pool[HealthStub]) -> None:
     a = member(watched, "a")
     for _ in range(3):
         a.failed("HTTP 500")
-    a.of.well = False
+    a.target.well = False
     await asyncio.wait_for(a.gone.wait(), 10)
-    a.of.well = True
+    a.target.well = True
     await until_state(a, "closed")
 
 
-async def test_a_closed_pool_asks_nobody(watched: Pool[Patient]) -> None:
+async def test_a_closed_pool_asks_nobody(watched: Pool[HealthStub]) -> None:
     await watched.close()
-    asked = [one.of.asked for one in watched.members]
+    asked = [one.target.asked for one in watched.members]
     await asyncio.sleep(0.02)
-    assert [one.of.asked for one in watched.members] == asked
+    assert [one.target.asked for one in watched.members] == asked

@@ -4,8 +4,8 @@ import hashlib
 from typing import Any
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.ports import Batch, Call, CallFailed, Ledger, Reply
-from judge_server.recording import Judged
+from judge_server.ports import Batch, Call, CallFailure, Ledger, Reply
+from judge_server.recording import JudgedRequest
 from judge_server.recording.rows import rows_of
 from judge_server.scoring import Scorer
 from tests.judge_server import support
@@ -15,28 +15,28 @@ from trainer_client.wire.ledger_rows import LedgerRows
 PROJECT = "default"
 
 
-def some_fail(batch: Batch, call: Call) -> Reply | CallFailed:
+def some_fail(batch: Batch, call: Call) -> Reply | CallFailure:
     """By hash, but every fifth call cannot be judged, whenever it is asked."""
     if hashlib.sha256(f"{batch.shared}{call.question}{call.sample}".encode()).digest()[0] % 5 == 0:
-        return CallFailed("truncated_input", "it is too long\0")
+        return CallFailure("truncated_input", "it is too long\0")
     return by_hash(batch, call)
 
 
-class AtOnce:
+class SynchronousRecorder:
     """Stands in for a recorder: what it is given is in the ledger when it returns."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self.ledger = ledger
-        self.judged: list[Judged] = []
+        self.judged: list[JudgedRequest] = []
 
-    def record(self, judged: Judged) -> None:
+    def record(self, judged: JudgedRequest) -> None:
         """Keep it, and write it."""
         self.judged.append(judged)
         if self.ledger is not None:
             self.ledger.write(rows_of([judged], keep_texts=True))
 
 
-async def scorer(recorder: AtOnce, script: Any = by_hash) -> Scorer:
+async def scorer(recorder: SynchronousRecorder, script: Any = by_hash) -> Scorer:
     """A scorer with an engine of this script."""
     judge = await support.judge(ScriptedEngine(script))
     return Scorer(judge, None, recorder)  # type: ignore[arg-type]  # rubrics are inline
@@ -49,7 +49,7 @@ async def score(scorer: Scorer, body: dict[str, Any], request_id: str = "req_1")
 
 async def rows(*bodies: dict[str, Any], script: Any = by_hash, keep_texts: bool = True) -> LedgerRows:
     """The rows of these requests, by one judge."""
-    recorder = AtOnce()
+    recorder = SynchronousRecorder()
     made = await scorer(recorder, script)
     for number, body in enumerate(bodies, 1):
         await score(made, body, f"req_{number}")

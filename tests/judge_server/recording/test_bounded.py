@@ -23,7 +23,7 @@ RUBRIC = {
 }
 
 
-class Shredder:
+class DiscardingLedger:
     """A ledger that counts what it is given, and keeps none of it."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def settled(recorder: Recorder) -> int:
 
 
 async def test_memory_does_not_grow_once_the_cache_is_full(tmp_path: Path) -> None:
-    ledger = Shredder()
+    ledger = DiscardingLedger()
     made = await judge(cache=MemoryCache(2000), queue_calls=10_000)
     recorder = Recorder(ledger, tmp_path, max_waiting=10**6)  # type: ignore[arg-type]
     scorer = Scorer(made, None, recorder)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ async def test_memory_does_not_grow_once_the_cache_is_full(tmp_path: Path) -> No
             body = {"run": f"run {number % 4}", "step": number, "rubric": RUBRIC, "groups": groups}
             await scorer.score(RewardRequest.model_validate(body), request_id=f"req_{number}", project_id="default")
             if number % 9 == 8:
-                while len(made.desk.findings):  # noqa: ASYNC110 - until the cache has them, which tells nothing
+                while len(made.executor.write_buffer):  # noqa: ASYNC110 - until the cache has them, which tells nothing
                     await asyncio.sleep(0)
                 blocks.append(settled(recorder))
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from judge_server.metrics import LedgerMetrics
-from tests.judge_server.recording.test_recorder import USES, Fake, _soon, judged, ledger, recording, wait_until
+from tests.judge_server.recording.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording, wait_until
 from tests.judge_server.recording.test_spool import files
 from trainer_client.wire.ledger import LedgerState
 
@@ -14,7 +14,7 @@ __all__ = ["_soon", "judged", "ledger"]
 
 
 async def test_the_lag_is_the_age_of_what_waits_longest_and_nothing_once_it_is_written(
-    ledger: Fake, tmp_path: Path, judged: Any
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.away = True
     with recording(ledger, tmp_path) as before:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from judge_server.recording import Judged, Recorder, recorder
-from tests.judge_server.recording.judged import AtOnce, score, scorer
+from judge_server.recording import JudgedRequest, Recorder, recorder
+from tests.judge_server.recording.judged import SynchronousRecorder, score, scorer
 from tests.judge_server.support import request
 from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
 USES = 7
 
 
-class Fake:
+class FakeLedger:
     """A ledger that does as it is told: it takes rows, is away, refuses some, or hangs."""
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class Fake:
 
 
 @pytest.fixture
-def ledger() -> Iterator[Fake]:
-    fake = Fake()
+def ledger() -> Iterator[FakeLedger]:
+    fake = FakeLedger()
     yield fake
     fake.goes_on.set()
 
@@ -88,10 +88,10 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def judged() -> Callable[[str], Any]:
     """Makes judged requests by their ids."""
-    kept = AtOnce()
+    kept = SynchronousRecorder()
     made = await scorer(kept)
 
-    async def make(request_id: str) -> Judged:
+    async def make(request_id: str) -> JudgedRequest:
         await score(made, request(request_id), request_id)
         return kept.judged.pop()
 
@@ -99,7 +99,7 @@ async def judged() -> Callable[[str], Any]:
 
 
 @contextmanager
-def recording(ledger: Fake, spool: Path, **options: Any) -> Iterator[Recorder]:
+def recording(ledger: FakeLedger, spool: Path, **options: Any) -> Iterator[Recorder]:
     running = Recorder(ledger, spool, **options)
     try:
         yield running
@@ -116,7 +116,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it never came about")
 
 
-async def test_what_is_recorded_is_written_in_order(ledger: Fake, tmp_path: Path, judged: Any) -> None:
+async def test_what_is_recorded_is_written_in_order(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
     ids = [f"req_{n}" for n in range(20)]
     with recording(ledger, tmp_path) as running:
         for each in ids:
@@ -130,7 +130,7 @@ async def test_what_is_recorded_is_written_in_order(ledger: Fake, tmp_path: Path
 
 
 async def test_a_graceful_stop_writes_what_was_just_recorded(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_LAST_WRITES_S", 60.0)
     with recording(ledger, tmp_path) as running:
@@ -140,7 +140,7 @@ async def test_a_graceful_stop_writes_what_was_just_recorded(
 
 
 async def test_while_the_ledger_is_away_rows_wait_and_are_written_once_and_in_order_when_it_is_back(
-    ledger: Fake, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
+    ledger: FakeLedger, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.away = True
     with recording(ledger, tmp_path) as running, caplog.at_level("INFO", logger="adjudge"):
@@ -160,7 +160,7 @@ async def test_while_the_ledger_is_away_rows_wait_and_are_written_once_and_in_or
 
 
 async def test_what_a_stopped_process_could_not_write_is_written_by_the_next(
-    ledger: Fake, tmp_path: Path, judged: Any
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.away = True
     with recording(ledger, tmp_path) as running:
@@ -174,7 +174,7 @@ async def test_what_a_stopped_process_could_not_write_is_written_by_the_next(
 
 
 async def test_a_ledger_that_hangs_holds_up_neither_requests_nor_a_stop_nor_the_spool(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_LAST_WRITES_S", 0.01)
     ledger.goes_on.clear()
@@ -184,14 +184,14 @@ async def test_a_ledger_that_hangs_holds_up_neither_requests_nor_a_stop_nor_the_
         before = running.state().spool_bytes
         running.record(await judged("req_2"))
         wait_until(lambda: running.state().spool_bytes > before)
-    healthy = Fake()
+    healthy = FakeLedger()
     with recording(healthy, tmp_path) as running:
         wait_until(lambda: running.state().written == 2 * USES)
     assert healthy.written == ["req_1", "req_2"]
 
 
 async def test_rows_that_are_refused_are_kept_aside_and_do_not_hold_up_those_behind_them(
-    ledger: Fake, tmp_path: Path, judged: Any
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.goes_on.clear()
     ledger.refuses = {"req_1"}
@@ -210,7 +210,7 @@ async def test_rows_that_are_refused_are_kept_aside_and_do_not_hold_up_those_beh
 
 
 async def test_what_memory_has_no_room_for_is_lost_and_counted_and_the_rest_is_kept(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = threading.Event()
     monkeypatch.setattr(recorder, "rows_of", lambda *_, **__: full.wait(60) or LedgerRows([], [], [], [], []))
@@ -222,14 +222,16 @@ async def test_what_memory_has_no_room_for_is_lost_and_counted_and_the_rest_is_k
 
 
 async def test_a_request_larger_than_memory_s_bound_is_taken_where_nothing_else_waits(
-    ledger: Fake, tmp_path: Path, judged: Any
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     with recording(ledger, tmp_path, max_waiting=1) as running:
         running.record(await judged("req_1"))
         wait_until(lambda: running.state().written == USES)
 
 
-async def test_what_the_spool_has_no_room_for_is_lost_and_counted(ledger: Fake, tmp_path: Path, judged: Any) -> None:
+async def test_what_the_spool_has_no_room_for_is_lost_and_counted(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
     with recording(ledger, tmp_path, max_spool_bytes=100) as running:
         running.record(await judged("req_1"))
         wait_until(lambda: running.state().lost == USES)
@@ -238,10 +240,10 @@ async def test_what_the_spool_has_no_room_for_is_lost_and_counted(ledger: Fake, 
 
 
 async def test_a_request_that_cannot_be_made_rows_of_costs_only_itself(
-    ledger: Fake, tmp_path: Path, judged: Any
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     broken = await judged("req_1")
-    broken.outcomes.of.clear()
+    broken.outcomes.by_digest.clear()
     with recording(ledger, tmp_path) as running:
         running.record(broken)
         wait_until(lambda: running.state().lost == USES)
@@ -251,7 +253,7 @@ async def test_a_request_that_cannot_be_made_rows_of_costs_only_itself(
 
 
 async def test_what_came_within_a_while_is_written_together(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_TOGETHER_S", 60.0)
     monkeypatch.setattr(recorder, "_USES_AT_ONCE", 3 * USES)
@@ -267,7 +269,7 @@ async def test_what_came_within_a_while_is_written_together(
     assert ledger.tries == 2  # a stop waits for no more to come
 
 
-async def test_what_is_written_is_kept_in_memory_no_longer(ledger: Fake, tmp_path: Path, judged: Any) -> None:
+async def test_what_is_written_is_kept_in_memory_no_longer(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
     entry = await judged("req_let_go")
     with recording(ledger, tmp_path) as running:
         running.record(entry)

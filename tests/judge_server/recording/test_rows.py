@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from judge_server.recording.rows import keepable
+from judge_server.recording.rows import storable_text
 from tests.judge_server.recording.judged import rows, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from trainer_client.wire import Criterion, content_digest
@@ -113,7 +113,7 @@ async def test_the_largest_lengths_and_steps_are_kept_as_they_are() -> None:
     ("given", "kept"), [("plain", "plain"), ("a\0b", "a\ufffdb"), ("ü\ud800x", "ü\ufffdx"), ("😀", "😀")]
 )
 def test_what_no_database_keeps_is_replaced(given: str, kept: str) -> None:
-    assert keepable(given) == kept
+    assert storable_text(given) == kept
 
 
 async def test_a_later_request_sorts_after_an_earlier_one() -> None:

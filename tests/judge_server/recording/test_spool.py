@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 
-from judge_server.recording.spool import Spool, Spooled, SpoolFull, decode
+from judge_server.recording.spool import Spool, SpoolEntry, SpoolFull, decode
 from tests.judge_server.recording.judged import rows, some_fail
 from tests.judge_server.support import STEPPED, request
 from trainer_client.wire.ledger_rows import LedgerRows
@@ -23,7 +23,7 @@ async def made(*texts: str) -> LedgerRows:
     return await rows(request(*texts, run="r\0ü", step=1), script=some_fail)
 
 
-def read_rows(file: Spooled) -> LedgerRows:
+def read_rows(file: SpoolEntry) -> LedgerRows:
     return decode(file.read())
 
 
@@ -167,13 +167,13 @@ async def test_what_cannot_be_written_waits_in_memory_and_goes_to_a_file_once_th
     spool, given = Spool(tmp_path, BIG), [await made(text) for text in "abc"]
     with no_space(number=number):
         held = [spool.add(each) for each in given[:2]]
-        spool.settle()
+        spool.flush_pending()
         assert os.strerror(number) in (spool.problem or "")
         assert spool.memory_bytes == sum(each.size for each in held)
         assert [read_rows(each) for each in spool.oldest(1000)] == given[:2]
     last = spool.add(given[2])
     assert (last.path, spool.problem is None) == (None, False)  # it does not overtake what waits
-    spool.settle()
+    spool.flush_pending()
     assert (spool.problem, spool.memory_bytes, spool.bytes) == (None, 0, sum(each.size for each in (*held, last)))
     spool.close()
     heir = Spool(tmp_path, BIG)
@@ -186,7 +186,7 @@ async def test_what_was_taken_from_memory_leaves_no_file_behind(tmp_path: Path) 
     with no_space():
         first, second = spool.add(await made("a")), spool.add(await made("b"))
     spool.remove(first)
-    spool.settle()
+    spool.flush_pending()
     assert (len(files(tmp_path)), spool.bytes, spool.memory_bytes) == (1, second.size, 0)
 
 
@@ -206,9 +206,9 @@ async def test_a_file_that_cannot_be_removed_is_removed_later_and_holds_up_no_ot
     first, second = spool.add(await made("a")), spool.add(await made("b"))
     with no_space(name="unlink", number=errno.EPERM):
         spool.remove(first)
-        spool.settle()
+        spool.flush_pending()
         assert (spool.first(), len(files(tmp_path))) == (second, 2)
-    spool.settle()
+    spool.flush_pending()
     assert (len(files(tmp_path)), spool.bytes) == (1, second.size)
 
 
@@ -217,7 +217,7 @@ async def test_a_folder_in_the_place_of_a_file_holds_up_nothing(tmp_path: Path) 
     folder = tmp_path / os.listdir(tmp_path)[0]
     (folder / "000000000000.rows").mkdir()
     spool.add(await made("a"))
-    spool.settle()
+    spool.flush_pending()
     assert spool.memory_bytes == 0
     spool.close()
     heir = Spool(tmp_path, BIG)

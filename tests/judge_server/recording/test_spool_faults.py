@@ -12,7 +12,7 @@ from judge_server.recording import Recorder, quarantine, recorder, spool
 from judge_server.recording.quarantine import Quarantine
 from rubric_store import SQLLedger
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.recording.test_recorder import USES, Fake, _soon, judged, ledger, recording, wait_until
+from tests.judge_server.recording.test_recorder import USES, FakeLedger, _soon, judged, ledger, recording, wait_until
 from tests.judge_server.recording.test_spool import no_space
 from tests.rubric_store.ledger_rows import request
 from trainer_client.wire.ledger_rows import LedgerRows, UseFilter
@@ -26,17 +26,17 @@ async def record(running: Recorder, judged: Any, *ids: str) -> None:
 
 
 async def test_while_the_spool_cannot_be_written_the_ledger_is_written_from_memory(
-    ledger: Fake, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
+    ledger: FakeLedger, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with recording(ledger, tmp_path) as running, caplog.at_level("INFO", logger="adjudge"):
         with no_space():
             await record(running, judged, "req_0", "req_1")
             wait_until(lambda: running.state().written == 2 * USES)
-            wait_until(lambda: running.trouble is not None)
+            wait_until(lambda: running.failure_reason is not None)
             assert "No space left" in (running.state().spool_problem or "")
         await record(running, judged, "req_2")
         wait_until(lambda: running.state().written == 3 * USES)
-        wait_until(lambda: running.trouble is None)
+        wait_until(lambda: running.failure_reason is None)
         assert running.state().lost == 0
     said = [line.message for line in caplog.records]
     assert sum("spool cannot be written" in line for line in said) == 1
@@ -44,7 +44,7 @@ async def test_while_the_spool_cannot_be_written_the_ledger_is_written_from_memo
 
 
 async def test_with_the_database_away_too_rows_wait_in_memory_and_only_beyond_its_bound_are_lost(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.away = True
     monkeypatch.setattr(spool.Spool.__init__, "__defaults__", (6000,))
@@ -66,7 +66,7 @@ async def test_with_the_database_away_too_rows_wait_in_memory_and_only_beyond_it
 
 
 async def test_what_is_in_memory_when_the_process_ends_counts_as_lost(
-    ledger: Fake, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
+    ledger: FakeLedger, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.away = True
     with no_space(), recording(ledger, tmp_path) as running:
@@ -88,23 +88,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.faults
-async def test_a_full_disk_loses_nothing(ledger: Fake, small_disk: Path, judged: Any) -> None:
+async def test_a_full_disk_loses_nothing(ledger: FakeLedger, small_disk: Path, judged: Any) -> None:
     ledger.away = True
     filler = small_disk / "filler"
     with recording(ledger, small_disk / "spool") as running:
         with pytest.raises(OSError, match="No space"):
             filler.write_bytes(b"x" * 2**20)
         await record(running, judged, *(f"req_{n}" for n in range(30)))
-        wait_until(lambda: running.state().memory_bytes > 0 and running.trouble is not None)
+        wait_until(lambda: running.state().memory_bytes > 0 and running.failure_reason is not None)
         filler.unlink()
-        wait_until(lambda: running.state().memory_bytes == 0 and running.trouble is None)
+        wait_until(lambda: running.state().memory_bytes == 0 and running.failure_reason is None)
         assert running.state().spool_bytes > 0
         ledger.away = False
         wait_until(lambda: running.state().written == 30 * USES)
         assert running.state().lost == 0
 
 
-async def test_a_file_that_cannot_be_removed_stops_nothing(ledger: Fake, tmp_path: Path, judged: Any) -> None:
+async def test_a_file_that_cannot_be_removed_stops_nothing(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
     with recording(ledger, tmp_path) as running:
         with no_space(name="unlink", number=errno.EPERM):
             await record(running, judged, "req_0")
@@ -116,7 +116,7 @@ async def test_a_file_that_cannot_be_removed_stops_nothing(ledger: Fake, tmp_pat
 
 
 async def test_a_file_that_cannot_be_read_now_waits_and_holds_up_no_other(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.away = True
     with recording(ledger, tmp_path) as before:
@@ -135,7 +135,7 @@ async def test_a_file_that_cannot_be_read_now_waits_and_holds_up_no_other(
 
 @pytest.mark.parametrize("work", ["_next", "_take"])
 async def test_a_thread_that_ends_is_started_again_and_told_of(
-    ledger: Fake,
+    ledger: FakeLedger,
     tmp_path: Path,
     judged: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -155,15 +155,15 @@ async def test_a_thread_that_ends_is_started_again_and_told_of(
         await record(running, judged, "req_0")
         wait_until(lambda: running.state().written == USES)
         wait_until(lambda: running.state().restarts == 1)
-        assert running.trouble is None
+        assert running.failure_reason is None
     assert any("was started again" in line.message for line in caplog.records)
 
 
 async def test_a_thread_that_is_dead_is_trouble(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_WATCH_EVERY_S", 0.2)
-    genuine, broken = Recorder._next, [True]
+    genuine, broken = Recorder._next_files, [True]
 
     def end(*given: Any, **named: Any) -> Any:
         if broken:
@@ -173,17 +173,17 @@ async def test_a_thread_that_is_dead_is_trouble(
     monkeypatch.setattr(Recorder, "_next", end)
     with recording(ledger, tmp_path) as running:
         await record(running, judged, "req_0")
-        wait_until(lambda: "'ledger' ended" in (running.trouble or ""))
+        wait_until(lambda: "'ledger' ended" in (running.failure_reason or ""))
         broken.clear()
         wait_until(lambda: running.state().written == USES)
-        assert running.trouble is None
+        assert running.failure_reason is None
 
 
 async def test_a_request_that_cannot_be_made_rows_of_costs_none_of_those_that_came_with_it(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [await judged(f"req_{n}") for n in range(5)]
-    entries[2].outcomes.of.clear()
+    entries[2].outcomes.by_digest.clear()
     monkeypatch.setattr(recorder, "_EVERY_S", 0.3)
     with recording(ledger, tmp_path) as running:
         for entry in entries:
@@ -193,20 +193,22 @@ async def test_a_request_that_cannot_be_made_rows_of_costs_none_of_those_that_ca
     assert ledger.written == ["req_0", "req_1", "req_3", "req_4"]
 
 
-async def test_a_file_of_the_spool_that_holds_no_rows_is_kept_aside(ledger: Fake, tmp_path: Path, judged: Any) -> None:
+async def test_a_file_of_the_spool_that_holds_no_rows_is_kept_aside(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
     dead = tmp_path / "1-1"
     dead.mkdir()
     (dead / "000000000000.rows").write_bytes(b'[["half')
     with recording(ledger, tmp_path) as running:
         await record(running, judged, "req_0")
         wait_until(lambda: running.state().refused_files == 1 and running.state().written == USES)
-    (kept,) = Quarantine(tmp_path / "refused").kept()
-    assert kept.rows is None
-    assert "cannot be read" in kept.reason
+    (quarantined,) = Quarantine(tmp_path / "refused").quarantined()
+    assert quarantined.rows is None
+    assert "cannot be read" in quarantined.reason
 
 
 async def test_what_is_refused_beyond_the_bound_is_lost_and_counted(
-    ledger: Fake, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quarantine.Quarantine.__init__, "__defaults__", (6000,))
     ledger.refuses = {f"req_{n}" for n in range(9)}
@@ -220,7 +222,7 @@ async def test_what_is_refused_beyond_the_bound_is_lost_and_counted(
 
 
 async def test_refused_rows_are_retried_while_they_cannot_be_kept_aside(
-    ledger: Fake, tmp_path: Path, judged: Any
+    ledger: FakeLedger, tmp_path: Path, judged: Any
 ) -> None:
     ledger.refuses = {"req_0"}
     (tmp_path / "refused").write_text("not a folder")
@@ -248,7 +250,7 @@ async def test_a_request_that_the_database_refuses_costs_no_other_project_a_row(
     attack = attack._replace(responses=[attack.responses[0]._replace(reward=-1e200)])
     for number in range(0, 60, 20):
         victims = [request(n, [[f"v{n}"]], project="victim") for n in range(number, number + 20)]
-        left.add(LedgerRows.together([*victims, attack] if number == 20 else victims))
+        left.add(LedgerRows.concat([*victims, attack] if number == 20 else victims))
     left.close()
     store = SQLLedger(database)
     with recording(store, folder) as running:  # type: ignore[arg-type]
@@ -256,6 +258,6 @@ async def test_a_request_that_the_database_refuses_costs_no_other_project_a_row(
         assert (running.state().lost, running.state().refused_files, running.state().spool_bytes) == (0, 1, 0)
     assert len(await store.uses(UseFilter("victim", "run", limit=100))) == 60
     await store.close()
-    (kept,) = Quarantine(folder / "refused").kept()
-    assert kept.rows is not None
-    assert [sorted(kind) for kind in kept.rows] == [sorted(kind) for kind in attack]  # type: ignore[type-var]
+    (quarantined,) = Quarantine(folder / "refused").quarantined()
+    assert quarantined.rows is not None
+    assert [sorted(kind) for kind in quarantined.rows] == [sorted(kind) for kind in attack]  # type: ignore[type-var]

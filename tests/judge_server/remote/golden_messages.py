@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from judge_server.ports import Batch
-from judge_server.remote.messages import PROTOCOL, Asking, Introduction, Line, Tokens
+from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount
 
 GOLDEN = Path(__file__).parents[1] / "golden/remote.json"
 COMMAND = "python -m tests.judge_server.remote.golden_messages"
@@ -18,8 +18,11 @@ COMMAND = "python -m tests.judge_server.remote.golden_messages"
 
 def spoken() -> dict[str, Any]:
     """The protocol, and the schema of each message without its descriptions."""
-    messages = (Introduction, Asking, Line, Tokens, Batch)
-    return {"protocol": PROTOCOL, "messages": {m.__name__: _bare(TypeAdapter(m).json_schema()) for m in messages}}
+    messages = (Handshake, ShardRequest, ResultEvent, TokenCount, Batch)
+    return {
+        "protocol": PROTOCOL_VERSION,
+        "messages": {m.__name__: _bare(TypeAdapter(m).json_schema()) for m in messages},
+    }
 
 
 def _bare(schema: Any) -> Any:

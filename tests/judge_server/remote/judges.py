@@ -9,7 +9,7 @@ import uvicorn
 from judge_server.cache import MemoryCache
 from judge_server.judging.judge import Judge
 from judge_server.ports import Engine
-from judge_server.remote import JudgeLink, JudgeProcess, RemoteDesk, create_judge_app
+from judge_server.remote import JudgeClient, JudgeProcess, RemoteExecutor, create_judge_app
 from tests.fixtures.ports import unused_port
 from tests.judge_server import support
 from tests.judge_server.support import FENCE
@@ -17,7 +17,7 @@ from tests.judge_server.support import FENCE
 TOKEN = "what apis and judges of this deployment know"
 
 
-class Served:
+class ListeningJudge:
     """A judge that listens. `stop` ends it, as `start` begins it, on the same port."""
 
     def __init__(self, judge: Judge, token: str | None = TOKEN) -> None:
@@ -49,9 +49,9 @@ class Served:
 
 
 @asynccontextmanager
-async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncIterator[list[Served]]:
+async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncIterator[list[ListeningJudge]]:
     """A judge for each engine, listening."""
-    served = [Served(await support.judge(engine, queue_calls=queue_calls)) for engine in engines]  # type: ignore[arg-type]
+    served = [ListeningJudge(await support.judge(engine, queue_calls=queue_calls)) for engine in engines]  # type: ignore[arg-type]
     async with AsyncExitStack() as stack:
         for one in served:
             await one.start()
@@ -61,10 +61,10 @@ async def judges(*engines: Engine | None, queue_calls: int = 1000) -> AsyncItera
 
 
 @asynccontextmanager
-async def api_of(*served: Served, token: str | None = TOKEN) -> AsyncIterator[Judge]:
+async def api_of(*served: ListeningJudge, token: str | None = TOKEN) -> AsyncIterator[Judge]:
     """The judge of an api in front of these, started."""
-    desk = RemoteDesk([JudgeLink(one.url, token) for one in served], every_s=0.05, patience_s=5.0)
-    made = Judge(desk, MemoryCache(), FENCE)
+    executor = RemoteExecutor([JudgeClient(one.url, token) for one in served], interval_s=0.05, health_timeout_s=5.0)
+    made = Judge(executor, MemoryCache(), FENCE)
     try:
         await made.start()
         yield made

@@ -8,20 +8,20 @@ import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.work import Caller
-from judge_server.remote import JudgeLink, serving
-from judge_server.remote.link import HEARTBEATS_MISSED, JudgeGone
-from judge_server.remote.messages import PROTOCOL, Asking, Introduction, Line
+from judge_server.remote import JudgeClient, serving
+from judge_server.remote.link import HEARTBEATS_MISSED, JudgeUnavailable
+from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest
 from tests.judge_server.remote.judges import api_of, judges
-from tests.judge_server.support import criteria, plans, soon
+from tests.judge_server.support import criteria, deadline_after, plans
 
 BEAT_S = 0.05
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
 @asynccontextmanager
-async def introducing_itself(heartbeat_s: float, *lines: Line) -> AsyncIterator[str]:
+async def introducing_itself(heartbeat_s: float, *lines: ResultEvent) -> AsyncIterator[str]:
     """What says that it is a judge and is silent once it is asked, but for these lines; its address."""
-    said = Introduction(protocol=PROTOCOL, version="9", identity=None, ready=True, heartbeat_s=heartbeat_s)
+    said = Handshake(protocol=PROTOCOL_VERSION, version="9", identity=None, ready=True, heartbeat_s=heartbeat_s)
     body = said.model_dump_json().encode()
     leave = asyncio.Event()
 
@@ -42,25 +42,25 @@ async def introducing_itself(heartbeat_s: float, *lines: Line) -> AsyncIterator[
         leave.set()
 
 
-async def asked(link: JudgeLink) -> list[Line]:
+async def asked(link: JudgeClient) -> list[ResultEvent]:
     async with asyncio.timeout(HEARTBEATS_MISSED * BEAT_S * 20):
-        return [line async for line in link.ask(Asking.of([], Caller(), "none", 60.0))]
+        return [line async for line in link.ask(ShardRequest.of([], Caller(), "none", 60.0))]
 
 
-@pytest.mark.parametrize("lines", [(), (Line(),)], ids=["at once", "after a heartbeat"])
-async def test_a_judge_that_promised_heartbeats_and_is_silent_is_gone(lines: tuple[Line, ...]) -> None:
+@pytest.mark.parametrize("lines", [(), (ResultEvent(),)], ids=["at once", "after a heartbeat"])
+async def test_a_judge_that_promised_heartbeats_and_is_silent_is_gone(lines: tuple[ResultEvent, ...]) -> None:
     async with introducing_itself(BEAT_S, *lines) as url:
-        link = JudgeLink(url, None)
-        await link.introduction()
-        with pytest.raises(JudgeGone, match="no answer from the judge"):
+        link = JudgeClient(url, None)
+        await link.handshake()
+        with pytest.raises(JudgeUnavailable, match="no answer from the judge"):
             await asked(link)
         await link.close()
 
 
 async def test_one_that_promised_none_is_waited_for() -> None:
     async with introducing_itself(0.0) as url:
-        link = JudgeLink(url, None)
-        await link.introduction()
+        link = JudgeClient(url, None)
+        await link.handshake()
         with pytest.raises(TimeoutError):
             await asked(link)
         await link.close()
@@ -71,6 +71,6 @@ async def test_a_judge_that_takes_long_is_heard_of_meanwhile_and_waited_for(monk
     monkeypatch.setattr(serving, "TELL_S", BEAT_S / 5)
     slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * BEAT_S * 4)
     async with judges(slow) as served, api_of(*served) as api:
-        found = await api.outcomes(plans(api, "Yes.", of=criteria("Alpha.")), await soon(30.0))
-        assert [type(one).__name__ for one in found.of.values()] == ["Finding"]
+        found = await api.outcomes(plans(api, "Yes.", of=criteria("Alpha.")), await deadline_after(30.0))
+        assert [type(one).__name__ for one in found.by_digest.values()] == ["Finding"]
         assert found.calls == 1

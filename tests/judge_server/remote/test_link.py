@@ -7,8 +7,8 @@ import pytest
 
 from judge_server.judging.work import Caller
 from judge_server.ports import Batch
-from judge_server.remote.link import JudgeGone, JudgeLink
-from judge_server.remote.messages import Asking
+from judge_server.remote.link import JudgeClient, JudgeUnavailable
+from judge_server.remote.messages import ShardRequest
 
 BROKEN = (
     httpx2.ReadError("reset by peer"),
@@ -18,28 +18,28 @@ BROKEN = (
 )
 
 
-async def introduced(link: JudgeLink) -> None:
-    await link.introduction()
+async def introduced(link: JudgeClient) -> None:
+    await link.handshake()
 
 
-async def asked(link: JudgeLink) -> None:
-    async for _ in link.ask(Asking.of([], Caller(), "none", 1.0)):
+async def asked(link: JudgeClient) -> None:
+    async for _ in link.ask(ShardRequest.of([], Caller(), "none", 1.0)):
         pass
 
 
-async def counted(link: JudgeLink) -> None:
+async def counted(link: JudgeClient) -> None:
     await link.count_tokens(Batch("", "", ()))
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("talk", [introduced, asked, counted], ids=lambda talk: talk.__name__)
 async def test_a_connection_that_breaks_is_a_judge_that_is_gone(
-    talk: Callable[[JudgeLink], Awaitable[None]], broken: Exception
+    talk: Callable[[JudgeClient], Awaitable[None]], broken: Exception
 ) -> None:
     def breaks(request: httpx2.Request) -> httpx2.Response:
         raise broken
 
-    link = JudgeLink("http://judge:8001", None, transport=httpx2.MockTransport(breaks))
-    with pytest.raises(JudgeGone, match="no answer from the judge at http://judge:8001"):
+    link = JudgeClient("http://judge:8001", None, transport=httpx2.MockTransport(breaks))
+    with pytest.raises(JudgeUnavailable, match="no answer from the judge at http://judge:8001"):
         await talk(link)
     await link.close()

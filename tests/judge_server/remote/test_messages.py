@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from judge_server.judging.plan import ResponsePlan
 from judge_server.judging.questions import Question
-from judge_server.judging.ways import Way
-from judge_server.judging.work import Caller, Outcomes
-from judge_server.ports import CallFailed, Finding, Reply
-from judge_server.remote.messages import PROTOCOL, Account, Asking, Introduction, Line
+from judge_server.judging.ways import JudgingConfig
+from judge_server.judging.work import Caller, JudgementResults
+from judge_server.ports import CallFailure, JudgeResult, Reply
+from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, UsageDelta
 from tests.judge_server.calibrations import fitted
 from tests.judge_server.remote.golden_messages import COMMAND, GOLDEN, as_text, spoken
 from tests.judge_server.support import CRITERIA, group, judge, plan
@@ -20,25 +20,25 @@ from trainer_client.wire import Criterion
 RUBRIC = [Criterion.model_validate(criterion) for criterion in CRITERIA]
 RESPONSE = "### Step 1: divide\nBy 2 and 3.\n### Step 2: conclude\n7 is prime."
 WAYS = [
-    Way("binary"),
-    Way("binary", rationale=True),
-    Way("binary", per_call=3),
-    Way("stepwise"),
-    Way("stepwise", per_call="all", rationale=True),
-    Way("graded"),
-    Way("graded", per_call=2),
-    Way("checklist", per_call="all"),
-    Way("checklist", per_call=1),
-    Way("likert"),
-    Way("binary", think_tokens=40, temperature=0.7),
+    JudgingConfig("binary"),
+    JudgingConfig("binary", rationale=True),
+    JudgingConfig("binary", per_call=3),
+    JudgingConfig("stepwise"),
+    JudgingConfig("stepwise", per_call="all", rationale=True),
+    JudgingConfig("graded"),
+    JudgingConfig("graded", per_call=2),
+    JudgingConfig("checklist", per_call="all"),
+    JudgingConfig("checklist", per_call=1),
+    JudgingConfig("likert"),
+    JudgingConfig("binary", think_tokens=40, temperature=0.7),
 ]
 
 
-def sent(plans: list[ResponsePlan]) -> Asking:
+def sent(plans: list[ResponsePlan]) -> ShardRequest:
     """As a judge reads it."""
-    parcel = [(one, list(one.asked)) for one in plans]
-    asking = Asking.of(parcel, Caller("run", "bulk"), "someone", 12.5)
-    return Asking.model_validate_json(asking.model_dump_json())
+    shard = [(one, list(one.planned_calls)) for one in plans]
+    asking = ShardRequest.of(shard, Caller("run", "bulk"), "someone", 12.5)
+    return ShardRequest.model_validate_json(asking.model_dump_json())
 
 
 def as_data(question: Question) -> object:
@@ -49,41 +49,43 @@ def as_data(question: Question) -> object:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_a_plan_arrives_as_it_was_sent(way: Way) -> None:
+async def test_a_plan_arrives_as_it_was_sent(config: JudgingConfig) -> None:
     made = await judge(calibrations=fitted())
-    plans = [plan(made.setup(way), group(r), r, RUBRIC, votes=2) for r in (RESPONSE, "No.")]
+    plans = [plan(made.prepared(config), group(r), r, RUBRIC, votes=2) for r in (RESPONSE, "No.")]
     asking = sent(plans)
     assert (asking.caller, asking.deadline_s) == (Caller("run", "bulk"), 12.5)
     for one, arrived in zip(plans, asking.response_plans(), strict=True):
         assert arrived.batch == one.batch
         assert arrived.system_alone == one.system_alone
-        assert [asked.digests for asked in arrived.asked] == [asked.digests for asked in one.asked]
-        assert [as_data(asked.question) for asked in arrived.asked] == [as_data(a.question) for a in one.asked]
+        assert [asked.digests for asked in arrived.planned_calls] == [asked.digests for asked in one.planned_calls]
+        assert [as_data(asked.question) for asked in arrived.planned_calls] == [
+            as_data(a.question) for a in one.planned_calls
+        ]
         assert set(arrived.digests) == {digest for slot in arrived.slots for digest in slot.digests}
 
 
 async def test_a_question_that_many_responses_share_travels_once() -> None:
     made = await judge()
-    setup = made.setup(Way("binary"))
-    plans = [plan(setup, group("Yes."), "Yes.", RUBRIC) for _ in range(1)]
-    several = [*plans, *[ResponsePlan(p.slots, p.batch, p.asked) for p in plans * 3]]
-    assert len(sent(several).questions) == len(plans[0].asked)
+    prepared = made.prepared(JudgingConfig("binary"))
+    plans = [plan(prepared, group("Yes."), "Yes.", RUBRIC) for _ in range(1)]
+    several = [*plans, *[ResponsePlan(p.slots, p.batch, p.planned_calls) for p in plans * 3]]
+    assert len(sent(several).questions) == len(plans[0].planned_calls)
 
 
 async def test_a_plan_that_asks_what_was_not_sent_is_refused() -> None:
     made = await judge()
-    asking = sent([plan(made.setup(Way("binary")), group("Yes."), "Yes.", RUBRIC)])
+    asking = sent([plan(made.prepared(JudgingConfig("binary")), group("Yes."), "Yes.", RUBRIC)])
     with pytest.raises(ValueError, match="not among the 0 sent"):
         asking.model_copy(update={"questions": ()}).response_plans()
 
 
 def test_a_line_brings_findings_failures_and_what_they_cost() -> None:
     digests = [bytes([n]) * 32 for n in range(3)]
-    outcomes = Outcomes(
+    outcomes = JudgementResults(
         {
-            digests[0]: Finding(1.0, 0.75, 0.9, 2, None, "because", 0.6),
-            digests[1]: CallFailed("overloaded", "later", 3.0),
-            digests[2]: Finding(0.5, grade=2.0),
+            digests[0]: JudgeResult(1.0, 0.75, 0.9, 2, None, "because", 0.6),
+            digests[1]: CallFailure("overloaded", "later", 3.0),
+            digests[2]: JudgeResult(0.5, grade=2.0),
         },
         cached=frozenset([digests[2]]),
         joined=frozenset([digests[0]]),
@@ -91,28 +93,28 @@ def test_a_line_brings_findings_failures_and_what_they_cost() -> None:
         tokens_computed=100,
         seconds_judging=0.5,
     )
-    line = Line.of(digests, outcomes, Account.of(outcomes).since(Account(calls=1)))
-    read = Line.model_validate_json(line.model_dump_json(exclude_defaults=True))
-    assert read.read() == outcomes.of
+    line = ResultEvent.of(digests, outcomes, UsageDelta.of(outcomes).since(UsageDelta(calls=1)))
+    read = ResultEvent.model_validate_json(line.model_dump_json(exclude_defaults=True))
+    assert read.read() == outcomes.by_digest
     assert (read.cached, read.joined) == ((digests[2].hex(),), (digests[0].hex(),))
-    charged = Outcomes(calls=10)
+    charged = JudgementResults(calls=10)
     read.account.charge_to(charged)
     assert (charged.calls, charged.tokens_computed, charged.seconds_judging) == (13, 100, 0.5)
 
 
 async def test_what_was_sent_means_the_same_when_it_is_read_as_a_verdict() -> None:
     made = await judge(calibrations=fitted())
-    one = plan(made.setup(Way("binary")), group("Yes."), "Yes.", RUBRIC[:1])
+    one = plan(made.prepared(JudgingConfig("binary")), group("Yes."), "Yes.", RUBRIC[:1])
     [arrived] = sent([one]).response_plans()
     reply = Reply(masses=(0.6, 0.2))
-    assert arrived.asked[0].question.read(reply) == one.asked[0].question.read(reply)
+    assert arrived.planned_calls[0].question.read(reply) == one.planned_calls[0].question.read(reply)
 
 
 async def test_what_a_newer_end_of_the_same_protocol_says_beside_is_passed_over() -> None:
     made = await judge()
-    asking = sent([plan(made.setup(Way("binary")), group("Yes."), "Yes.", RUBRIC)])
-    line = Line(outcomes={"00": Finding(1.0)}, account=Account(calls=1))
-    said = Introduction(protocol=PROTOCOL, version="9", identity=made.identity, ready=True)
+    asking = sent([plan(made.prepared(JudgingConfig("binary")), group("Yes."), "Yes.", RUBRIC)])
+    line = ResultEvent(outcomes={"00": JudgeResult(1.0)}, account=UsageDelta(calls=1))
+    said = Handshake(protocol=PROTOCOL_VERSION, version="9", identity=made.identity, ready=True)
     for message in (asking, line, said):
         assert type(message).model_validate_json(with_more(message.model_dump_json())) == message
 
@@ -131,9 +133,9 @@ def with_more(text: str) -> str:
 
 
 def test_what_an_older_end_leaves_out_has_a_default_and_what_is_needed_is_refused_without() -> None:
-    assert Line.model_validate_json("{}") == Line()
+    assert ResultEvent.model_validate_json("{}") == ResultEvent()
     with pytest.raises(ValidationError):
-        Asking.model_validate_json('{"protocol": 1, "questions": [], "plans": []}')
+        ShardRequest.model_validate_json('{"protocol": 1, "questions": [], "plans": []}')
 
 
 def test_what_the_messages_hold_changes_with_the_protocol_or_by_fields_that_may_be_passed_over() -> None:

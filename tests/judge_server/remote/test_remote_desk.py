@@ -9,16 +9,27 @@ import pytest
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.errors import EngineGone, EngineStartError, NotReady, Overloaded
+from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
 from judge_server.judging.judge import Judge
-from judge_server.judging.ways import Way
-from judge_server.judging.work import Caller, Outcomes
-from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Finding, Reply
-from judge_server.remote.desk import RemoteDesk
-from judge_server.remote.link import JudgeGone, JudgeLink, OtherProtocol, identity_digest
-from judge_server.remote.messages import PROTOCOL, Asking
+from judge_server.judging.ways import JudgingConfig
+from judge_server.judging.work import Caller, JudgementResults
+from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, JudgeResult, Reply
+from judge_server.remote.desk import RemoteExecutor
+from judge_server.remote.link import JudgeClient, JudgeUnavailable, ProtocolMismatch, identity_digest
+from judge_server.remote.messages import PROTOCOL_VERSION, ShardRequest
 from tests.judge_server.remote.judges import TOKEN, api_of, judges
-from tests.judge_server.support import CRITERIA, FENCE, Gated, Recording, criteria, group, judge, plan, plans, soon
+from tests.judge_server.support import (
+    CRITERIA,
+    FENCE,
+    GatedEngine,
+    RecordingScript,
+    criteria,
+    deadline_after,
+    group,
+    judge,
+    plan,
+    plans,
+)
 from trainer_client.wire import Criterion
 
 RUBRIC = [Criterion.model_validate(criterion) for criterion in CRITERIA]
@@ -31,7 +42,7 @@ class Noting(ScriptedEngine):
     """Answers by hash, and counts what it was asked."""
 
     def __init__(self) -> None:
-        self.asked = Recording()
+        self.asked = RecordingScript()
         super().__init__(self.asked)
 
 
@@ -45,7 +56,7 @@ class Dying(ScriptedEngine):
         self.in_flight = 0
         self.busy = asyncio.Event()
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """As `ScriptedEngine`, up to the half."""
         for index, call in enumerate(batch.calls):
             self.asked[batch.shared, call.question] += 1
@@ -67,28 +78,39 @@ def other_model() -> ScriptedEngine:
     return Other()
 
 
-def failures(outcomes: Outcomes) -> Counter[str]:
-    return Counter(o.kind for o in outcomes.of.values() if isinstance(o, CallFailed))
+def failures(outcomes: JudgementResults) -> Counter[str]:
+    return Counter(o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
 
 
 @pytest.mark.parametrize(
-    "way", [Way("binary"), Way("stepwise"), Way("graded"), Way("checklist", per_call="all"), Way("likert")], ids=str
+    "way",
+    [
+        JudgingConfig("binary"),
+        JudgingConfig("stepwise"),
+        JudgingConfig("graded"),
+        JudgingConfig("checklist", per_call="all"),
+        JudgingConfig("likert"),
+    ],
+    ids=str,
 )
-async def test_outcomes_are_those_of_a_judge_of_its_own(way: Way) -> None:
+async def test_outcomes_are_those_of_a_judge_of_its_own(config: JudgingConfig) -> None:
     own = await judge()
     async with judges(None, None) as served, api_of(*served) as api:
         assert api.identity == own.identity
-        asked = [plan(api.setup(way), group(r), r, RUBRIC) for r in RESPONSES]
-        there, here = await api.outcomes(asked, await soon()), await own.outcomes(asked, await soon())
-        assert there.of == here.of
+        asked = [plan(api.prepared(config), group(r), r, RUBRIC) for r in RESPONSES]
+        there, here = (
+            await api.outcomes(asked, await deadline_after()),
+            await own.outcomes(asked, await deadline_after()),
+        )
+        assert there.by_digest == here.by_digest
         assert (there.calls, there.tokens_computed > 0, there.checks) == (here.calls, True, here.checks)
-        assert await api.desk.count_tokens(asked[0].batch) == await own.desk.count_tokens(asked[0].batch)
+        assert await api.executor.count_tokens(asked[0].batch) == await own.executor.count_tokens(asked[0].batch)
 
 
 async def test_each_responses_calls_are_all_at_one_judge_and_both_have_some() -> None:
     engines = [Noting(), Noting()]
     async with judges(*engines) as served, api_of(*served) as api:
-        await api.outcomes(plans(api, *RESPONSES, of=TWELVE), await soon())
+        await api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after())
         metrics = [one.judge.metrics for one in served]
         calls = [sum(engine.asked.asked.values()) for engine in engines]
     assert sum(calls) == len(RESPONSES) * len(TWELVE)
@@ -97,18 +119,18 @@ async def test_each_responses_calls_are_all_at_one_judge_and_both_have_some() ->
 
 
 async def test_two_apis_that_ask_the_same_at_once_have_it_judged_once() -> None:
-    engine = Gated(concurrent_batches=100)
+    engine = GatedEngine(concurrent_batches=100)
     async with judges(engine, None) as served, api_of(served[0]) as one, api_of(served[0]) as other:
         asked = plans(one, "Yes.", of=AB)
-        first = asyncio.create_task(one.outcomes(asked, await soon()))
+        first = asyncio.create_task(one.outcomes(asked, await deadline_after()))
         await engine.busy()
-        second = asyncio.create_task(other.outcomes(asked, await soon()))
-        while served[0].judge.desk.admission.room.held < 2:  # type: ignore[attr-defined]  # noqa: ASYNC110
+        second = asyncio.create_task(other.outcomes(asked, await deadline_after()))
+        while served[0].judge.executor.admission.limits.held < 2:  # type: ignore[attr-defined]  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        engine.let(10)
+        engine.release(10)
         a, b = await first, await second
-    assert a.of == b.of
+    assert a.by_digest == b.by_digest
     assert len(engine.began) == a.calls + b.calls == 2
     assert (len(a.joined), len(b.joined) + len(b.cached)) == (0, 2)
 
@@ -117,58 +139,60 @@ async def test_what_a_judge_knows_is_not_asked_again_and_shown_as_cached() -> No
     engine = Noting()
     async with judges(engine) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=AB)
-        await api.outcomes(asked, await soon())
-        again = await api.outcomes(asked, await soon())
+        await api.outcomes(asked, await deadline_after())
+        again = await api.outcomes(asked, await deadline_after())
     assert (again.calls, len(again.cached)) == (0, 2)
     assert set(engine.asked.asked.values()) == {1}
 
 
 async def test_a_response_is_told_of_as_soon_as_it_is_done() -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
         done: asyncio.Queue[int] = asyncio.Queue()
         asked = plans(api, "Yes.", "No.", of=AB)
-        waiting = asyncio.create_task(api.outcomes(asked, await soon(), done=done.put_nowait))
-        engine.let(2)
+        waiting = asyncio.create_task(api.outcomes(asked, await deadline_after(), done=done.put_nowait))
+        engine.release(2)
         first = await asyncio.wait_for(done.get(), 10)
         assert not waiting.done()
-        engine.let(2)
+        engine.release(2)
         await waiting
         assert {first, done.get_nowait()} == {0, 1}
 
 
 async def test_at_the_deadline_comes_what_was_judged_and_the_rest_has_failed_as_late() -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
-        engine.let(1)
-        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await soon(1.5))
-    assert sum(isinstance(o, Finding) for o in outcomes.of.values()) == 1
+        engine.release(1)
+        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after(1.5))
+    assert sum(isinstance(o, JudgeResult) for o in outcomes.by_digest.values()) == 1
     assert failures(outcomes) == {"timeout": 1}
 
 
 async def test_a_caller_who_leaves_frees_the_judges_queue() -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     async with judges(engine) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await soon()))
+        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after()))
         await engine.busy()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        room = served[0].judge.desk.admission.room  # type: ignore[attr-defined]
+        limits = served[0].judge.executor.admission.limits  # type: ignore[attr-defined]
         async with asyncio.timeout(10):
-            while room.held:  # noqa: ASYNC110 - nobody tells
+            while limits.held:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
 
 
 async def test_a_full_queue_refuses_the_request_and_says_when_to_come_back() -> None:
-    engine = Gated(concurrent_batches=1)
+    engine = GatedEngine(concurrent_batches=1)
     async with judges(engine, queue_calls=10) as served, api_of(*served) as api:
-        first = asyncio.create_task(api.outcomes(plans(api, *RESPONSES[:5], of=AB), await soon(), caller=Caller("a")))
+        first = asyncio.create_task(
+            api.outcomes(plans(api, *RESPONSES[:5], of=AB), await deadline_after(), caller=Caller("a"))
+        )
         await engine.busy()
         with pytest.raises(Overloaded) as refused:
-            await api.outcomes(plans(api, *RESPONSES[5:], of=AB), await soon(), caller=Caller("a"))
+            await api.outcomes(plans(api, *RESPONSES[5:], of=AB), await deadline_after(), caller=Caller("a"))
         assert refused.value.retry_after_s
-        engine.let(10)
+        engine.release(10)
         assert not failures(await first)
 
 
@@ -176,18 +200,18 @@ async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_noth
     dying, other = Dying(), Noting()
     async with judges(dying, other) as served, api_of(*served) as api:
         asked = plans(api, *RESPONSES, of=TWELVE)
-        result = Outcomes()
-        waiting = asyncio.create_task(api.outcomes(asked, await soon(), into=result))
+        result = JudgementResults()
+        waiting = asyncio.create_task(api.outcomes(asked, await deadline_after(), into=result))
         await dying.busy.wait()
         async with asyncio.timeout(20):
-            while len(result.of) < dying.answered.total() + other.asked.asked.total():  # noqa: ASYNC110
+            while len(result.by_digest) < dying.answered.total() + other.asked.asked.total():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        finished = dict(result.of)
+        finished = dict(result.by_digest)
         await served[0].stop()
         outcomes = await waiting
-    assert len(outcomes.of) == len(RESPONSES) * len(TWELVE)
+    assert len(outcomes.by_digest) == len(RESPONSES) * len(TWELVE)
     assert not failures(outcomes)
-    assert finished.items() <= outcomes.of.items()
+    assert finished.items() <= outcomes.by_digest.items()
     assert dying.in_flight > 0
     assert dying.answered.total() + other.asked.asked.total() == len(RESPONSES) * len(TWELVE)
 
@@ -195,58 +219,58 @@ async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_noth
 async def test_a_judge_that_hangs_is_found_out_and_its_calls_go_to_the_other() -> None:
     hanging, other = Dying(), Noting()
     async with judges(hanging, other) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await soon()))
+        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after()))
         await hanging.busy.wait()
         served[0].process.judge = None  # it answers, and says that it cannot judge
         outcomes = await asyncio.wait_for(waiting, 30)
     assert not failures(outcomes)
-    assert len(outcomes.of) == len(RESPONSES) * len(TWELVE)
+    assert len(outcomes.by_digest) == len(RESPONSES) * len(TWELVE)
 
 
 async def test_with_every_judge_gone_requests_are_refused_for_a_while_and_answered_when_one_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
+    monkeypatch.setattr("judge_server.remote.errand.RETRY_WINDOW_S", 0.3)
     async with judges(None) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=AB)
-        assert await api.desk.fit()
+        assert await api.executor.should_receive_traffic()
         await served[0].stop()
         with pytest.raises(NotReady, match="no judge is there") as refused:
-            await api.outcomes(asked, await soon())
+            await api.outcomes(asked, await deadline_after())
         assert refused.value.retry_after_s
-        assert not await api.desk.ready()
-        assert await api.desk.fit()
-        with pytest.raises(EngineGone):
-            await api.desk.count_tokens(asked[0].batch)
+        assert not await api.executor.ready()
+        assert await api.executor.should_receive_traffic()
+        with pytest.raises(EngineUnavailable):
+            await api.executor.count_tokens(asked[0].batch)
         await served[0].start()
-        monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 10.0)
-        assert not failures(await api.outcomes(asked, await soon()))
+        monkeypatch.setattr("judge_server.remote.errand.RETRY_WINDOW_S", 10.0)
+        assert not failures(await api.outcomes(asked, await deadline_after()))
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["gone", "loading again"])
 async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothing_is_no_failure_of_verdicts(
     gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
+    monkeypatch.setattr("judge_server.remote.errand.RETRY_WINDOW_S", 0.3)
     async with judges(None) as served:
-        api = Judge(RemoteDesk([JudgeLink(served[0].url, TOKEN)], every_s=3600.0), MemoryCache(), FENCE)
+        api = Judge(RemoteExecutor([JudgeClient(served[0].url, TOKEN)], interval_s=3600.0), MemoryCache(), FENCE)
         await api.start()
         if gone:
             await served[0].stop()
         else:
             served[0].process.judge = None
         with pytest.raises(NotReady, match="no judge is there"):
-            await api.outcomes(plans(api, "Yes.", of=AB), await soon())
+            await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
         await api.close()
 
 
 async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_anything_has_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
-    engine = Gated()
+    monkeypatch.setattr("judge_server.remote.errand.RETRY_WINDOW_S", 0.3)
+    engine = GatedEngine()
     async with judges(engine) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await soon()))
+        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
         await engine.busy()
         await served[0].stop()
         assert failures(await waiting) == {"engine": 2}
@@ -255,34 +279,34 @@ async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_any
 async def test_what_a_judge_had_that_went_away_for_good_fails_and_what_it_said_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.errand.PATIENCE_S", 0.3)
+    monkeypatch.setattr("judge_server.remote.errand.RETRY_WINDOW_S", 0.3)
     dying = Dying()
     async with judges(dying) as served, api_of(*served) as api:
-        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await soon()))
+        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await deadline_after()))
         await dying.busy.wait()
         await asyncio.sleep(0.5)  # longer than a judge takes to tell what it has
         await served[0].stop()
         outcomes = await waiting
     assert failures(outcomes) == {"engine": 6}
-    assert len(outcomes.of) == 12
+    assert len(outcomes.by_digest) == 12
 
 
 async def test_before_a_judge_was_found_other_replicas_may_do_better() -> None:
-    desk = RemoteDesk([JudgeLink("http://127.0.0.1:1", TOKEN)], every_s=0.05)
-    assert not await desk.fit()
-    await desk.close()
+    executor = RemoteExecutor([JudgeClient("http://127.0.0.1:1", TOKEN)], interval_s=0.05)
+    assert not await executor.should_receive_traffic()
+    await executor.close()
 
 
 async def test_a_judge_of_another_model_is_left_out() -> None:
     engine = Noting()
     async with judges(engine, other_model()) as served, api_of(*served) as api:
         async with asyncio.timeout(20):
-            while "gone" not in [member.state for member in api.desk.members()]:  # noqa: ASYNC110 - nobody tells
+            while "gone" not in [member.state for member in api.executor.members()]:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         models = {one.identity.model for one in (served[0].judge, served[1].judge)}
         assert models == {api.identity.model, *models}
-        assert [member.state for member in api.desk.members()].count("gone") == 1
-        outcomes = await api.outcomes(plans(api, *RESPONSES, of=AB), await soon())
+        assert [member.state for member in api.executor.members()].count("gone") == 1
+        outcomes = await api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after())
         assert not failures(outcomes)
 
 
@@ -296,24 +320,26 @@ async def test_an_api_with_the_wrong_token_does_not_start_and_says_what_to_set()
 async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits_for_those_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
     async with judges(None, None) as served:
-        desk = RemoteDesk([JudgeLink(one.url, TOKEN) for one in served], every_s=0.05, patience_s=0.5)
-        api = Judge(desk, MemoryCache(), FENCE)
-        assert desk.problem == ""
+        executor = RemoteExecutor(
+            [JudgeClient(one.url, TOKEN) for one in served], interval_s=0.05, health_timeout_s=0.5
+        )
+        api = Judge(executor, MemoryCache(), FENCE)
+        assert executor.unavailable_reason == ""
         starting = asyncio.create_task(api.start())
         async with asyncio.timeout(10):
-            while not desk.problem:  # noqa: ASYNC110 - nobody tells
+            while not executor.unavailable_reason:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
-        theirs = f"every judge speaks protocol {PROTOCOL + 1} and this api {PROTOCOL}"
-        assert desk.problem == f"{theirs}; it waits for judges of its own version"
-        assert not await desk.fit()
+        theirs = f"every judge speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"
+        assert executor.unavailable_reason == f"{theirs}; it waits for judges of its own version"
+        assert not await executor.should_receive_traffic()
         assert not starting.done()
-        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", PROTOCOL)
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION)
         await asyncio.wait_for(starting, 10)
-        assert desk.problem == ""
-        assert await desk.fit()
-        assert not failures(await api.outcomes(plans(api, "Yes.", of=AB), await soon()))
+        assert executor.unavailable_reason == ""
+        assert await executor.should_receive_traffic()
+        assert not failures(await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
         await api.close()
 
 
@@ -322,24 +348,28 @@ async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_
 ) -> None:
     engine = Noting()
     async with judges(engine, None) as served, api_of(*served) as api:
-        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL", PROTOCOL + 1)
-        link = JudgeLink(served[0].url, TOKEN)
-        with pytest.raises(OtherProtocol, match=f"speaks protocol {PROTOCOL + 1} and this api {PROTOCOL}"):
-            await link.introduction()
-        asking = Asking.of([], Caller("r"), identity_digest(api.identity), 5.0)
-        with pytest.raises(JudgeGone, match=f"this judge speaks protocol {PROTOCOL + 1}, and not {PROTOCOL}"):
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+        link = JudgeClient(served[0].url, TOKEN)
+        with pytest.raises(
+            ProtocolMismatch, match=f"speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"
+        ):
+            await link.handshake()
+        asking = ShardRequest.of([], Caller("r"), identity_digest(api.identity), 5.0)
+        with pytest.raises(
+            JudgeUnavailable, match=f"this judge speaks protocol {PROTOCOL_VERSION + 1}, and not {PROTOCOL_VERSION}"
+        ):
             [line async for line in link.ask(asking)]
         await link.close()
         async with asyncio.timeout(10):
-            while await api.desk.fit():  # noqa: ASYNC110 - nobody tells
+            while await api.executor.should_receive_traffic():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
     assert not engine.asked.asked
 
 
 async def test_a_failed_call_stays_a_failure_on_its_way_through_an_api() -> None:
-    def script(batch: Batch, call: Call) -> Reply | CallFailed:
-        return CallFailed("truncated_input", "too long") if "Beta" in call.question else by_hash(batch, call)
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
+        return CallFailure("truncated_input", "too long") if "Beta" in call.question else by_hash(batch, call)
 
     async with judges(ScriptedEngine(script)) as served, api_of(*served) as api:
-        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await soon())
+        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
     assert failures(outcomes) == {"truncated_input": 1}

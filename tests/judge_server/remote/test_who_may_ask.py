@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 from judge_server.judging.protocols import ask_alone
 from judge_server.remote import JudgeProcess, create_judge_app
 from judge_server.remote.link import ROOT, identity_digest
-from judge_server.remote.messages import SentQuestion
+from judge_server.remote.messages import QuestionMessage
 from tests.judge_server import support
-from tests.judge_server.remote.judges import TOKEN, Served
+from tests.judge_server.remote.judges import TOKEN, ListeningJudge
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ async def test_who_shows_the_token_may_ask_or_where_there_is_none_who_means_this
 ) -> None:
     judge = await support.judge()
     headers = {"Host": host} | ({} if shown is None else {"Authorization": f"Bearer {shown}"})
-    transport = httpx2.ASGITransport(create_judge_app(Served(judge, token).process))
+    transport = httpx2.ASGITransport(create_judge_app(ListeningJudge(judge, token).process))
     async with httpx2.AsyncClient(base_url="http://judge", transport=transport, headers=headers) as http:
         assert (await http.get(f"{ROOT}/judge")).status_code == status
         assert (await http.get("/metrics")).status_code == status
@@ -64,7 +64,7 @@ PLAN: dict[str, Any] = {"system": "s", "system_alone": "", "shared": "t", "calls
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])
 async def test_what_any_page_could_send_is_refused_by_its_type(path: str, content_type: str | None) -> None:
     judge = await support.judge()
-    transport = httpx2.ASGITransport(create_judge_app(Served(judge, None).process))
+    transport = httpx2.ASGITransport(create_judge_app(ListeningJudge(judge, None).process))
     async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
         headers = {} if content_type is None else {"Content-Type": content_type}
         answer = await http.post(f"{ROOT}/{path}", content=json.dumps(BATCH), headers=headers)
@@ -90,9 +90,9 @@ async def test_what_any_page_could_send_is_refused_by_its_type(path: str, conten
 )
 async def test_calls_that_are_none_are_refused(path: str, body: dict[str, Any]) -> None:
     judge = await support.judge()
-    transport = httpx2.ASGITransport(create_judge_app(Served(judge, None).process), raise_app_exceptions=False)
-    (question,) = TypeAdapter(tuple[SentQuestion, ...]).dump_python(
-        (SentQuestion.of(ask_alone(support.setup(), support.criteria("Is it?")[0], (), None)),), mode="json"
+    transport = httpx2.ASGITransport(create_judge_app(ListeningJudge(judge, None).process), raise_app_exceptions=False)
+    (question,) = TypeAdapter(tuple[QuestionMessage, ...]).dump_python(
+        (QuestionMessage.of(ask_alone(support.prepared(), support.criteria("Is it?")[0], (), None)),), mode="json"
     )
     if path == "outcomes":
         body = ASKING | {"identity": identity_digest(judge.identity)} | body

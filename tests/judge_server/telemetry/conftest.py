@@ -9,26 +9,26 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from judge_server.telemetry.logs import JsonFormat, TextFormat
-from tests.judge_server.telemetry.seen import Lines, Spans
+from judge_server.telemetry.logs import JsonFormatter, TextFormatter
+from tests.judge_server.telemetry.seen import CapturedLogs, CapturedSpans
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
+def spans(monkeypatch: pytest.MonkeyPatch) -> CapturedSpans:
     """The spans that end while the test runs."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)  # the API sets it but once in a process
-    return Spans(exporter)
+    return CapturedSpans(exporter)
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
+def lines() -> Iterator[CapturedLogs]:
     """What is logged while the test runs, everything from DEBUG of ours, in both formats."""
-    seen, root, ours = Lines(), logging.getLogger(), logging.getLogger("adjudge")
+    seen, root, ours = CapturedLogs(), logging.getLogger(), logging.getLogger("adjudge")
     handlers = []
-    for stream, form in ((seen.json_lines, JsonFormat()), (seen.text_lines, TextFormat())):
+    for stream, form in ((seen.json_lines, JsonFormatter()), (seen.text_lines, TextFormatter())):
         handlers.append(logging.StreamHandler(stream))
         handlers[-1].setFormatter(form)
         root.addHandler(handlers[-1])

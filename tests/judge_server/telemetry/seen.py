@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
-class Spans:
+class CapturedSpans:
     """Spans that have ended."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
@@ -48,7 +48,7 @@ def attributes(of: ReadableSpan) -> dict[str, Any]:
     return dict(of.attributes or {})
 
 
-class Lines:
+class CapturedLogs:
     """Log lines in both formats."""
 
     def __init__(self) -> None:

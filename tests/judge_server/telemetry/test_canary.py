@@ -16,16 +16,16 @@ from judge_server.cache.redis import RedisCache
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.judging.judge import Judge
-from judge_server.ports import Batch, Call, CallFailed, Finding, Reply
+from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply
 from judge_server.recording import Recorder, recorder
-from judge_server.remote import JudgeLink, RemoteDesk, create_judge_app
+from judge_server.remote import JudgeClient, RemoteExecutor, create_judge_app
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.fixtures.ports import unused_port
 from tests.judge_server.conftest import Serve
 from tests.judge_server.remote.judges import judges
 from tests.judge_server.support import FENCE, judge
-from tests.judge_server.telemetry.seen import Lines
+from tests.judge_server.telemetry.seen import CapturedLogs
 from trainer_client.wire.ledger_rows import LedgerRows
 
 CANARY = "c4n4ry-sings"
@@ -47,25 +47,27 @@ def body(**fields: Any) -> dict[str, Any]:
 class Breaking(ScriptedEngine):
     """An engine that breaks off with what it was asked."""
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Raises."""
-        yield 0, CallFailed("engine", f"HTTP 500: cannot read {batch.shared}")
+        yield 0, CallFailure("engine", f"HTTP 500: cannot read {batch.shared}")
         raise ValueError(f"cannot read {batch.shared} and {batch.calls}")
 
 
-def repeating(batch: Batch, call: Call) -> CallFailed:
+def repeating(batch: Batch, call: Call) -> CallFailure:
     """An endpoint's words, which repeat the prompt."""
-    return CallFailed("engine", f"HTTP 500: cannot read {batch.shared!r}")
+    return CallFailure("engine", f"HTTP 500: cannot read {batch.shared!r}")
 
 
-async def test_an_engine_that_breaks_off_with_the_prompt_in_its_message(serve: Serve, lines: Lines) -> None:
+async def test_an_engine_that_breaks_off_with_the_prompt_in_its_message(serve: Serve, lines: CapturedLogs) -> None:
     await (await serve(Breaking())).post("/v1/rewards", json=body())
     assert "the engine broke off a batch" in lines.whole
     assert "ValueError" in lines.whole
     assert CANARY not in lines.whole
 
 
-async def test_an_endpoint_of_a_pool_that_repeats_the_prompt_it_refuses(store: RubricStore, lines: Lines) -> None:
+async def test_an_endpoint_of_a_pool_that_repeats_the_prompt_it_refuses(
+    store: RubricStore, lines: CapturedLogs
+) -> None:
     for engine in (lambda: ScriptedEngine(repeating), Breaking):
         pool = EnginePool({"a": engine, "b": engine})
         made = await judge(pool)  # type: ignore[arg-type]
@@ -78,7 +80,7 @@ async def test_an_endpoint_of_a_pool_that_repeats_the_prompt_it_refuses(store: R
     assert CANARY not in lines.whole
 
 
-async def test_what_cannot_be_read_as_a_request(http: httpx2.AsyncClient, lines: Lines) -> None:
+async def test_what_cannot_be_read_as_a_request(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     wrong = [
         {"json": body(deadline_s=CANARY)},
         {"json": body(**{CANARY: CANARY})},
@@ -98,7 +100,7 @@ async def test_what_cannot_be_read_as_a_request(http: httpx2.AsyncClient, lines:
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, OSError, UnicodeError])
 async def test_an_error_that_nobody_foresaw(
-    serve: Serve, store: RubricStore, monkeypatch: pytest.MonkeyPatch, lines: Lines, error: type[Exception]
+    serve: Serve, store: RubricStore, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs, error: type[Exception]
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise error(CANARY) from ValueError(CANARY)
@@ -110,11 +112,13 @@ async def test_an_error_that_nobody_foresaw(
     assert CANARY not in lines.whole
 
 
-async def test_an_error_in_the_middle_of_a_stream(serve: Serve, monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
+async def test_an_error_in_the_middle_of_a_stream(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
+) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError(CANARY)
 
-    monkeypatch.setattr("judge_server.scoring._about", broken)
+    monkeypatch.setattr("judge_server.scoring._answer_fields", broken)
     answer = await (await serve()).post("/v1/rewards", json=body(), headers={"Accept": "application/x-ndjson"})
     assert '"problem"' in answer.text
     assert "RuntimeError" in lines.whole
@@ -140,16 +144,16 @@ class Refusing:
 
 
 async def test_a_full_redis_whose_error_repeats_what_was_to_be_stored(
-    monkeypatch: pytest.MonkeyPatch, lines: Lines
+    monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
 ) -> None:
     cache = RedisCache(f"redis://:{CANARY}@127.0.0.1:{unused_port()}/0", clock=lambda: 0.0)
     monkeypatch.setattr(cache._redis.client, "pipeline", lambda **_: Refusing())
-    await cache.put_many({b"d" * 32: Finding(1.0, rationale=f"{CANARY} rationale")})
+    await cache.put_many({b"d" * 32: JudgeResult(1.0, rationale=f"{CANARY} rationale")})
     assert "1 verdicts were not cached: redis.exceptions.ResponseError" in lines.whole
     assert CANARY not in lines.whole
 
 
-async def test_a_redis_that_is_away_is_named_and_its_password_is_not(lines: Lines) -> None:
+async def test_a_redis_that_is_away_is_named_and_its_password_is_not(lines: CapturedLogs) -> None:
     port = unused_port()
     cache = RedisCache(f"redis://:{CANARY}@127.0.0.1:{port}/0")
     assert await cache.get_many([b"d" * 32]) == {}
@@ -179,7 +183,7 @@ class Ledger:
 
 @pytest.mark.parametrize("at", ["the ledger", "the rows"])
 async def test_a_ledger_that_refuses_what_was_judged(
-    store: RubricStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines, at: str
+    store: RubricStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs, at: str
 ) -> None:
     def unmade(entries: Any, **_: Any) -> None:
         ledger.asked.set()
@@ -207,7 +211,7 @@ async def test_an_error_of_the_database_hides_the_parameters_of_its_statement(st
     assert CANARY not in str(caught.value)
 
 
-async def test_a_proxy_before_a_judge_that_repeats_what_it_was_sent(store: RubricStore, lines: Lines) -> None:
+async def test_a_proxy_before_a_judge_that_repeats_what_it_was_sent(store: RubricStore, lines: CapturedLogs) -> None:
     async with judges(None) as served:
         real = httpx2.AsyncHTTPTransport()
 
@@ -217,8 +221,8 @@ async def test_a_proxy_before_a_judge_that_repeats_what_it_was_sent(store: Rubri
                     return await real.handle_async_request(request)
                 return httpx2.Response(502, text=f"cannot pass on {request.content!r} of {dict(request.headers)}")
 
-        link = JudgeLink(served[0].url, served[0].process.token, transport=Proxy())
-        api = Judge(RemoteDesk([link], every_s=0.05, patience_s=0.5), served[0].judge.cache, FENCE)
+        link = JudgeClient(served[0].url, served[0].process.token, transport=Proxy())
+        api = Judge(RemoteExecutor([link], interval_s=0.05, health_timeout_s=0.5), served[0].judge.cache, FENCE)
         await api.start()
         app = create_app(Service(rubrics=store, judges={"default": api}))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://adjudge.test") as http:
@@ -231,7 +235,7 @@ async def test_a_proxy_before_a_judge_that_repeats_what_it_was_sent(store: Rubri
     assert served[0].process.token not in lines.whole
 
 
-async def test_what_a_judge_cannot_read_as_an_apis_request(lines: Lines) -> None:
+async def test_what_a_judge_cannot_read_as_an_apis_request(lines: CapturedLogs) -> None:
     async with judges(None) as served:
         app = create_judge_app(served[0].process)
         headers = {"Authorization": f"Bearer {served[0].process.token}"}

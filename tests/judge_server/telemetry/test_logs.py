@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import IntegrityError
 
-from judge_server.telemetry.about import plain, tell, telling, told
-from judge_server.telemetry.logs import FIELDS, JsonFormat, TextFormat
-from judge_server.telemetry.redaction import first_words, outline, reason
+from judge_server.telemetry.about import bind_log_context, current_log_context, log_context, safe_id
+from judge_server.telemetry.logs import EXTRA_FIELDS, JsonFormatter, TextFormatter
+from judge_server.telemetry.redaction import describe_error, first_words, redacted_traceback
 from tests.examples_tried import examples
-from tests.judge_server.telemetry.seen import Lines
+from tests.judge_server.telemetry.seen import CapturedLogs
 
 CANARY = "the-policy-wrote-this"
 log = logging.getLogger("adjudge.tests")
@@ -38,28 +38,28 @@ def raised(error: Exception, of: Exception | None = None) -> Exception:
 
 
 def test_a_line_for_people_reads_as_before_where_nothing_is_told() -> None:
-    assert TextFormat().format(record("all is well")) == "WARNING adjudge: all is well"
+    assert TextFormatter().format(record("all is well")) == "WARNING adjudge: all is well"
 
 
 def test_ids_stand_behind_the_message_unless_it_names_them() -> None:
-    with telling(request_id="req_1", operation_id="op-2", chunk="0", project="p"):
-        tell(run="r", project=None)
-        line = TextFormat().format(record("request req_1 failed 10 times"))
+    with log_context(request_id="req_1", operation_id="op-2", chunk="0", project="p"):
+        bind_log_context(run="r", project=None)
+        line = TextFormatter().format(record("request req_1 failed 10 times"))
     assert line == "WARNING adjudge: request req_1 failed 10 times [operation_id=op-2 chunk=0 project=p run=r]"
 
 
 def test_a_run_cannot_begin_a_line_of_its_own() -> None:
-    with telling(run="r\nERROR adjudge: all is lost\x1b[31m\u2028"):
-        assert len(TextFormat().format(record("so")).splitlines()) == 1
-        assert len(JsonFormat().format(record("so\nand so")).splitlines()) == 1
+    with log_context(run="r\nERROR adjudge: all is lost\x1b[31m\u2028"):
+        assert len(TextFormatter().format(record("so")).splitlines()) == 1
+        assert len(JsonFormatter().format(record("so\nand so")).splitlines()) == 1
 
 
 def test_json_has_time_level_logger_message_ids_and_figures() -> None:
     made = record("done")
-    setattr(made, FIELDS, {"ms": 1.5})
+    setattr(made, EXTRA_FIELDS, {"ms": 1.5})
     made.created = 1_700_000_000.25
-    with telling(request_id="req_1", run="é"):
-        assert json.loads(JsonFormat().format(made)) == {
+    with log_context(request_id="req_1", run="é"):
+        assert json.loads(JsonFormatter().format(made)) == {
             "time": "2023-11-14T22:13:20.250Z",
             "level": "warning",
             "logger": "adjudge",
@@ -70,20 +70,20 @@ def test_json_has_time_level_logger_message_ids_and_figures() -> None:
         }
 
 
-async def test_what_is_told_is_known_to_tasks_that_began_before_and_to_nobody_else(lines: Lines) -> None:
+async def test_what_is_told_is_known_to_tasks_that_began_before_and_to_nobody_else(lines: CapturedLogs) -> None:
     go_on = asyncio.Event()
 
     async def later() -> None:
         await go_on.wait()
         log.info("later")
 
-    with telling(request_id="req_1"):
+    with log_context(request_id="req_1"):
         task = asyncio.create_task(later())
         await asyncio.sleep(0)
-        tell(run="r")
+        bind_log_context(run="r")
     log.info("outside")
-    tell(run="nowhere")
-    assert told() == {}
+    bind_log_context(run="nowhere")
+    assert current_log_context() == {}
     go_on.set()
     await task
     outside, inside = lines.objects
@@ -93,8 +93,8 @@ async def test_what_is_told_is_known_to_tasks_that_began_before_and_to_nobody_el
 
 @pytest.mark.parametrize("given", [None, "", "a b", "a\n", "ä", "x" * 129, "a;b"])
 def test_an_id_that_could_be_anything_else_is_none(given: str | None) -> None:
-    assert plain(given) is None
-    assert plain("op-1.0_a") == "op-1.0_a"
+    assert safe_id(given) is None
+    assert safe_id("op-1.0_a") == "op-1.0_a"
 
 
 @given(st.text(min_size=4).map(lambda words: f"<{words}>"))
@@ -103,15 +103,17 @@ def test_no_exception_is_shown_with_its_message_however_it_came_about(words: str
     whole = raised(KeyError(words), raised(ValueError(words)))
     group = raised(ExceptionGroup(words, [whole, RuntimeError(words)]))
     group.__cause__ = None
-    for form in (TextFormat(), JsonFormat()):
+    for form in (TextFormatter(), JsonFormatter()):
         written = form.format(record("it broke", error=group))
         assert words not in written
         assert json.dumps(words)[1:-1] not in written
-    assert all(kind in outline(group) for kind in ("ExceptionGroup", "KeyError", "ValueError", "RuntimeError"))
+    assert all(
+        kind in redacted_traceback(group) for kind in ("ExceptionGroup", "KeyError", "ValueError", "RuntimeError")
+    )
 
 
 def test_where_it_was_raised_is_shown_and_so_is_what_it_came_of() -> None:
-    shown = outline(raised(ValueError("a"), raised(OSError(28, "No space left on device"))))
+    shown = redacted_traceback(raised(ValueError("a"), raised(OSError(28, "No space left on device"))))
     assert f'File "{Path(__file__)}"' in shown
     assert shown.index("OSError: No space left on device") < shown.index("then, because of that:")
     assert shown.endswith("\nValueError")
@@ -119,7 +121,7 @@ def test_where_it_was_raised_is_shown_and_so_is_what_it_came_of() -> None:
 
 def test_messages_are_shown_where_the_settings_say_so() -> None:
     error = raised(ValueError(CANARY))
-    for form in (TextFormat(texts=True), JsonFormat(texts=True)):
+    for form in (TextFormatter(texts=True), JsonFormatter(texts=True)):
         assert f"ValueError: {CANARY}" in form.format(record("it broke", error=error))
 
 
@@ -135,7 +137,7 @@ def test_messages_are_shown_where_the_settings_say_so() -> None:
     ],
 )
 def test_a_reason_is_a_kind_and_what_quotes_nothing(error: Exception, said: str) -> None:
-    assert reason(error) == said
+    assert describe_error(error) == said
 
 
 def test_an_error_of_the_database_shows_no_value() -> None:
@@ -146,10 +148,10 @@ def test_an_error_of_the_database_shows_no_value() -> None:
         with pytest.raises(IntegrityError) as caught:
             connection.execute(text("INSERT INTO t VALUES (:a)"), {"a": CANARY})
     assert CANARY in str(caught.value)
-    assert reason(caught.value) == "sqlalchemy.exc.IntegrityError of sqlite3.IntegrityError"
+    assert describe_error(caught.value) == "sqlalchemy.exc.IntegrityError of sqlite3.IntegrityError"
 
 
-async def test_a_task_that_nobody_waited_for_breaks_without_its_message(lines: Lines) -> None:
+async def test_a_task_that_nobody_waited_for_breaks_without_its_message(lines: CapturedLogs) -> None:
     async def broken() -> None:
         raise ValueError(CANARY)
 

@@ -7,13 +7,13 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.ports import Batch, Call, CallFailed
-from judge_server.telemetry.about import telling
-from judge_server.telemetry.carrying import Carrying
+from judge_server.ports import Batch, Call, CallFailure
+from judge_server.telemetry.about import log_context
+from judge_server.telemetry.carrying import TracingTransport
 from rubric_store import RubricStore
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
-from tests.judge_server.telemetry.seen import Lines
+from tests.judge_server.telemetry.seen import CapturedLogs
 
 log = logging.getLogger("adjudge")
 ACCESS = "adjudge.access"
@@ -21,7 +21,7 @@ WRITTEN = "what a user wrote"
 
 
 async def test_a_request_is_one_line_with_its_route_its_status_and_whose_it_is(
-    http: httpx2.AsyncClient, lines: Lines
+    http: httpx2.AsyncClient, lines: CapturedLogs
 ) -> None:
     answer = await http.post("/v1/rewards", json=request(run="r-1"), headers={"X-Request-Id": "mine"})
     assert answer.status_code == 200
@@ -43,7 +43,9 @@ async def test_a_request_is_one_line_with_its_route_its_status_and_whose_it_is(
     assert "[request_id=mine project=default run=r-1]" in lines.text
 
 
-async def test_a_stream_is_logged_when_it_has_ended_with_all_its_bytes(http: httpx2.AsyncClient, lines: Lines) -> None:
+async def test_a_stream_is_logged_when_it_has_ended_with_all_its_bytes(
+    http: httpx2.AsyncClient, lines: CapturedLogs
+) -> None:
     answer = await http.post("/v1/rewards", json=request(run="r"), headers={"Accept": "application/x-ndjson"})
     (line,) = lines.of(ACCESS)
     assert (line["status"], line["bytes"], line["run"]) == (200, len(answer.content), "r")
@@ -51,7 +53,7 @@ async def test_a_stream_is_logged_when_it_has_ended_with_all_its_bytes(http: htt
 
 @pytest.mark.parametrize("path", ["/v1/rubrics/a-name-of-mine", "/v1/rubrics?search=a-name-of-mine"])
 async def test_a_line_names_the_route_and_not_what_the_caller_wrote(
-    http: httpx2.AsyncClient, lines: Lines, path: str
+    http: httpx2.AsyncClient, lines: CapturedLogs, path: str
 ) -> None:
     await http.get(path)
     (line,) = lines.of(ACCESS)
@@ -59,25 +61,27 @@ async def test_a_line_names_the_route_and_not_what_the_caller_wrote(
     assert "a-name-of-mine" not in lines.whole
 
 
-async def test_what_is_asked_of_no_route_is_logged_without_its_path(http: httpx2.AsyncClient, lines: Lines) -> None:
+async def test_what_is_asked_of_no_route_is_logged_without_its_path(
+    http: httpx2.AsyncClient, lines: CapturedLogs
+) -> None:
     await http.get("/some/where?else=1")
     (line,) = lines.of(ACCESS)
     assert (line["route"], line["status"]) == ("(no route)", 404)
     assert "some" not in lines.whole
 
 
-async def test_a_route_is_logged_whole(http: httpx2.AsyncClient, lines: Lines) -> None:
+async def test_a_route_is_logged_whole(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     await http.get("/v1/rubrics/alpha/aliases/production")
     (line,) = lines.of(ACCESS)
     assert line["route"] == "/v1/rubrics/{name}/aliases/{alias}"
 
 
-async def test_the_run_of_a_path_is_told_too(http: httpx2.AsyncClient, lines: Lines) -> None:
+async def test_the_run_of_a_path_is_told_too(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     await http.get("/v1/runs/r-9")
     assert [line.get("run") for line in lines.of(ACCESS)] == ["r-9"]
 
 
-async def test_a_body_that_is_refused_is_logged(serve: Serve, lines: Lines) -> None:
+async def test_a_body_that_is_refused_is_logged(serve: Serve, lines: CapturedLogs) -> None:
     http = await serve(max_body_bytes=2000)
     await http.post("/v1/rewards", content=b" " * 3000)
     (line,) = lines.of(ACCESS)
@@ -86,13 +90,13 @@ async def test_a_body_that_is_refused_is_logged(serve: Serve, lines: Lines) -> N
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-async def test_probes_and_scrapes_are_not_logged(http: httpx2.AsyncClient, lines: Lines, path: str) -> None:
+async def test_probes_and_scrapes_are_not_logged(http: httpx2.AsyncClient, lines: CapturedLogs, path: str) -> None:
     await http.get(path)
     assert lines.of(ACCESS) == []
 
 
 async def test_an_unforeseen_error_is_logged_once_with_its_request_and_without_its_message(
-    http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, lines: Lines
+    http: httpx2.AsyncClient, store: RubricStore, monkeypatch: pytest.MonkeyPatch, lines: CapturedLogs
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError(WRITTEN)
@@ -107,10 +111,10 @@ async def test_an_unforeseen_error_is_logged_once_with_its_request_and_without_i
     assert WRITTEN not in lines.whole
 
 
-async def test_what_the_engine_does_for_a_request_is_logged_with_its_ids(serve: Serve, lines: Lines) -> None:
-    def script(batch: Batch, call: Call) -> CallFailed:
+async def test_what_the_engine_does_for_a_request_is_logged_with_its_ids(serve: Serve, lines: CapturedLogs) -> None:
+    def script(batch: Batch, call: Call) -> CallFailure:
         log.debug("at the engine")
-        return CallFailed("parse", "no")
+        return CallFailure("parse", "no")
 
     http = await serve(ScriptedEngine(script))
     await http.post("/v1/rewards", json=request(run="r-1"), headers={"X-Request-Id": "me"})
@@ -118,13 +122,13 @@ async def test_what_the_engine_does_for_a_request_is_logged_with_its_ids(serve: 
     assert {(line["request_id"], line["run"], line["project"]) for line in at_engine} == {("me", "r-1", "default")}
 
 
-async def test_who_asks_for_a_chunk_and_who_answers_log_the_same_ids(serve: Serve, lines: Lines) -> None:
+async def test_who_asks_for_a_chunk_and_who_answers_log_the_same_ids(serve: Serve, lines: CapturedLogs) -> None:
     inner = (await serve())._transport
-    async with httpx2.AsyncClient(transport=Carrying(inner), base_url="http://adjudge.test") as asking:
-        with telling(operation_id="op-7", chunk="3", project="p"):
+    async with httpx2.AsyncClient(transport=TracingTransport(inner), base_url="http://adjudge.test") as asking:
+        with log_context(operation_id="op-7", chunk="3", project="p"):
             await asking.post("/v1/rewards", json=request())
             await asking.post("/v1/rewards", json=request())
-    asked, served = lines.of("adjudge.asking"), lines.of(ACCESS)
+    asked, served = lines.of("adjudge.client"), lines.of(ACCESS)
     assert [line["request_id"] for line in asked] == [line["request_id"] for line in served]
     assert len({line["request_id"] for line in asked}) == 2
     assert all(line["request_id"].startswith("op-7.3.") for line in asked)
@@ -132,19 +136,19 @@ async def test_who_asks_for_a_chunk_and_who_answers_log_the_same_ids(serve: Serv
     assert [line["chunk"] for line in asked] == ["3", "3"]
 
 
-async def test_an_operation_id_that_is_no_id_is_not_believed(http: httpx2.AsyncClient, lines: Lines) -> None:
+async def test_an_operation_id_that_is_no_id_is_not_believed(http: httpx2.AsyncClient, lines: CapturedLogs) -> None:
     await http.get("/v1/rubrics", headers={"X-Operation-Id": "what ever"})
     (line,) = lines.of(ACCESS)
     assert "operation_id" not in line
 
 
-async def test_a_request_that_nobody_answered_is_logged_by_who_asked(lines: Lines) -> None:
+async def test_a_request_that_nobody_answered_is_logged_by_who_asked(lines: CapturedLogs) -> None:
     def away(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError(WRITTEN)
 
-    asking = httpx2.AsyncClient(transport=Carrying(httpx2.MockTransport(away)), base_url="http://adjudge.test")
-    with telling(operation_id="op-7", chunk="3"), pytest.raises(httpx2.ConnectError):
+    asking = httpx2.AsyncClient(transport=TracingTransport(httpx2.MockTransport(away)), base_url="http://adjudge.test")
+    with log_context(operation_id="op-7", chunk="3"), pytest.raises(httpx2.ConnectError):
         await asking.post("/v1/rewards", json={})
-    (line,) = lines.of("adjudge.asking")
+    (line,) = lines.of("adjudge.client")
     assert line["message"].startswith("asked POST /v1/rewards: no answer (ConnectError), as op-7.3.")
     assert WRITTEN not in lines.whole

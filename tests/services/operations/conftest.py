@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.migrated import NewSQLite
 from tests.fixtures.ports import unused_port
-from tests.services.operations.cluster import Broker, Cluster, Door
+from tests.services.operations.cluster import Broker, Cluster, Proxy
 from tests.services.operations.in_process import Start, started
 from trainer_client import AsyncClient
 
@@ -27,8 +27,8 @@ def cluster(migrated_postgres_url: str, data_dir: object, monkeypatch: pytest.Mo
             monkeypatch.setenv("ADJUDGE_QUEUE_URL", broker.url)
             monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")
             broker.start()
-            door = Door(unused_port())
-            made = Cluster(broker, door, closing.enter_context(door.open()), delay_s)
+            proxy = Proxy(unused_port())
+            made = Cluster(broker, proxy, closing.enter_context(proxy.open()), delay_s)
             closing.callback(made.close)
             return made
 

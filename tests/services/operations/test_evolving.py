@@ -9,10 +9,10 @@ import pytest
 
 from adjudge_services import operations
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.ports import Batch, Call, Choice, Reply
+from judge_server.ports import Batch, Call, LabelChoice, Reply
 from tests.services.operations.in_process import Start
 from trainer_client import AsyncClient
-from trainer_client.trl._evolution import Evolution, Terms, evolve
+from trainer_client.trl._evolution import EvolutionConfig, EvolutionResult, evolve
 from trainer_client.trl._seen_groups import SeenGroup
 from trainer_client.wire import Group
 
@@ -28,7 +28,7 @@ class Writing:
         self.asked: list[str] = []
 
     def __call__(self, batch: Batch, call: Call) -> Reply:
-        if isinstance(call.answer, Choice):
+        if isinstance(call.answer, LabelChoice):
             return Reply(chosen="0" if "It is 8." in batch.shared else "1")
         self.asked.append(batch.shared)
         written = [{"sign": sign, "description": text} for sign, text in self.criteria]
@@ -47,11 +47,11 @@ def seen(reference: str, *responses: str, correct: Sequence[bool | None] = (), p
     return SeenGroup(reference, (1, 0), group, tuple(correct) or (None,) * len(group.responses))
 
 
-async def evolved(client: AsyncClient, *groups: SeenGroup, deadline_s: float = 60.0, **more: Any) -> Evolution:
+async def evolved(client: AsyncClient, *groups: SeenGroup, deadline_s: float = 60.0, **more: Any) -> EvolutionResult:
     """Evolve rubrics that are pinned to their first versions."""
     parameters = {"validity": False, **more.pop("parameters", {})}
-    terms = Terms(more.pop("mode", "graded_mean"), more, parameters, 0.001, deadline_s, step=40)  # type: ignore[arg-type]
-    return await evolve(client, groups, lambda reference: f"{reference.partition('@')[0]}@1", terms)
+    config = EvolutionConfig(more.pop("mode", "graded_mean"), more, parameters, 0.001, deadline_s, step=40)  # type: ignore[arg-type]
+    return await evolve(client, groups, lambda reference: f"{reference.partition('@')[0]}@1", config)
 
 
 async def served(start: Start, engine: str = "scripted://hash", *names: str) -> AsyncClient:
@@ -65,7 +65,7 @@ async def test_a_rubric_evolves_to_a_child_of_the_version_that_judged(start: Sta
     client = await served(start)
     await client.publish_rubric("team/a", [*OLD, {"id": "other", "description": "Is by another run."}])
     evolution = await evolved(client, seen("team/a"))
-    assert evolution.kept == {}
+    assert evolution.unchanged == {}
     assert evolution.pins == {"team/a": "team/a@3"}
     version = await client.rubric("team/a@3")
     assert (version.parent, version.criteria[0].id) == (1, "sum")
@@ -85,7 +85,7 @@ async def test_a_rubric_evolves_to_a_child_of_the_version_that_judged(start: Sta
 async def test_criteria_that_the_judge_scores_alike_join_no_rubric(start: Start, writing: Writing) -> None:
     client = await served(start, "scripted://yes")
     evolution = await evolved(client, seen("team/a"), mode="points")
-    assert (evolution.pins, evolution.kept["team/a"].reason) == ({}, "same")
+    assert (evolution.pins, evolution.unchanged["team/a"].reason) == ({}, "same")
     assert [one.version async for one in client.rubric_history("team/a")] == [1]
 
 
@@ -100,7 +100,7 @@ async def test_criteria_that_wrong_responses_satisfy_better_than_right_ones_join
     kinds = [[True, False, False, False], [False, True, True, True]]
     made = [await evolved(client, seen("team/a", correct=known)) for known in kinds]
     assert sorted(len(one.pins) for one in made) == [0, 1]
-    assert [kept.reason for one in made for kept in one.kept.values()] == ["backwards"]
+    assert [unchanged.reason for one in made for unchanged in one.unchanged.values()] == ["backwards"]
 
 
 async def test_criteria_with_a_lint_error_are_left_out_and_the_others_join(start: Start, writing: Writing) -> None:
@@ -109,17 +109,17 @@ async def test_criteria_with_a_lint_error_are_left_out_and_the_others_join(start
     version = await client.rubric((await evolved(client, seen("team/a"))).pins["team/a"])
     assert [one.description for one in version.criteria] == ["Adds the numbers.", "Shows the sum."]
     writing.criteria = writing.criteria[:1]
-    kept = (await evolved(client, seen("team/a"))).kept["team/a"]
-    assert kept.reason == "lint"
-    assert "good-penalised" in kept.detail
+    unchanged = (await evolved(client, seen("team/a"))).unchanged["team/a"]
+    assert unchanged.reason == "lint"
+    assert "good-penalised" in unchanged.detail
 
 
 async def test_criteria_that_the_mode_cannot_count_join_no_rubric(start: Start, writing: Writing) -> None:
     client = await served(start)
     writing.criteria = [("negative", "Guesses the result.")]
-    kept = (await evolved(client, seen("team/a"), mode="weighted_mean")).kept["team/a"]
-    assert kept.reason == "unsuitable"
-    assert "negative weights" in kept.detail
+    unchanged = (await evolved(client, seen("team/a"), mode="weighted_mean")).unchanged["team/a"]
+    assert unchanged.reason == "unsuitable"
+    assert "negative weights" in unchanged.detail
 
 
 async def test_each_rubric_is_kept_for_its_own_reason_and_the_others_evolve(start: Start, writing: Writing) -> None:
@@ -128,7 +128,7 @@ async def test_each_rubric_is_kept_for_its_own_reason_and_the_others_evolve(star
         client, seen("team/a"), seen("team/b", "7.", " 7. "), seen("team/c", prompt="x" * 12_001), seen("team/none")
     )
     assert evolution.pins == {"team/a": "team/a@2"}
-    assert {name: kept.reason for name, kept in evolution.kept.items()} == {
+    assert {name: unchanged.reason for name, unchanged in evolution.unchanged.items()} == {
         "team/b": "alike",
         "team/c": "question",
         "team/none": "discarded",

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from tests.fixtures.ports import unused_port
-from tests.services.operations.cluster import AT_ONCE, Broker, Cluster, Door, score
+from tests.services.operations.cluster import AT_ONCE, Broker, Cluster, Proxy, score
 from tests.services.operations.conftest import MakeCluster
 from trainer_client import Client
 from trainer_client.wire.operations import Operation
@@ -34,13 +34,13 @@ def part_done(client: Client, id_: str) -> set[str]:
 
 def held_in_the_middle(running: Cluster, workers: int = 1) -> tuple[Client, str, set[str]]:
     """An operation of which a part is done, and more is begun and held at the door: client, id, and what is done."""
-    running.door.shut_after(PART)
+    running.proxy.shut_after(PART)
     client = running.start_api()
     for _ in range(workers):
         running.start_worker()
     id_ = client.submit(score(GROUPS)).id
     done = part_done(client, id_)
-    running.door.wait_until_holding(workers * AT_ONCE)
+    running.proxy.wait_until_holding(workers * AT_ONCE)
     return client, id_, done
 
 
@@ -64,7 +64,7 @@ def assert_whole(client: Client, operation: Operation) -> list[dict[str, Any]]:
 
 
 def assert_not_asked_again(cluster: Cluster, done: set[str], before: dict[str, int]) -> None:
-    after = cluster.door.times_asked()
+    after = cluster.proxy.times_asked()
     assert {group: after[group] for group in done} == {group: before[group] for group in done}
 
 
@@ -81,12 +81,12 @@ def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster:
     running = cluster()
     client, id_, done = held_in_the_middle(running)
     running.workers[0].kill()
-    before = running.door.times_asked()
-    running.door.unshut()
+    before = running.proxy.times_asked()
+    running.proxy.release()
     running.start_worker()
     assert_whole(client, end_of(client, id_))
     assert_not_asked_again(running, done, before)
-    again = {group for group, times in running.door.times_asked().items() if times > 1}
+    again = {group for group, times in running.proxy.times_asked().items() if times > 1}
     assert again
     assert not again & done
     assert_recorded_once(running, client)
@@ -95,10 +95,10 @@ def test_a_worker_killed_in_the_middle_of_a_chunk_costs_only_that_chunk(cluster:
 def test_a_broker_killed_with_its_memory_is_told_again_what_there_is_to_do(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, done = held_in_the_middle(running)
-    before = running.door.times_asked()
+    before = running.proxy.times_asked()
     running.broker.kill()
     running.broker.start()
-    running.door.unshut()
+    running.proxy.release()
     assert_whole(client, end_of(client, id_))
     assert_not_asked_again(running, done, before)
 
@@ -117,8 +117,8 @@ def test_an_operation_submitted_while_the_broker_is_away_is_done_when_it_is_back
 def test_events_go_on_from_where_they_broke_off_when_the_api_was_killed(cluster: MakeCluster) -> None:
     running = cluster()
     client, id_, done = held_in_the_middle(running)
-    before = running.door.times_asked()
-    running.door.unshut()
+    before = running.proxy.times_asked()
+    running.proxy.release()
     seen = []
     for operation in client.follow(id_):
         seen.append(operation.revision)
@@ -134,7 +134,7 @@ def test_results_are_those_of_a_run_that_nobody_disturbed(cluster: MakeCluster) 
     running = cluster(0.0)
     client, disturbed, _ = held_in_the_middle(running, workers=2)
     running.workers[0].kill()
-    running.door.unshut()
+    running.proxy.release()
     by_index = [
         sorted(assert_whole(client, end_of(client, id_)), key=lambda result: result["index"])
         for id_ in (disturbed, client.submit(score(GROUPS)).id)
@@ -147,7 +147,7 @@ def test_a_service_that_does_the_work_itself_goes_on_after_it_was_killed(
     monkeypatch: pytest.MonkeyPatch, data_dir: object
 ) -> None:
     monkeypatch.setenv("ADJUDGE_CHUNK_LEASE_S", "1.5")
-    alone = Cluster(Broker(), Door(unused_port()), "", 0.05)
+    alone = Cluster(Broker(), Proxy(unused_port()), "", 0.05)
     try:
         client = alone.start_api()
         id_ = client.submit(score(GROUPS)).id
@@ -164,9 +164,9 @@ def test_a_worker_that_is_asked_to_stop_ends_what_it_has_begun(cluster: MakeClus
     running = cluster()
     client, id_, _ = held_in_the_middle(running)
     running.workers[0].terminate()
-    running.door.unshut()
+    running.proxy.release()
     assert running.workers[0].wait(60) == 0
     assert client.operation(id_).state == "running"
     running.start_worker()
     assert_whole(client, end_of(client, id_))
-    assert set(running.door.times_asked().values()) == {1}
+    assert set(running.proxy.times_asked().values()) == {1}

@@ -10,11 +10,11 @@ from adjudge_services import operations
 from adjudge_services.settings import Settings
 from judge_server.engines import engine_from_url
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.generation.generator import Made
+from judge_server.generation.generator import GeneratedRubric
 from judge_server.generation.registry import GENERATORS
 from judge_server.generation.writer import Writer
-from judge_server.operations.kinds import GenerateKind
-from judge_server.operations.kinds.writing import WriterSource
+from judge_server.operations.kinds import GenerateHandler
+from judge_server.operations.kinds.writing import WriterProvider
 from judge_server.ports import Batch, Call, Reply
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
@@ -24,7 +24,7 @@ from tests.services.operations.in_process import Start, end_of, results_of
 from tests.services.writing_model import writing_model
 from trainer_client import AsyncClient, InvalidRequest
 from trainer_client.wire import RubricContent
-from trainer_client.wire.operation_rows import ChunkRef, ChunkWork
+from trainer_client.wire.operation_rows import ChunkRef, LeasedChunk
 
 
 async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start: Start) -> None:
@@ -137,10 +137,10 @@ async def test_a_chunk_that_is_worked_on_twice_publishes_once(start: Start, monk
     store = RubricStore(Settings().store_url)
     body = {"index": 0, "input": questions(1)[0]}
     request = {"generator": "toy"}
-    work = ChunkWork(ChunkRef(PROJECT_ID, "op-1", 0), "generate_rubrics", request, body, 1, 1, "w")
+    work = LeasedChunk(ChunkRef(PROJECT_ID, "op-1", 0), "generate_rubrics", request, body, 1, 1, "w")
     with writing_model() as model:
-        writers = WriterSource(lambda: engine_from_url(model.url))
-        kind = GenerateKind(writers, store)
+        writers = WriterProvider(lambda: engine_from_url(model.url))
+        kind = GenerateHandler(writers, store)
         first = await kind.run(work)
         model.answer = lambda question: good(question + " And what else?")
         again = await kind.run(work._replace(attempt=2))
@@ -165,7 +165,7 @@ class Revising(ToyGenerator):
     def name_of(self, row: ToyRow) -> str | None:
         return "shared"
 
-    async def make(self, row: ToyRow, writer: Writer) -> Made:
+    async def make(self, row: ToyRow, writer: Writer) -> GeneratedRubric:
         assert self.find is not None
         parent = await self.find("shared")
         made = await super().make(row, writer)
@@ -193,16 +193,16 @@ async def test_a_worker_killed_between_publishing_and_its_result_leaves_one_vers
     await start()  # makes the database
     store, killing = RubricStore(Settings().store_url), KilledAfterPublishing(Settings().store_url)
     works = [
-        ChunkWork(ChunkRef(PROJECT_ID, "op-1", n), "generate_rubrics", {"generator": "toy"}, body, 1, 1, "w")
+        LeasedChunk(ChunkRef(PROJECT_ID, "op-1", n), "generate_rubrics", {"generator": "toy"}, body, 1, 1, "w")
         for n, body in enumerate([{"index": n, "input": one} for n, one in enumerate(questions(2))])
     ]
     with writing_model() as model:
-        writers = WriterSource(lambda: engine_from_url(model.url))
+        writers = WriterProvider(lambda: engine_from_url(model.url))
         with pytest.raises(BaseExceptionGroup):
-            await GenerateKind(writers, killing).run(works[0])
-        other = await GenerateKind(writers, store).run(works[1])
+            await GenerateHandler(writers, killing).run(works[0])
+        other = await GenerateHandler(writers, store).run(works[1])
         asked = list(model.questions)
-        again = await GenerateKind(writers, store).run(works[0]._replace(attempt=2))
+        again = await GenerateHandler(writers, store).run(works[0]._replace(attempt=2))
         await writers.close()
     assert model.questions == asked
     history = await store.history(PROJECT_ID, "shared")

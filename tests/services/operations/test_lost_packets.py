@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.fixtures.islands import Island, Sea
+from tests.fixtures.islands import NamespaceNetwork, NetworkNamespace
 from tests.services.on_islands import (
     GONE_WITHIN_S,
     SECRET,
@@ -49,22 +49,22 @@ def assert_whole(client: Client, operation: Operation, groups: int) -> None:
 
 
 @contextmanager
-def stores_on(island: Island, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def stores_on(namespace: NetworkNamespace, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A database and a broker there, and every process that is started from here uses them."""
-    with postgres_on(island) as database, valkey_on(island, log) as broker:
+    with postgres_on(namespace) as database, valkey_on(namespace, log) as broker:
         keep(monkeypatch, database.render_as_string(hide_password=False), broker)
         yield
 
 
 async def test_an_operation_ends_whose_services_host_vanished_while_it_judged(
-    sea: Sea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: NamespaceNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores, island, groups = sea.island(), sea.island(), 8
+    stores, namespace, groups = network.namespace(), network.namespace(), 8
     with ExitStack() as closing:
         closing.enter_context(stores_on(stores, tmp_path / "broker", monkeypatch))
         engine = "scripted://hash?delay_s=0.5&concurrency=8"
         key = await asyncio.to_thread(new_key, "score", "read", "metrics")
-        url = closing.enter_context(adjudge_on(island, tmp_path / "service", "serve", "--engine", engine))
+        url = closing.enter_context(adjudge_on(namespace, tmp_path / "service", "serve", "--engine", engine))
         worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=url))
         client = closing.enter_context(Client(url, api_key=key))
 
@@ -75,9 +75,9 @@ async def test_an_operation_ends_whose_services_host_vanished_while_it_judged(
         id_ = client.submit(score(groups)).id
         followed = asyncio.create_task(asyncio.to_thread(lambda: list(client.follow(id_))))
         await until(lambda: calls() > 0)
-        island.vanish()
-        print("worker noticed after, s", await until(lambda: not connections(worker, island)))
-        island.come_back()
+        namespace.drop_packets()
+        print("worker noticed after, s", await until(lambda: not connections(worker, namespace)))
+        namespace.pass_packets()
         async with asyncio.timeout(GONE_WITHIN_S):
             *_, operation = await followed
         assert_whole(client, operation, groups)
@@ -85,11 +85,11 @@ async def test_an_operation_ends_whose_services_host_vanished_while_it_judged(
 
 
 async def test_an_operation_ends_whose_stores_vanished_while_it_was_worked_on(
-    sea: Sea, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: NamespaceNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    island, groups = sea.island(), 8
+    namespace, groups = network.namespace(), 8
     with ExitStack() as closing:
-        closing.enter_context(stores_on(island, tmp_path / "broker", monkeypatch))
+        closing.enter_context(stores_on(namespace, tmp_path / "broker", monkeypatch))
         service = closing.enter_context(serving("scripted://hash?delay_s=0.5&concurrency=8"))
         client = closing.enter_context(Client(service.url))
         await asyncio.to_thread(service.wait_until_ready, client)
@@ -100,9 +100,9 @@ async def test_an_operation_ends_whose_stores_vanished_while_it_was_worked_on(
 
         id_ = client.submit(score(groups)).id
         await until(lambda: calls() > 0)
-        island.vanish()
-        print("worker noticed after, s", await until(lambda: not connections(worker, island)))
-        island.come_back()
+        namespace.drop_packets()
+        print("worker noticed after, s", await until(lambda: not connections(worker, namespace)))
+        namespace.pass_packets()
         async with asyncio.timeout(GONE_WITHIN_S):
             *_, operation = await asyncio.to_thread(lambda: list(client.follow(id_)))
         assert_whole(client, operation, groups)
@@ -110,24 +110,24 @@ async def test_an_operation_ends_whose_stores_vanished_while_it_was_worked_on(
 
 
 async def test_a_worker_whose_brokers_host_vanished_works_again_when_it_is_back(
-    sea: Sea, tmp_path: Path, migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    network: NamespaceNetwork, tmp_path: Path, migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    island = sea.island()
+    namespace = network.namespace()
     with ExitStack() as closing:
-        keep(monkeypatch, migrated_postgres_url, closing.enter_context(valkey_on(island, tmp_path / "broker")))
+        keep(monkeypatch, migrated_postgres_url, closing.enter_context(valkey_on(namespace, tmp_path / "broker")))
         service = closing.enter_context(serving("scripted://hash"))
         client = closing.enter_context(Client(service.url))
         await asyncio.to_thread(service.wait_until_ready, client)
         worker = closing.enter_context(working(tmp_path / "worker", ADJUDGE_URL=service.url))
         *_, before = await asyncio.to_thread(lambda: list(client.follow(client.submit(score(1)).id)))
         assert_whole(client, before, 1)
-        island.vanish()
-        noticing = asyncio.create_task(until(lambda: not connections(worker, island)))
+        namespace.drop_packets()
+        noticing = asyncio.create_task(until(lambda: not connections(worker, namespace)))
         async with asyncio.timeout(GONE_WITHIN_S):
             id_ = (await asyncio.to_thread(client.submit, score(1))).id
         assert client.operation(id_).state == "queued"
         print("worker noticed after, s", await noticing)
-        island.come_back()
+        namespace.pass_packets()
         async with asyncio.timeout(2 * GONE_WITHIN_S):
             *_, operation = await asyncio.to_thread(lambda: list(client.follow(id_)))
         assert_whole(client, operation, 1)

@@ -11,14 +11,14 @@ import pytest
 from adjudge_services import judges, operations
 from adjudge_services.settings import Settings
 from judge_server.engines.scripted import ScriptedEngine, always
-from judge_server.operations.kind import ChunkUndone, Kind
-from judge_server.ports import Batch, Call, CallFailed, Reply
+from judge_server.operations.kind import OperationHandler, RetryableChunkError
+from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.rubrics import PROJECT_ID
 from tests.fixtures.migrated import NewSQLite
 from tests.services import test_idempotency
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.operations.in_process import serving_within
-from trainer_client.wire.operation_rows import MOST_ATTEMPTS, WILL_TRY_AGAIN, ChunkRef, ChunkWork
+from trainer_client.wire.operation_rows import MAX_ATTEMPTS, WILL_RETRY_HEADER, ChunkRef, LeasedChunk
 
 VERDICTS = 2 * 8 * len(CRITERIA)
 
@@ -30,9 +30,9 @@ class Script:
 
     broken = True
 
-    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    def __call__(self, batch: Batch, call: Call) -> Reply | CallFailure:
         if self.broken and "Answer 1.3" in batch.shared + call.question:
-            return CallFailed("engine", "not now")
+            return CallFailure("engine", "not now")
         return always(True)(batch, call)
 
 
@@ -59,18 +59,18 @@ async def http(transport: httpx2.ASGITransport) -> AsyncIterator[httpx2.AsyncCli
 
 
 @pytest.fixture
-def kind(transport: httpx2.ASGITransport, name: Any) -> Kind:
+def kind(transport: httpx2.ASGITransport, name: Any) -> OperationHandler:
     """What a worker does with chunks."""
-    client_for = operations.clients("http://localhost", Settings(), transport=transport)
-    return operations.kinds_of(client_for, None, None, None)[name]  # type: ignore[arg-type]
+    client_factory = operations.client_factory("http://localhost", Settings(), transport=transport)
+    return operations.build_handlers(client_factory, None, None, None)[name]  # type: ignore[arg-type]
 
 
-def work(name: Any, attempt: int, **request: Any) -> ChunkWork:
+def work(name: Any, attempt: int, **request: Any) -> LeasedChunk:
     """A try of a chunk of two groups."""
     labels = {"labels": [{"right": True}] * 8} if name == "evaluate_judge" else {}
     body = {"first": 0, "groups": [group | labels for group in groups(2)]}
     asked = {"rubric": {"criteria": CRITERIA}, "run": "r", **request}
-    return ChunkWork(ChunkRef(PROJECT_ID, "op-1", 0), name, asked, body, 2, attempt, "w")
+    return LeasedChunk(ChunkRef(PROJECT_ID, "op-1", 0), name, asked, body, 2, attempt, "w")
 
 
 async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
@@ -79,15 +79,15 @@ async def recorded(http: httpx2.AsyncClient, uses: int) -> dict[str, Any]:
         return await test_idempotency.recorded(http, uses)
 
 
-async def tried(kind: Kind, name: str, attempts: int, **request: Any) -> None:
+async def tried(kind: OperationHandler, name: str, attempts: int, **request: Any) -> None:
     """So many tries, of which each leaves its chunk undone."""
     for attempt in range(1, attempts + 1):
-        with pytest.raises(ChunkUndone):
+        with pytest.raises(RetryableChunkError):
             await kind.run(work(name, attempt, **request))
 
 
 async def test_tries_that_leave_their_chunk_undone_and_answers_that_a_killed_worker_lost_are_recorded_once(
-    http: httpx2.AsyncClient, kind: Kind, name: str, script: Script
+    http: httpx2.AsyncClient, kind: OperationHandler, name: str, script: Script
 ) -> None:
     await tried(kind, name, 2)
     script.broken = False
@@ -98,19 +98,19 @@ async def test_tries_that_leave_their_chunk_undone_and_answers_that_a_killed_wor
 
 
 async def test_failures_that_stand_after_the_last_try_are_recorded_as_the_operation_has_them(
-    http: httpx2.AsyncClient, kind: Kind, name: str
+    http: httpx2.AsyncClient, kind: OperationHandler, name: str
 ) -> None:
-    await tried(kind, name, MOST_ATTEMPTS - 1)
-    assert (await kind.run(work(name, MOST_ATTEMPTS))).counts == {"failed": 1}
+    await tried(kind, name, MAX_ATTEMPTS - 1)
+    assert (await kind.run(work(name, MAX_ATTEMPTS))).counts == {"failed": 1}
     run = await recorded(http, VERDICTS)
     assert (run["requests"], run["verdicts"], run["failed"]) == (1, VERDICTS, 2)
 
 
 async def test_a_chunk_that_got_no_answer_is_recorded_when_it_gets_one(
-    http: httpx2.AsyncClient, kind: Kind, name: str, script: Script
+    http: httpx2.AsyncClient, kind: OperationHandler, name: str, script: Script
 ) -> None:
     refuses = {"on_failure": "error"} if name == "score" else {}
-    await tried(kind, name, MOST_ATTEMPTS if refuses else 1, **refuses)
+    await tried(kind, name, MAX_ATTEMPTS if refuses else 1, **refuses)
     script.broken = False
     await kind.run(work(name, 1, **refuses))  # as somebody asked for another try
     run = await recorded(http, VERDICTS)
@@ -120,5 +120,5 @@ async def test_a_chunk_that_got_no_answer_is_recorded_when_it_gets_one(
 async def test_nobody_but_a_worker_keeps_what_failed_out_of_the_ledger(http: httpx2.AsyncClient, name: str) -> None:
     path = "/v1/rewards" if name == "score" else "/v1/verdicts"
     body = {"rubric": {"criteria": CRITERIA}, "run": "r", "groups": groups(2)}
-    assert (await http.post(path, json=body, headers={WILL_TRY_AGAIN: "true"})).status_code == 200
+    assert (await http.post(path, json=body, headers={WILL_RETRY_HEADER: "true"})).status_code == 200
     assert (await recorded(http, VERDICTS))["failed"] == 2

@@ -29,7 +29,7 @@ Worker.serve = lambda self: threading.Event().wait()
 """
 
 
-class Probed:
+class WorkerProbeClient:
     """A worker's probes."""
 
     def __init__(self, port: int) -> None:
@@ -43,7 +43,7 @@ class Probed:
             return 0, ""
         return answer.status_code, answer.text
 
-    def comes(self, path: str, is_so: Callable[[int, str], bool]) -> None:
+    def wait_until(self, path: str, is_so: Callable[[int, str], bool]) -> None:
         """Wait until something is so of what a probe says."""
         said = 0, ""
         for _ in range(600):
@@ -55,15 +55,15 @@ class Probed:
 
     def ready(self) -> None:
         """Wait until it has all that it needs."""
-        self.comes("/readyz", lambda status, _: status == 200)
+        self.wait_until("/readyz", lambda status, _: status == 200)
 
     def lacks(self, part: str) -> None:
         """Wait until it says that this is missing, and nothing else."""
-        self.comes("/readyz", lambda status, text: status == 503 and f'not ready: {part}"' in text)
+        self.wait_until("/readyz", lambda status, text: status == 503 and f'not ready: {part}"' in text)
         assert self.get("/healthz")[0] == 200, "starting it anew would not bring that back"
 
 
-class Wire:
+class TcpProxy:
     """A TCP proxy to a port of loopback that can go dead, as a cable does: what is connected stays so, in silence."""
 
     def __init__(self, to: int) -> None:
@@ -112,23 +112,23 @@ class Wire:
 
 
 @pytest.fixture
-def wires() -> Iterator[Callable[[int], Wire]]:
+def wires() -> Iterator[Callable[[int], TcpProxy]]:
     """Makes wires."""
     with ExitStack() as closing:
 
-        def make(to: int) -> Wire:
-            wire = Wire(to)
+        def make(to: int) -> TcpProxy:
+            wire = TcpProxy(to)
             closing.callback(wire.close)
             return wire
 
         yield make
 
 
-def probed_worker(cluster: Cluster, first: str = QUICK) -> Probed:
+def probed_worker(cluster: Cluster, first: str = QUICK) -> WorkerProbeClient:
     """A worker with probes."""
     port = unused_port()
     cluster.start_worker(port=port, first=first)
-    return Probed(port)
+    return WorkerProbeClient(port)
 
 
 def test_a_broker_that_hangs_or_is_killed_makes_a_worker_unready_until_it_is_back(cluster: MakeCluster) -> None:
@@ -145,11 +145,11 @@ def test_a_broker_that_hangs_or_is_killed_makes_a_worker_unready_until_it_is_bac
     running.broker.start()
     probes.ready()
     assert end_of(client, client.submit(score(4)).id).state == "done"
-    assert 'adjudge_chunk_tries_total{kind="score",outcome="done"} 1.0' in probes.get("/metrics")[1]
+    assert 'adjudge_chunk_attempts_total{kind="score",outcome="done"} 1.0' in probes.get("/metrics")[1]
 
 
 def test_a_worker_whose_connection_died_without_a_word_takes_work_again_by_itself(
-    cluster: MakeCluster, wires: Callable[[int], Wire]
+    cluster: MakeCluster, wires: Callable[[int], TcpProxy]
 ) -> None:
     running = cluster(0.0)
     client = running.start_api()
@@ -193,4 +193,4 @@ def test_a_worker_that_hears_nothing_of_what_waits_is_not_alive(cluster: MakeClu
     probes.ready()
     assert probes.get("/healthz")[0] == 200
     client.submit(score(4))
-    probes.comes("/healthz", lambda status, text: status == 503 and "restart it" in text)
+    probes.wait_until("/healthz", lambda status, text: status == 503 and "restart it" in text)

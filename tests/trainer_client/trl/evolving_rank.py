@@ -25,7 +25,7 @@ class Watched(GenerationCallback):
 
 
 def main(folder: Path, url: str, rubric: str) -> None:
-    callback, watched = EvolvingRubrics(url, every=2, parameters={"validity": False}), Watched(rubric)
+    callback, watched = EvolvingRubrics(url, every_n_steps=2, parameters={"validity": False}), Watched(rubric)
     data = dataset(prompts=1, rubric=[rubric])
     texts = ["One.", "Two, or three.", "Four?", "Five and six."]
     reward = RubricReward(url, mode="graded_mean")

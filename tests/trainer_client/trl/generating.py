@@ -25,7 +25,7 @@ class Prompts:
         }
 
 
-class Reciting:
+class ScriptedRollout:
     """A rollout function, and the rule it follows: what is said is recorded for each prompt, on however many ranks.
 
     A response's text is chosen by its prompt and its place among those of all ranks; a refined one's by its prompt
@@ -50,11 +50,11 @@ class Reciting:
         }
 
 
-class HalfFlat(Reciting):
+class HalfFlat(ScriptedRollout):
     """Says its first text to prompts whose number is even, whatever the place, and its other texts to odd ones."""
 
     def text(self, prompt, place):
-        return Reciting(*self.texts[1:]).text(prompt, place) if int(prompt[1]) % 2 else self.texts[0]
+        return ScriptedRollout(*self.texts[1:]).text(prompt, place) if int(prompt[1]) % 2 else self.texts[0]
 
 
 class Server:

@@ -90,7 +90,7 @@ def obliging(body: dict[str, Any]) -> httpx2.Response:
     return stream(*groups(body), summary())
 
 
-class Judge(httpx2.AsyncBaseTransport):
+class FakeJudgeTransport(httpx2.AsyncBaseTransport):
     """A service that answers `POST /v1/rewards` by `answers`, in order, the last for ever."""
 
     def __init__(self, *answers: Answer) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tests.trainer_client.trl.generating import HalfFlat, Reciting, with_server
+from tests.trainer_client.trl.generating import HalfFlat, ScriptedRollout, with_server
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, trainer, weights
 from trainer_client.trl import GenerationCallback, TrainingMeasures
 
@@ -58,7 +58,7 @@ def scene(method: str, refilled: bool) -> dict[str, Any]:
 
 def train(folder: Path, url: str, given: dict[str, Any]) -> None:
     server, own = given.pop("server", False), scene(given["method"], "max_refill_rounds" in given)
-    reciting = (HalfFlat if "max_refill_rounds" in given else Reciting)(*own.pop("reciting", ()))
+    reciting = (HalfFlat if "max_refill_rounds" in given else ScriptedRollout)(*own.pop("reciting", ()))
     model = policy(folder / "policy", torch.float64)
     trained = trainer(folder, url, model=model, num_generations=8, **own, **given)
     model.config.max_position_embeddings = 2048  # room for refinements and scaffolds, which it never sees

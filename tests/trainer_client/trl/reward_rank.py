@@ -11,7 +11,16 @@ from typing import Any
 
 import torch
 
-from tests.trainer_client.trl.judges import Judge, groups, obliging, pinned, problem, rewarding, stream, summary
+from tests.trainer_client.trl.judges import (
+    FakeJudgeTransport,
+    groups,
+    obliging,
+    pinned,
+    problem,
+    rewarding,
+    stream,
+    summary,
+)
 
 RANK = int(sys.argv[1])
 ROWS = (["a", "a", "b", "b"], ["1", "2", "3", "4"])
@@ -39,11 +48,11 @@ async def outcome(call: Any) -> Any:
 
 
 async def half_fails(max_unscored: float) -> Any:
-    return await outcome(rewarding(Judge(failing if RANK else obliging), max_unscored=max_unscored)(*ROWS))
+    return await outcome(rewarding(FakeJudgeTransport(failing if RANK else obliging), max_unscored=max_unscored)(*ROWS))
 
 
 async def unknown_rubric() -> Any:
-    judge = Judge((lambda body: problem("unknown-rubric", 404)) if RANK else obliging)
+    judge = FakeJudgeTransport((lambda body: problem("unknown-rubric", 404)) if RANK else obliging)
     return await outcome(rewarding(judge)(*ROWS))
 
 
@@ -51,11 +60,11 @@ async def own_function_fails() -> Any:
     def other(prompts: Any, **_: Any) -> Any:
         return [{}["missing"]] if RANK else [0.0] * len(prompts)
 
-    return await outcome(rewarding(Judge(), others=[other])(*ROWS))
+    return await outcome(rewarding(FakeJudgeTransport(), extra_rewards=[other])(*ROWS))
 
 
 async def pins_differ() -> Any:
-    reward = rewarding(Judge(by_version("r", 3 + RANK)), "r")
+    reward = rewarding(FakeJudgeTransport(by_version("r", 3 + RANK)), "r")
     await reward(*ROWS)
     return reward.state()
 
@@ -64,7 +73,7 @@ async def two_rewards_in_opposite_order() -> Any:
     """The first function is done first on one rank, and last on the other."""
     go = asyncio.Event()
     waits = [None, go] if RANK else [go, None]
-    rewards = [rewarding(Judge(by_version(n, 7, w)), n) for n, w in zip("xy", waits, strict=True)]
+    rewards = [rewarding(FakeJudgeTransport(by_version(n, 7, w)), n) for n, w in zip("xy", waits, strict=True)]
     calls = [asyncio.ensure_future(reward(*ROWS)) for reward in rewards]
     await asyncio.sleep(0.2)
     go.set()
@@ -73,7 +82,7 @@ async def two_rewards_in_opposite_order() -> Any:
 
 
 async def after_an_error() -> Any:
-    return await outcome(rewarding(Judge())(*ROWS))
+    return await outcome(rewarding(FakeJudgeTransport())(*ROWS))
 
 
 async def scenes() -> dict[str, Any]:

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.trl._batch import Batch
-from trainer_client.trl.methods import METHODS, Grounded, Rollout, Rubric, Srar
+from trainer_client.trl._batch import AdvantageBatch
+from trainer_client.trl.methods import METHODS, Grounded, Rollout, RubricGrpo, Srar
 
 IDS = torch.zeros(4, 5, dtype=torch.long)
 
@@ -17,28 +17,33 @@ def rollouts(*rewards, tokens=3, **more):
 
 
 def test_consecutive_rollouts_make_a_group():
-    batch = Batch.of(Rubric(scale="none"), rollouts(0.0, 1.0, 5.0, 7.0), 2)
+    batch = AdvantageBatch.from_rollouts(RubricGrpo(scale="none"), rollouts(0.0, 1.0, 5.0, 7.0), 2)
     assert batch.tensor(slice(0, 4), IDS).tolist() == [-0.5, 0.5, -1.0, 1.0]
 
 
 def test_a_rank_gets_the_advantages_of_its_own_rollouts():
-    batch = Batch.of(Rubric(scale="none"), rollouts(0.0, 1.0, 5.0, 7.0), 4)
+    batch = AdvantageBatch.from_rollouts(RubricGrpo(scale="none"), rollouts(0.0, 1.0, 5.0, 7.0), 4)
     assert batch.tensor(slice(2, 4), IDS[:2]).tolist() == pytest.approx([1.75, 3.75])
 
 
 def test_advantages_by_token_are_padded_with_zero_on_the_right():
     spans = {"deltas": {1: 0.8}, "spans": {1: (0, 2)}}
-    batch = Batch.of(Srar(scale="std", eps=0.0), [*rollouts(1.0, **spans), *rollouts(0.0)], 2)
+    batch = AdvantageBatch.from_rollouts(Srar(scale="std", eps=0.0), [*rollouts(1.0, **spans), *rollouts(0.0)], 2)
     tensor = batch.tensor(slice(0, 2), IDS[:2])
     assert tensor.tolist() == [[1.0, 1.0, 1.0, 0.0, 0.0], [-1.0, -1.0, -1.0, 0.0, 0.0]]
 
 
 def test_what_has_no_reward_is_not_kept():
-    assert Batch.of(Rubric(), rollouts(0.0, None, 1.0, None), 4).kept == [True, False, True, False]
+    assert AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(0.0, None, 1.0, None), 4).kept == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_group_that_tells_nothing_is_not_kept():
-    batch = Batch.of(Grounded(dynamic_sampling=True), rollouts(1.0, 1.0, 0.0, 1.0), 2)
+    batch = AdvantageBatch.from_rollouts(Grounded(dynamic_sampling=True), rollouts(1.0, 1.0, 0.0, 1.0), 2)
     assert batch.kept == [False, False, True, True]
     assert batch.metrics["groups/uninformative"] == 0.5
     assert batch.metrics["rubric/left_out"] == 0.5
@@ -48,29 +53,35 @@ def test_a_group_that_tells_nothing_is_not_kept():
 def test_a_group_of_one_says_nothing_of_its_response(method):
     alone = Rollout(tokens=3, reward=0.7, deltas={1: 0.4}, spans={1: (0, 2)}, certainty=(0.4, 0.6), scores=(1.0,))
     made = method()
-    batch = Batch.of(made, [alone], 1, made.start())
+    batch = AdvantageBatch.from_rollouts(made, [alone], 1, made.start())
     assert batch.means == [0.0]
     assert batch.rewards != [None]
 
 
 def test_a_group_without_any_reward_is_counted():
-    assert Batch.of(Rubric(), rollouts(None, None, 0.0, None), 2).metrics["groups/unscored"] == 0.5
+    assert (
+        AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(None, None, 0.0, None), 2).metrics["groups/unscored"] == 0.5
+    )
 
 
 def test_responses_without_steps_are_counted():
-    batch = Batch.of(Srar(), [*rollouts(1.0, deltas={1: 0.4}, spans={1: (0, 2)}), *rollouts(1.0)], 2)
+    batch = AdvantageBatch.from_rollouts(
+        Srar(), [*rollouts(1.0, deltas={1: 0.4}, spans={1: (0, 2)}), *rollouts(1.0)], 2
+    )
     assert batch.metrics["steps/without"] == 0.5
     assert batch.metrics["steps/scored"] == 0.5
 
 
 @given(st.lists(st.none() | st.floats(0, 1), min_size=4, max_size=4))
 def test_what_is_not_kept_has_no_advantage(rewards):
-    batch = Batch.of(Rubric(), rollouts(*rewards), 4)
+    batch = AdvantageBatch.from_rollouts(RubricGrpo(), rollouts(*rewards), 4)
     assert all(kept or advantage == 0 for kept, advantage in zip(batch.kept, batch.means, strict=True))
 
 
 def test_the_log_shows_the_mean_over_tokens():
     spans = {"deltas": {1: 1.0}, "spans": {1: (0, 1)}}
-    batch = Batch.of(Srar(normalise=False), [*rollouts(1.0, tokens=4, **spans), *rollouts(1.0, tokens=4)], 2)
+    batch = AdvantageBatch.from_rollouts(
+        Srar(normalise=False), [*rollouts(1.0, tokens=4, **spans), *rollouts(1.0, tokens=4)], 2
+    )
     assert batch.means == pytest.approx([0.25, 0.0])
     assert all(isinstance(advantage, np.ndarray) for advantage in batch.advantages)

@@ -8,8 +8,9 @@ import torch
 from tests.trainer_client.trl.certain import certainties
 from tests.trainer_client.trl.generating import Prompts, batch
 from tests.trainer_client.trl.training import dataset, policy, tokenizer, trainer
+from trainer_client._variance_filter import RollingThreshold
 from trainer_client.advantages import group_advantages
-from trainer_client.dro import RollingThreshold, reasoning_reflection_reward
+from trainer_client.dro import reasoning_reflection_reward
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl import RubricReward
 from trainer_client.trl._certainty import reference_probabilities
@@ -187,7 +188,7 @@ def test_a_group_of_one_is_never_filtered_and_has_no_advantage():
     method = Dro()
     (alone,) = method.advantages(rollouts([0.5, 0.6]))
     assert float(alone) == 0
-    assert method.verdict(rollouts([0.5, 0.6]), RollingThreshold(threshold=0.9)) == "accepted"
+    assert method.group_status(rollouts([0.5, 0.6]), RollingThreshold(threshold=0.9)) == "accepted"
 
 
 def test_a_window_without_groups_leaves_the_threshold_as_it_was():
@@ -206,12 +207,12 @@ def test_a_window_without_groups_leaves_the_threshold_as_it_was():
 def test_groups_below_the_threshold_are_rejected_for_their_variance():
     calm, lively = rollouts([0.5], [0.51]), rollouts([0.1], [0.9])
     memory = RollingThreshold(threshold=0.2)
-    assert [Dro().verdict(group, memory) for group in (calm, lively)] == ["variance", "accepted"]
-    assert Dro(variance_filter=False).verdict(calm, memory) == "accepted"
+    assert [Dro().group_status(group, memory) for group in (calm, lively)] == ["variance", "accepted"]
+    assert Dro(variance_filter=False).group_status(calm, memory) == "accepted"
 
 
 def test_missing_verdicts_of_a_whole_answer_are_missing_in_every_criterion():
     satisfied = [Rollout(tokens=3, certainty=(0.9,), scores=(1.0, 1.0)), Rollout(tokens=3, certainty=(0.1,))]
-    assert Dro().verdict(satisfied, RollingThreshold()) == "accepted"
+    assert Dro().group_status(satisfied, RollingThreshold()) == "accepted"
     unknown = [Rollout(tokens=3, certainty=(0.9,)), Rollout(tokens=3, certainty=(0.1,), scores=(0.0, 1.0))]
-    assert Dro().verdict(unknown, RollingThreshold()) == "undecided"
+    assert Dro().group_status(unknown, RollingThreshold()) == "undecided"

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.trl._evolution import assembled, figures_of
-from trainer_client.trl._seen_groups import SHARED, Seen, SeenGroup, can_evolve, merge
+from trainer_client.trl._evolution import assemble_rubric, measure_discrimination
+from trainer_client.trl._seen_groups import SHARED_PROMPT, GroupHistory, SeenGroup, can_evolve, merge_histories
 from trainer_client.wire import Criterion, Group, ResponseReward
 
 names = st.sampled_from(["a", "b", "c", "d"])
@@ -24,7 +24,7 @@ def batches(draw):
 @given(batches(), st.integers(1, 3))
 def test_ranks_that_hold_parts_of_groups_come_to_what_one_process_sees(drawn, most):
     """Two ranks have the first and the second half of each batch, so that a group may lie on both."""
-    alone, ranks = Seen({}, {}), [Seen({}, {}), Seen({}, {})]
+    alone, ranks = GroupHistory({}, {}), [GroupHistory({}, {}), GroupHistory({}, {})]
     for number, references in enumerate(drawn, 1):
         rows = [(reference, f"{number}-{reference}-{n}") for reference in references for n in range(4)]
         half = len(rows) // 2
@@ -47,15 +47,17 @@ def test_ranks_that_hold_parts_of_groups_come_to_what_one_process_sees(drawn, mo
             )
         alone = alone.with_groups(made[0], most)
         ranks = [rank.with_groups(own, most) for rank, own in zip(ranks, made[1:], strict=True)]
-    assert merge(ranks, most) == merge([alone], most)
+    assert merge_histories(ranks, most) == merge_histories([alone], most)
 
 
 @given(st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=4))
 def test_a_rubric_of_several_prompts_is_shared_on_whichever_rank_they_are(prompts):
-    shares = [Seen({}, {}).with_groups([seen("r", (1, n), ["1"], prompt)], 4) for n, prompt in enumerate(prompts)]
-    merged = merge(shares, 4)
+    shares = [
+        GroupHistory({}, {}).with_groups([seen("r", (1, n), ["1"], prompt)], 4) for n, prompt in enumerate(prompts)
+    ]
+    merged = merge_histories(shares, 4)
     assert merged.shared == (["r"] if len(set(prompts)) > 1 else [])
-    assert (merged.prompts["r"] == SHARED) == (len(set(prompts)) > 1)
+    assert (merged.prompts["r"] == SHARED_PROMPT) == (len(set(prompts)) > 1)
 
 
 def test_what_was_seen_survives_json():
@@ -84,7 +86,7 @@ scored = st.lists(st.tuples(st.floats(0, 1), st.sampled_from([True, False, None]
 @given(scored, st.sampled_from([1.0, -1.0]))
 def test_figures_are_the_spread_and_right_less_wrong_turned_round_for_a_mistake(drawn, weight):
     criterion = Criterion(id="new", description="Is so.", weight=weight)
-    figures = figures_of(criterion, [answer(score) for score, _ in drawn], [known for _, known in drawn])
+    figures = measure_discrimination(criterion, [answer(score) for score, _ in drawn], [known for _, known in drawn])
     scores = [score for score, _ in drawn]
     assert figures.spread == max(scores) - min(scores)
     right, wrong = ([score for score, known in drawn if known is side] for side in (True, False))
@@ -96,8 +98,8 @@ def test_figures_are_the_spread_and_right_less_wrong_turned_round_for_a_mistake(
 
 def test_a_criterion_without_a_verdict_on_every_response_has_no_figures():
     criterion = Criterion(id="new", description="Is so.")
-    assert figures_of(criterion, [answer(1.0), answer(None)], [None, None]) is None
-    assert figures_of(criterion, [answer(1.0), answer(0.0, "other")], [None, None]) is None
+    assert measure_discrimination(criterion, [answer(1.0), answer(None)], [None, None]) is None
+    assert measure_discrimination(criterion, [answer(1.0), answer(0.0, "other")], [None, None]) is None
 
 
 @given(st.integers(0, 5), st.integers(1, 4), st.integers(1, 6), st.data())
@@ -108,7 +110,7 @@ def test_a_rubric_of_some_of_the_new_criteria_has_as_many_evolved_ones_as_it_may
     room = max(0, most - new)
     made = [first, *old[max(0, evolved - room) :], *added]
     accepted = data.draw(st.lists(st.sampled_from(added), min_size=1, unique_by=lambda one: one.id))
-    content = assembled([first, *old], made, accepted)
+    content = assemble_rubric([first, *old], made, accepted)
     ids = [one.id for one in content.criteria]
     assert ids[0] == "own"
     assert ids[len(ids) - len(accepted) :] == [one.id for one in accepted]

@@ -64,8 +64,8 @@ def data_of(url, name, prompts):
     return names, dataset(prompts=prompts, rubric=names)
 
 
-def evolving(folder, url, data, *, every=2, service=None, mode="graded_mean", rubric=None, more=None, **given):
-    callback = EvolvingRubrics(service or url, every=every, parameters=PARAMETERS, **(more or {}))
+def evolving(folder, url, data, *, every_n_steps=2, service=None, mode="graded_mean", rubric=None, more=None, **given):
+    callback = EvolvingRubrics(service or url, every_n_steps=every_n_steps, parameters=PARAMETERS, **(more or {}))
     reward = RubricReward(url, rubric, mode=mode)
     made = trainer(folder, url, data=data, reward=reward, **{**SETTINGS, **given})
     watched = Watched()
@@ -128,7 +128,7 @@ def test_a_rubric_that_several_prompts_share_stays_as_it_is(tmp_path, evolving_u
 
 
 def test_rubrics_that_stand_in_the_dataset_are_said_not_to_evolve(tmp_path, evolving_url, caplog):
-    made, _ = evolving(tmp_path, evolving_url, dataset([*CRITERIA]), max_steps=1, every=1)
+    made, _ = evolving(tmp_path, evolving_url, dataset([*CRITERIA]), max_steps=1, every_n_steps=1)
     made.callback_handler.remove_callback(Watched)
     made.train()
     assert caplog.text.count("no rubric of this batch can evolve") == 1
@@ -139,7 +139,7 @@ def test_training_goes_on_where_the_service_does_not_answer(tmp_path, evolving_u
     caplog.set_level(logging.WARNING)
     (name,), data = data_of(evolving_url, "away", 1)
     away = Client(f"http://127.0.0.1:{unused_port()}", retries=0)
-    made, watched = evolving(tmp_path, evolving_url, data, service=away, every=1, max_steps=2)
+    made, watched = evolving(tmp_path, evolving_url, data, service=away, every_n_steps=1, max_steps=2)
     made.train()
     assert watched.judged == [f"{name}@1"] * 2
     assert [row["evolving/kept/service"] for row in made.state.log_history if "evolving/failed" in row] == [1, 1]
@@ -150,7 +150,7 @@ def test_training_stops_where_it_is_asked_to(tmp_path, evolving_url):
     _, data = data_of(evolving_url, "stopped", 1)
     away = Client(f"http://127.0.0.1:{unused_port()}", retries=0)
     more = {"on_failure": "error"}
-    made, _ = evolving(tmp_path, evolving_url, data, service=away, every=1, more=more, max_steps=2)
+    made, _ = evolving(tmp_path, evolving_url, data, service=away, every_n_steps=1, more=more, max_steps=2)
     with pytest.raises(EvolvingFailed, match=r"1 rubrics could not be evolved, stopped/0 among them \(service\)"):
         made.train()
 
@@ -162,7 +162,7 @@ def test_modes_that_read_no_plain_criteria_are_refused_at_the_first_batch(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"every": 0}, {"groups": 0}, {"deadline_s": 0.0}, {"least_difference": 0.0}, {"on_failure": "stop"}]
+    "wrong", [{"every": 0}, {"groups": 0}, {"deadline_s": 0.0}, {"min_spread": 0.0}, {"on_failure": "stop"}]
 )
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -171,7 +171,7 @@ def test_settings_out_of_range_are_refused(wrong):
 
 def test_a_state_that_is_none_is_refused():
     with pytest.raises(ValueError, match="cannot be read"):
-        EvolvingRubrics("http://judge.test", every=1).load_state({"last": 1, "batches": 1, "groups": [{}]})
+        EvolvingRubrics("http://judge.test", every_n_steps=1).load_state({"last": 1, "batches": 1, "groups": [{}]})
 
 
 def test_two_ranks_that_hold_halves_of_a_group_are_repinned_at_one_step(tmp_path, evolving_url, writer):

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer_client.advantages import group_advantages
-from trainer_client.trl.methods import METHODS, Grounded, Rar, Rgr, Rollout, Rubric, Scored, Srar, options_of
+from trainer_client.trl.methods import (
+    METHODS,
+    Grounded,
+    Rar,
+    Rgr,
+    Rollout,
+    RubricGrpo,
+    ScoredResponse,
+    Srar,
+    options_of,
+)
 from trainer_client.wire import Criterion, ResponseReward, StepReward, Verdict
 from trainer_client.wire.answers import Failure
 
@@ -49,7 +59,7 @@ CRITERIA = (
 
 @given(REWARDS)
 def test_the_plain_method_gives_each_response_its_group_advantage(rewards):
-    got = Rubric().advantages(group(rewards))
+    got = RubricGrpo().advantages(group(rewards))
     assert [float(a) for a in got] == pytest.approx(list(group_advantages(rewards, ddof=1)))
 
 
@@ -99,14 +109,14 @@ def test_unless_told_no_method_but_dro_leaves_a_group_out():
 def test_by_accuracy_a_group_tells_something_where_some_are_right_and_some_are_wrong(right, left_out):
     rollouts = [Rollout(tokens=1, reward=n / 10, judged=n / 10, correct=one) for n, one in enumerate(right)]
     unknown = [replace(one, judged=None) for one in rollouts]
-    method = Rubric(dynamic_sampling=True, filter_metric="accuracy")
+    method = RubricGrpo(dynamic_sampling=True, filter_metric="accuracy")
     assert method.uninformative(unknown, None) is left_out
 
 
 @pytest.mark.parametrize(("judged", "left_out"), [([1.0, 0.0], False), ([0.9, 0.2], True), ([1.0, None], True)])
 def test_without_an_answer_criterion_the_judges_full_reward_is_right(judged, left_out):
     rollouts = [Rollout(tokens=1, reward=n / 10, judged=one) for n, one in enumerate(judged)]
-    method = Rubric(dynamic_sampling=True, filter_metric="accuracy")
+    method = RubricGrpo(dynamic_sampling=True, filter_metric="accuracy")
     assert method.uninformative(rollouts, None) is left_out
 
 
@@ -123,51 +133,53 @@ def test_srars_methods_compare_accuracy_unless_told():
 
 
 def test_grounded_asks_for_partial_credit_and_names_its_zero():
-    assert Grounded().scoring == {"mode": "partial_credit", "on_failure": "zero_unparseable"}
-    assert Grounded(truncation_factor=0.5).scoring["truncation_factor"] == 0.5
+    assert Grounded().reward_defaults == {"mode": "partial_credit", "on_failure": "zero_unparseable"}
+    assert Grounded(truncation_factor=0.5).reward_defaults["truncation_factor"] == 0.5
 
 
 def test_only_grounded_turns_invalid_output_into_zero():
-    assert {name for name, method in METHODS.items() if method().scoring["on_failure"] != "null"} == {"grounded"}
+    assert {name for name, method in METHODS.items() if method().reward_defaults["on_failure"] != "null"} == {
+        "grounded"
+    }
 
 
 def test_factual_only_rewards_what_it_guides_by():
-    assert Rgr(factual_only=True).scoring["kinds"] == ("factual",)
-    assert "kinds" not in Rgr().scoring
+    assert Rgr(factual_only=True).reward_defaults["kinds"] == ("factual",)
+    assert "kinds" not in Rgr().reward_defaults
 
 
 def test_srar_asks_for_steps():
-    assert Srar(format_weight=0.3).scoring == {"mode": "stepwise", "on_failure": "null", "format_weight": 0.3}
+    assert Srar(format_weight=0.3).reward_defaults == {"mode": "stepwise", "on_failure": "null", "format_weight": 0.3}
 
 
 def test_srar_sums_what_each_step_earned():
-    scored = Scored(answered([ok("s1", 1.0, 1), ok("s2", 0.0, 2), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
+    scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("s2", 0.0, 2), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
     assert Srar().deltas(scored) == pytest.approx({1: 0.4, 2: -1.0, 0: 1.0})
 
 
 def test_an_unsatisfied_criterion_gives_its_step_a_zero_unless_only_satisfied_ones_count():
-    scored = Scored(answered([ok("s1", 0.0, 1), ok("s2", 1.0, 2)]), CRITERIA)
+    scored = ScoredResponse(answered([ok("s1", 0.0, 1), ok("s2", 1.0, 2)]), CRITERIA)
     assert Srar().deltas(scored) == pytest.approx({1: 0.0, 2: 0.4})
     assert Srar(count_satisfied_only=True).deltas(scored) == pytest.approx({2: 0.4})
 
 
 def test_a_criterion_that_the_judge_failed_on_is_left_out_and_still_counts_in_its_kind():
     failed = Verdict(criterion="s2", status="failed", failure=Failure(kind="timeout", detail="late"))
-    assert Srar().deltas(Scored(answered([ok("s1", 1.0, 1), failed]), CRITERIA)) == pytest.approx({1: 0.4})
+    assert Srar().deltas(ScoredResponse(answered([ok("s1", 1.0, 1), failed]), CRITERIA)) == pytest.approx({1: 0.4})
 
 
 def test_kinds_can_be_left_to_suggest_alone():
-    scored = Scored(answered([ok("s1", 1.0, 1), ok("s2", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
+    scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("s2", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
     assert Srar(kinds=("suggest",)).deltas(scored) == pytest.approx({1: 0.8})
 
 
 def test_budgets_are_options():
-    scored = Scored(answered([ok("s1", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
+    scored = ScoredResponse(answered([ok("s1", 1.0, 1), ok("p", 1.0, 2), ok("b", 1.0, 0)]), CRITERIA)
     assert Srar(suggest=2.0, pitfall=-3.0, bonus=0.5).deltas(scored) == pytest.approx({1: 1.0, 2: -3.0, 0: 0.5})
 
 
 def test_an_answer_without_steps_has_deltas_for_the_whole_response_only():
-    scored = Scored(answered([ok("s1", 1.0, 0), ok("s2", 1.0, -1)], steps=()), CRITERIA)
+    scored = ScoredResponse(answered([ok("s1", 1.0, 0), ok("s2", 1.0, -1)], steps=()), CRITERIA)
     assert Srar().deltas(scored) == pytest.approx({0: 0.4, -1: 0.4})
 
 
@@ -187,7 +199,7 @@ def test_a_rollout_without_a_reward_gets_nothing_for_any_step():
 
 @given(REWARDS)
 def test_srar_without_a_rubric_is_grpo(rewards):
-    plain = [float(a) for a in Rubric(ddof=0).advantages(group(rewards))]
+    plain = [float(a) for a in RubricGrpo(ddof=0).advantages(group(rewards))]
     for advantage, tokens in zip(plain, Srar().advantages(group(rewards)), strict=True):
         assert tokens == pytest.approx(np.full(4, advantage))
 

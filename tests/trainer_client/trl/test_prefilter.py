@@ -6,7 +6,8 @@ import pytest
 
 from tests.trainer_client.trl.certain import certainties
 from tests.trainer_client.trl.training import policy, tokenizer
-from trainer_client.dro import select_groups, variance_score
+from trainer_client._variance_filter import select_groups
+from trainer_client.dro import variance_score
 from trainer_client.trl import prefilter
 
 pytestmark = pytest.mark.trl
@@ -73,7 +74,7 @@ def test_kept_rows_are_written_as_they_stand_and_in_their_order(run):
 @pytest.mark.parametrize(("retained", "top"), [(0.18, 0.089), (0.16, 0.067), (0.125, 0.028)])
 def test_the_papers_retained_shares_stand_for_shares_by_score(retained, top):
     given = prefilter._parser().parse_args(["--model", "m", "--data", "d", "--out", "o", "--retain", str(retained)])
-    assert prefilter._top(given) == pytest.approx(top, abs=5e-4)
+    assert prefilter._top_share(given) == pytest.approx(top, abs=5e-4)
     assert (given.group, given.top_p, given.temperature) == (16, 0.95, 1.0)
 
 

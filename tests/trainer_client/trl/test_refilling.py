@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.trl.judges import Judge, by_text, groups, response, rewarding, stream, summary
+from tests.trainer_client.trl.judges import FakeJudgeTransport, by_text, groups, response, rewarding, stream, summary
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, RIGHT, SLIP, WRONG, dataset, trainer, weights
 from trainer_client.trl import RubricReward
 from trainer_client.trl._refilling import PromptStream
@@ -224,7 +224,7 @@ def test_what_the_judge_misses_in_a_small_round_is_a_share_of_the_whole_batch(tm
     def reward(said):
         return response(None) if said["text"] == "lost" else by_text(said)
 
-    judge = Judge(lambda body: stream(*groups(body, reward), summary()))
+    judge = FakeJudgeTransport(lambda body: stream(*groups(body, reward), summary()))
     ones, both, lost = ("1",) * 4, ("1", "0", "1", "0"), ("lost",) * 4
     rollouts = ByPrompt(ones, both, both, both, lost, lost)
     data = dataset(PLAIN, prompts=6)

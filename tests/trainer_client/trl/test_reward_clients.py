@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx2
 import pytest
 
-from tests.trainer_client.trl.judges import CRITERIA, Judge, client, rewarding
+from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, client, rewarding
 from trainer_client import AsyncClient, Client, ConnectionFailed, InvalidRequest
 from trainer_client.trl._loop_client import LoopClient
 from trainer_client.trl.reward import RubricReward
@@ -28,7 +28,7 @@ def test_it_is_seen_as_an_async_function_named_by_its_class():
 @pytest.mark.parametrize("make", [Client, AsyncClient])
 async def test_a_client_lends_its_settings_and_stays_its_owners(make):
     lender = make(URL, "run", timeout_s=7, retries=1, retry_budget_s=3, headers={"X-Key": "secret"})
-    made = LoopClient(lender).here()
+    made = LoopClient(lender).for_running_loop()
     assert made is not lender
     assert isinstance(made, AsyncClient)
     assert (made.base_url, made.run) == (URL, "run")
@@ -41,7 +41,7 @@ async def test_a_client_lends_its_settings_and_stays_its_owners(make):
 async def test_the_settings_are_what_requests_are_made_with():
     seen = []
 
-    class Seeing(Judge):
+    class Seeing(FakeJudgeTransport):
         async def handle_async_request(self, request):
             seen.append(request)
             return await super().handle_async_request(request)
@@ -57,7 +57,7 @@ async def test_the_settings_are_what_requests_are_made_with():
 
 
 async def test_with_an_address_a_service_that_is_started_again_is_waited_for_within_the_retry_budget():
-    settings = LoopClient(URL).here().settings
+    settings = LoopClient(URL).for_running_loop().settings
     waits, tries = [], replace(settings.retry_policy, random=lambda: 0.5).start()
     while (wait := tries.wait_after(ConnectionFailed("refused", retryable=True))) is not None:
         waits.append(wait)
@@ -68,7 +68,7 @@ def test_each_event_loop_has_a_client_of_its_own():
     made = LoopClient(URL)
 
     async def twice():
-        return made.here(), made.here()
+        return made.for_running_loop(), made.for_running_loop()
 
     first, again = asyncio.run(twice())
     other, _ = asyncio.run(twice())
@@ -77,7 +77,7 @@ def test_each_event_loop_has_a_client_of_its_own():
 
 
 async def test_a_closed_one_is_made_anew():
-    reward = rewarding(Judge())
+    reward = rewarding(FakeJudgeTransport())
     await reward(["a"], ["1"])
     await reward.aclose()
     assert await reward(["a"], ["1"]) == [1.0]
@@ -105,7 +105,7 @@ def test_pickled_it_takes_its_settings_and_its_pins_along_and_no_client():
         CRITERIA,
         mode="factual_override",
         deadline_s=9,
-        others=[length],
+        extra_rewards=[length],
         weights=[1, 2],
         votes=3,
     )
@@ -120,7 +120,7 @@ def test_pickled_it_takes_its_settings_and_its_pins_along_and_no_client():
 
 
 async def _make(reward):
-    reward._client.here()
+    reward._client.for_running_loop()
 
 
 def length(completions, **_):
@@ -147,7 +147,7 @@ def test_a_judged_batch_is_not_pickled():
 
 
 def _picklable():
-    return Judge()
+    return FakeJudgeTransport()
 
 
 def test_defaults_fill_in_what_the_user_left_open():
@@ -165,7 +165,7 @@ def test_defaults_fill_in_what_the_user_left_open():
 
 
 async def test_a_copy_with_defaults_has_pins_of_its_own():
-    reward = rewarding(Judge())
+    reward = rewarding(FakeJudgeTransport())
     reward.load_state({"pins": {"r": "r@1"}})
     copy = reward.with_defaults(mode="points", on_failure="null")
     copy.load_state({"pins": {"r": "r@2"}})

@@ -5,9 +5,19 @@ import asyncio
 import httpx2
 import pytest
 
-from tests.trainer_client.trl.judges import Judge, SkippingLoop, client, groups, problem, rewarding, stream, summary
+from tests.trainer_client.trl.judges import (
+    FakeJudgeTransport,
+    SkippingLoop,
+    client,
+    groups,
+    problem,
+    rewarding,
+    stream,
+    summary,
+)
 from trainer_client import UnknownRubric
-from trainer_client.trl.reward import RubricReward, TooManyUnscored
+from trainer_client.trl._ranks import TooManyUnscored
+from trainer_client.trl.reward import RubricReward
 
 
 @pytest.fixture
@@ -33,7 +43,7 @@ def timed(loop, work):
 
 
 def test_a_service_that_never_answers_is_given_up_at_the_deadline_and_its_grace(loop):
-    reward = rewarding(Judge(hang), deadline_s=60, grace_s=5)
+    reward = rewarding(FakeJudgeTransport(hang), deadline_s=60, grace_s=5)
     rewards, seconds = timed(loop, lambda: reward(["a", "b"], ["1", "2"]))
     assert rewards == [None, None]
     assert [row.failures for row in reward.last.rows] == [("timeout",)] * 2
@@ -41,7 +51,7 @@ def test_a_service_that_never_answers_is_given_up_at_the_deadline_and_its_grace(
 
 
 def test_groups_that_came_by_the_deadline_are_kept(loop):
-    reward = rewarding(Judge(lambda body: stream(groups(body)[1], hang(), groups(body)[0])))
+    reward = rewarding(FakeJudgeTransport(lambda body: stream(groups(body)[1], hang(), groups(body)[0])))
     rewards, seconds = timed(loop, lambda: reward(["a", "b"], ["1", "2"]))
     assert rewards == [None, 2.0]
     assert seconds == pytest.approx(65)
@@ -58,7 +68,7 @@ def test_a_request_that_does_not_let_go_is_left_behind(loop):
                 continue
         return stream(summary())
 
-    reward = rewarding(Judge(stubborn))
+    reward = rewarding(FakeJudgeTransport(stubborn))
     rewards, seconds = timed(loop, lambda: reward(["a"], ["1"]))
     assert rewards == [None]
     assert 65 <= seconds < 70
@@ -80,7 +90,7 @@ def test_a_call_that_is_cancelled_hangs_up(loop):
             gone.set()
 
     async def leave():
-        call = asyncio.create_task(rewarding(Judge(waits))(["a"], ["1"]))
+        call = asyncio.create_task(rewarding(FakeJudgeTransport(waits))(["a"], ["1"]))
         await asyncio.sleep(1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -92,7 +102,7 @@ def test_a_call_that_is_cancelled_hangs_up(loop):
 
 def test_a_users_mistake_in_one_of_several_requests_is_raised_at_once(loop, monkeypatch):
     monkeypatch.setattr("trainer_client.trl._splitting.MAX_GROUPS", 1)
-    reward = rewarding(Judge(hang, lambda body: problem("unknown-rubric", 404)))
+    reward = rewarding(FakeJudgeTransport(hang, lambda body: problem("unknown-rubric", 404)))
 
     async def refused():
         with pytest.raises(UnknownRubric):
@@ -101,7 +111,7 @@ def test_a_users_mistake_in_one_of_several_requests_is_raised_at_once(loop, monk
     assert timed(loop, refused)[1] < 1
 
 
-class Outage(Judge):
+class Outage(FakeJudgeTransport):
     """A judge that nobody reaches between two moments; connecting to it then takes ten seconds and fails."""
 
     def __init__(self, loop, begins, ends):
@@ -150,7 +160,7 @@ def test_a_second_request_has_the_rest_of_the_deadline(loop):
         await asyncio.sleep(50)
         return stream(groups(body)[0], httpx2.ReadError("reset"))
 
-    judge = Judge(late, lambda body: stream(*groups(body), summary()))
+    judge = FakeJudgeTransport(late, lambda body: stream(*groups(body), summary()))
     rewards, _ = timed(loop, lambda: rewarding(judge, deadline_s=60)(["a", "b"], ["1", "2"]))
     assert rewards == [1.0, 2.0]
     assert [asked["deadline_s"] for asked in judge.asked] == [60, 10]
@@ -161,7 +171,7 @@ def test_after_the_deadline_nothing_more_is_asked_for(loop):
         await asyncio.sleep(62)
         return stream(groups(body)[0], httpx2.ReadError("reset"))
 
-    judge = Judge(late)
+    judge = FakeJudgeTransport(late)
     rewards, _ = timed(loop, lambda: rewarding(judge, deadline_s=60, grace_s=30)(["a", "b"], ["1", "2"]))
     assert rewards == [1.0, None]
     assert len(judge.asked) == 1

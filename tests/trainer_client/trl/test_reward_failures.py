@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from tests.trainer_client.trl.judges import (
-    Judge,
+    FakeJudgeTransport,
     client,
     groups,
     obliging,
@@ -29,7 +29,8 @@ from trainer_client import (
     Unauthorized,
     UnknownRubric,
 )
-from trainer_client.trl.reward import RubricReward, TooManyUnscored
+from trainer_client.trl._ranks import TooManyUnscored
+from trainer_client.trl.reward import RubricReward
 
 TWO = (["a", "b"], ["0.25", "0.5"])
 
@@ -63,7 +64,7 @@ def raising(error):
     ],
 )
 async def test_a_service_that_fails_leaves_all_rows_without_a_reward_and_says_why(answer, kind, caplog):
-    reward = rewarding(Judge(answer))
+    reward = rewarding(FakeJudgeTransport(answer))
     assert await reward(*TWO) == [None, None]
     assert kinds(reward) == [(kind,), (kind,)]
     [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -71,7 +72,7 @@ async def test_a_service_that_fails_leaves_all_rows_without_a_reward_and_says_wh
 
 
 async def test_where_failures_are_errors_a_service_without_a_judge_stops_training():
-    judge = Judge(lambda body: problem("not-ready", 503, retryable=True))
+    judge = FakeJudgeTransport(lambda body: problem("not-ready", 503, retryable=True))
     reward = RubricReward(client(judge, retries=0), "r", on_failure="error", max_unscored=1.0)
     with pytest.raises(NotReady):
         await reward(*TWO)
@@ -81,7 +82,7 @@ async def test_groups_that_came_before_the_answer_broke_are_kept_and_the_others_
     def breaks_after_one(body):
         return stream(groups(body)[0], httpx2.ReadError("reset"))
 
-    judge = Judge(breaks_after_one, obliging)
+    judge = FakeJudgeTransport(breaks_after_one, obliging)
     assert await rewarding(judge)(*TWO) == [0.25, 0.5]
     assert [[group["prompt"] for group in asked["groups"]] for asked in judge.asked] == [["a", "b"], ["b"]]
 
@@ -90,7 +91,7 @@ async def test_nothing_is_asked_for_again_when_nothing_came():
     def breaks(body):
         return stream(httpx2.ReadError("reset"))
 
-    judge = Judge(breaks)
+    judge = FakeJudgeTransport(breaks)
     reward = RubricReward(client(judge, retries=0), "r", max_unscored=1.0)
     assert await reward(*TWO) == [None, None]
     assert len(judge.asked) == 1
@@ -100,7 +101,7 @@ async def test_groups_that_came_before_a_problem_are_kept_and_what_cannot_be_rep
     def fails_after_one(body):
         return stream(groups(body)[0], {"problem": problem("internal", 500).json()})
 
-    judge = Judge(fails_after_one)
+    judge = FakeJudgeTransport(fails_after_one)
     reward = rewarding(judge)
     assert await reward(*TWO) == [0.25, None]
     assert kinds(reward) == [(), ("server",)]
@@ -112,11 +113,11 @@ async def test_a_service_that_does_not_stream_is_read_whole():
         lines = groups(body)
         return httpx2.Response(200, json={**summary()["summary"], "groups": [line["group"] for line in lines]})
 
-    assert await rewarding(Judge(whole))(*TWO) == [0.25, 0.5]
+    assert await rewarding(FakeJudgeTransport(whole))(*TWO) == [0.25, 0.5]
 
 
 async def test_groups_in_another_order_reach_their_own_rows():
-    reward = rewarding(Judge(lambda body: stream(*reversed(groups(body)), summary())))
+    reward = rewarding(FakeJudgeTransport(lambda body: stream(*reversed(groups(body)), summary())))
     assert await reward(["a", "b", "a"], ["1", "2", "3"]) == [1.0, 2.0, 3.0]
 
 
@@ -126,7 +127,7 @@ async def test_fewer_responses_and_groups_than_asked_for_leave_the_rest_without_
         lines[0]["group"]["responses"].pop()
         return stream(*lines, summary())
 
-    reward = rewarding(Judge(short))
+    reward = rewarding(FakeJudgeTransport(short))
     assert await reward(["a", "a", "b"], ["1", "2", "3"]) == [1.0, None, None]
     assert kinds(reward) == [(), ("missing",), ("missing",)]
 
@@ -138,7 +139,7 @@ async def test_rewards_nobody_asked_for_are_ignored_counted_and_said(caplog):
         unknown = {"group": {"id": "unknown", "responses": [response(9.0)] * 2}}
         return stream(unknown, *lines, lines[0], summary())
 
-    assert await rewarding(Judge(more))(*TWO) == [0.25, 0.5]
+    assert await rewarding(FakeJudgeTransport(more))(*TWO) == [0.25, 0.5]
     assert "it sent 5 rewards that were not asked for" in caplog.text
 
 
@@ -149,7 +150,7 @@ async def test_a_reward_that_is_no_finite_number_is_none(number):
         line["group"]["responses"][0]["reward"] = "HERE"
         return stream(httpx2.Response(200, json=line).content.replace(b'"HERE"', number) + b"\n", summary())
 
-    reward = rewarding(Judge(strange))
+    reward = rewarding(FakeJudgeTransport(strange))
     assert await reward(["a"], ["1"]) == [None]
     assert kinds(reward) == [("not_finite",)]
 
@@ -160,7 +161,7 @@ async def test_a_response_without_a_reward_names_what_failed_on_it_once_and_one_
         answers = iter([response(None, *failed), response(0.5, verdict("a"), failed[2]), response(None, verdict())])
         return stream(*groups(body, lambda said: next(answers)), summary())
 
-    reward = rewarding(Judge(failing))
+    reward = rewarding(FakeJudgeTransport(failing))
     assert await reward(["a"] * 3, ["1"] * 3) == [None, 0.5, None]
     assert kinds(reward) == [("parse", "engine"), ("engine",), ("unscored",)]
 
@@ -184,12 +185,12 @@ async def test_a_response_without_a_reward_names_what_failed_on_it_once_and_one_
 )
 async def test_a_users_mistake_stops_training_whatever_may_stay_unscored(answer, error):
     with pytest.raises(error):
-        await rewarding(Judge(answer))(*TWO)
+        await rewarding(FakeJudgeTransport(answer))(*TWO)
 
 
 async def test_an_error_that_nobody_foresaw_is_raised():
     with pytest.raises(ZeroDivisionError):
-        await rewarding(Judge(raising(ZeroDivisionError())))(*TWO)
+        await rewarding(FakeJudgeTransport(raising(ZeroDivisionError())))(*TWO)
 
 
 @pytest.mark.parametrize(("failing", "stops"), [(0, False), (2, False), (3, True), (4, True)])
@@ -198,7 +199,7 @@ async def test_training_stops_when_more_than_the_share_allowed_has_no_reward(fai
         numbers = iter(range(4))
         return stream(*groups(body, lambda said: response(None if next(numbers) < failing else 1.0)), summary())
 
-    reward = rewarding(Judge(fails_some), max_unscored=0.5)
+    reward = rewarding(FakeJudgeTransport(fails_some), max_unscored=0.5)
     if stops:
         with pytest.raises(TooManyUnscored, match=f"{failing} of 4 responses have no reward"):
             await reward(["a"] * 4, ["1"] * 4)
@@ -212,7 +213,7 @@ async def test_what_a_failure_policy_makes_zero_counts_as_missing(policy):
         return stream(*groups(body, lambda said: response(0.0, policy_applied=policy, status="unscored")), summary())
 
     with pytest.raises(TooManyUnscored, match="4 of 4 responses have no reward"):
-        await rewarding(Judge(zeroes), max_unscored=0.5)(["a"] * 4, ["1"] * 4)
+        await rewarding(FakeJudgeTransport(zeroes), max_unscored=0.5)(["a"] * 4, ["1"] * 4)
 
 
 async def test_the_error_says_how_many_why_and_what_to_do():
@@ -220,7 +221,7 @@ async def test_the_error_says_how_many_why_and_what_to_do():
         return problem("overloaded", 429, retryable=True)
 
     with pytest.raises(TooManyUnscored) as raised:
-        await rewarding(Judge(overloaded), max_unscored=0.5, deadline_s=30)(*TWO)
+        await rewarding(FakeJudgeTransport(overloaded), max_unscored=0.5, deadline_s=30)(*TWO)
     for part in (
         "2 of 2 responses have no reward from the judge",
         "max_unscored = 0.5 allows 1: 2 overloaded.",

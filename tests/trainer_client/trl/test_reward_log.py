@@ -6,7 +6,7 @@ import pytest
 
 from tests.trainer_client.trl.judges import (
     CRITERIA,
-    Judge,
+    FakeJudgeTransport,
     Trainer,
     groups,
     problem,
@@ -16,7 +16,7 @@ from tests.trainer_client.trl.judges import (
     summary,
     verdict,
 )
-from trainer_client.trl._reward_log import MAX_CRITERIA
+from trainer_client.trl._reward_log import MAX_TRACKED_CRITERIA
 
 
 def giving(*answers):
@@ -26,7 +26,7 @@ def giving(*answers):
         left = iter(answers)
         return stream(*groups(body, lambda said: next(left)), summary())
 
-    return Judge(answer)
+    return FakeJudgeTransport(answer)
 
 
 async def logged(judge, rows, rubric="r", **columns):
@@ -94,7 +94,7 @@ async def test_a_long_rubric_is_cut_in_the_table():
 
 
 async def test_an_outage_logs_what_is_known_and_no_more():
-    metrics, extra, _ = await logged(Judge(lambda body: problem("internal", 500)), 2)
+    metrics, extra, _ = await logged(FakeJudgeTransport(lambda body: problem("internal", 500)), 2)
     assert extra == {"rubric": ["no reward (server)"] * 2}
     metrics.pop("rubric/wait_seconds")
     assert metrics == {
@@ -123,31 +123,31 @@ def all_of(criteria):
 
 
 async def test_with_more_criteria_than_can_be_followed_pass_rates_are_by_kind():
-    metrics, _, _ = await logged(all_of(many(0, MAX_CRITERIA + 1)), 1, many(0, MAX_CRITERIA + 1))
+    metrics, _, _ = await logged(all_of(many(0, MAX_TRACKED_CRITERIA + 1)), 1, many(0, MAX_TRACKED_CRITERIA + 1))
     assert {name for name in metrics if "pass" in name} == {"rubric/pass/kind/factual"}
     assert metrics["rubric/pass/kind/factual"] == 0.5
 
 
 async def test_criteria_nothing_is_known_of_are_left_out_when_there_are_too_many():
-    metrics, _, _ = await logged(all_of(many(0, MAX_CRITERIA + 1)), 1)
+    metrics, _, _ = await logged(all_of(many(0, MAX_TRACKED_CRITERIA + 1)), 1)
     assert not [name for name in metrics if "pass" in name]
 
 
 async def test_a_run_whose_rubrics_never_repeat_does_not_fill_the_log_with_names():
     trainer, names = Trainer(), set()
-    judge = Judge()
+    judge = FakeJudgeTransport()
     reward = rewarding(judge, None)
     for batch in range(10):
         criteria = many(batch * 20, 20)
         judge.answers = all_of(criteria).answers
         await reward(["a"], ["1"], rubric=[criteria], **trainer.logs)
         names |= {name for name in trainer.metrics if "pass" in name}
-    assert len(names) <= MAX_CRITERIA + 1
+    assert len(names) <= MAX_TRACKED_CRITERIA + 1
     assert "rubric/pass/kind/factual" in names
 
 
 async def test_two_rubric_rewards_of_one_trainer_log_apart():
-    one, two = rewarding(Judge()), rewarding(Judge())
+    one, two = rewarding(FakeJudgeTransport()), rewarding(FakeJudgeTransport())
     trainer = Trainer([one, two], masks_missing_rewards=True)
     for reward in (one, two):
         await reward(["a"], ["1"], **trainer.logs)
@@ -170,4 +170,4 @@ async def test_the_rows_of_the_latest_call_are_kept_in_its_order():
 
 @pytest.mark.parametrize("logs", [{}, {"log_metric": print}, {"log_extra": lambda *_: None}])
 async def test_a_caller_that_logs_nothing_or_in_part_is_served_too(logs, capsys):
-    assert await rewarding(Judge())(["a"], ["1"], **logs) == [1.0]
+    assert await rewarding(FakeJudgeTransport())(["a"], ["1"], **logs) == [1.0]

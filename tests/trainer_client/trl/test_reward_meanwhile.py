@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.trainer_client.trl.judges import Judge, groups, obliging, rewarding, stream, summary
+from tests.trainer_client.trl.judges import FakeJudgeTransport, groups, obliging, rewarding, stream, summary
 
 IDS = [[1], [2, 3]]
 
@@ -20,13 +20,13 @@ async def test_it_is_done_before_the_judge_answers():
         yield
         done.set()
 
-    reward = rewarding(Judge(answer), deadline_s=30.0)
-    reward.meanwhile = work
+    reward = rewarding(FakeJudgeTransport(answer), deadline_s=30.0)
+    reward.overlapped_work = work
     assert await reward(["a", "a"], ["1", "2"], IDS) == [1.0, 2.0]
 
 
 async def test_the_judge_is_asked_between_its_pieces():
-    judge = Judge()
+    judge = FakeJudgeTransport()
 
     def work(texts, ids):
         for _ in range(1000):
@@ -34,7 +34,7 @@ async def test_the_judge_is_asked_between_its_pieces():
         assert judge.asked
 
     reward = rewarding(judge, deadline_s=30.0)
-    reward.meanwhile = work
+    reward.overlapped_work = work
     assert await reward(["a", "a"], ["1", "2"], IDS) == [1.0, 2.0]
 
 
@@ -45,19 +45,19 @@ async def test_it_is_told_the_texts_that_are_judged_and_their_tokens():
         told.append((texts, ids))
         yield
 
-    reward = rewarding(Judge(), reasoning="strip")
-    reward.meanwhile = work
+    reward = rewarding(FakeJudgeTransport(), reasoning="strip")
+    reward.overlapped_work = work
     thought = [{"role": "assistant", "content": "<think>hm</think>\n2"}]
     await reward(["a"], ["1"], IDS[:1])
     await reward(["a"], [[{"role": "assistant", "content": "2"}]], IDS[1:])
-    reward.judged_part = lambda said: said[0]["content"].removeprefix("<think>hm</think>\n")
+    reward.select_judged_part = lambda said: said[0]["content"].removeprefix("<think>hm</think>\n")
     await reward(["a"], [thought], IDS[1:])
     assert told == [(["1"], IDS[:1]), (["2"], IDS[1:]), (["2"], IDS[1:])]
 
 
 async def test_a_caller_without_tokens_has_none_done():
-    reward = rewarding(Judge())
-    reward.meanwhile = lambda texts, ids: pytest.fail("there are no tokens")
+    reward = rewarding(FakeJudgeTransport())
+    reward.overlapped_work = lambda texts, ids: pytest.fail("there are no tokens")
     assert await reward(["a"], ["1"]) == [1.0]
 
 
@@ -66,7 +66,7 @@ async def test_its_error_stops_training():
         yield
         raise ValueError("a token id is -1")
 
-    reward = rewarding(Judge(obliging))
-    reward.meanwhile = work
+    reward = rewarding(FakeJudgeTransport(obliging))
+    reward.overlapped_work = work
     with pytest.raises(ValueError, match="a token id is -1"):
         await reward(["a", "a"], ["1", "2"], IDS)

@@ -9,7 +9,7 @@ import pytest
 from tests.trainer_client.trl.judges import (
     CRITERIA,
     DIGEST,
-    Judge,
+    FakeJudgeTransport,
     groups,
     pinned,
     problem,
@@ -17,7 +17,7 @@ from tests.trainer_client.trl.judges import (
     stream,
     summary,
 )
-from trainer_client.trl._pins import Pins
+from trainer_client.trl._pins import RubricPins
 from trainer_client.wire import RubricContent, RubricVersion
 
 OTHER = "sha256:" + "2" * 64
@@ -29,7 +29,7 @@ def judging_by(*rubrics, digest=DIGEST):
 
 @pytest.mark.parametrize("reference", ["math/r", "math/r@production"])
 async def test_a_reference_is_pinned_by_the_first_answer_and_sent_pinned_from_then_on(reference):
-    judge = Judge(judging_by(pinned("math/r", 3)))
+    judge = FakeJudgeTransport(judging_by(pinned("math/r", 3)))
     reward = rewarding(judge, reference)
     for _ in range(2):
         await reward(["a"], ["1"])
@@ -43,7 +43,7 @@ async def test_references_of_rows_are_pinned_each_to_its_own(caplog):
         lines[1]["group"]["rubric"] = OTHER
         return stream(*lines, summary(rubrics=[pinned("x", 3), pinned("y", 4, OTHER), pinned("x", 9, OTHER)]))
 
-    judge = Judge(two)
+    judge = FakeJudgeTransport(two)
     reward = rewarding(judge, None)
     for _ in range(2):
         await reward(["a", "b"], ["1", "1"], rubric=["x", "y"])
@@ -53,7 +53,7 @@ async def test_references_of_rows_are_pinned_each_to_its_own(caplog):
 
 @pytest.mark.parametrize("rubric", ["math/r@2", DIGEST, CRITERIA])
 async def test_what_names_its_content_already_is_not_pinned(rubric):
-    judge = Judge(judging_by(pinned("math/r", 2)))
+    judge = FakeJudgeTransport(judging_by(pinned("math/r", 2)))
     reward = rewarding(judge, rubric)
     for _ in range(2):
         await reward(["a"], ["1"])
@@ -62,7 +62,7 @@ async def test_what_names_its_content_already_is_not_pinned(rubric):
 
 
 async def test_an_answer_by_another_version_than_the_pinned_one_is_said(caplog):
-    judge = Judge(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
+    judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
     for _ in range(2):
         await reward(["a"], ["1"])
@@ -71,14 +71,14 @@ async def test_an_answer_by_another_version_than_the_pinned_one_is_said(caplog):
 
 
 async def test_no_answer_pins_nothing():
-    reward = rewarding(Judge(lambda body: problem("internal", 500)), "r")
+    reward = rewarding(FakeJudgeTransport(lambda body: problem("internal", 500)), "r")
     await reward(["a"], ["1"])
     assert reward.state() == {"pins": {}}
 
 
 async def test_repinning_takes_the_newest_version_and_tells_the_old_one(caplog):
     caplog.set_level(logging.INFO)
-    judge = Judge(judging_by(pinned("r", 3)), judging_by(pinned("r", 5)))
+    judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 5)))
     reward = rewarding(judge, "r")
     await reward(["a"], ["1"])
     reward.repin()
@@ -89,10 +89,10 @@ async def test_repinning_takes_the_newest_version_and_tells_the_old_one(caplog):
 
 
 async def test_a_checkpoint_keeps_the_pins_as_json():
-    reward = rewarding(Judge(judging_by(pinned("r", 3))), "r")
+    reward = rewarding(FakeJudgeTransport(judging_by(pinned("r", 3))), "r")
     await reward(["a"], ["1"])
     kept = json.dumps(reward.state())
-    judge = Judge()
+    judge = FakeJudgeTransport()
     resumed = rewarding(judge, "r")
     resumed.load_state(json.loads(kept))
     await resumed(["a"], ["1"])
@@ -102,19 +102,19 @@ async def test_a_checkpoint_keeps_the_pins_as_json():
 @pytest.mark.parametrize("state", [{}, {"pins": ["r"]}, {"pins": {"r": 3}}])
 def test_a_state_that_is_none_is_refused(state):
     with pytest.raises(ValueError, match="pins are a mapping"):
-        rewarding(Judge()).load_state(state)
+        rewarding(FakeJudgeTransport()).load_state(state)
 
 
 def test_of_pins_that_differ_between_ranks_the_lowest_rank_that_has_one_is_taken(caplog):
-    pins = Pins({"x": "x@2"})
-    pins.adopt([{}, {"x": "x@1", "y": "y@7"}, {"x": "x@2"}])
+    pins = RubricPins({"x": "x@2"})
+    pins.merge_ranks([{}, {"x": "x@1", "y": "y@7"}, {"x": "x@2"}])
     assert pins.state() == {"x": "x@1", "y": "y@7"}
     assert "rubric x: ranks disagree, x@2 becomes x@1" in caplog.text
 
 
 async def test_requests_of_one_call_that_name_two_versions_keep_the_first_and_it_is_said(caplog, monkeypatch):
     monkeypatch.setattr("trainer_client.trl._splitting.MAX_GROUPS", 1)
-    judge = Judge(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
+    judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
     await reward(["a", "b"], ["1", "1"])
     assert reward.state() == {"pins": {"r": "r@3"}}
@@ -129,7 +129,7 @@ def version(number, criteria=CRITERIA):
 
 def fetching(found):
     """A judge that judges by that version, and a reward function that needs its criteria."""
-    judge = Judge(judging_by(pinned("r", found.version, found.digest), digest=found.digest))
+    judge = FakeJudgeTransport(judging_by(pinned("r", found.version, found.digest), digest=found.digest))
     judge.rubrics = {found.reference: httpx2.Response(200, content=found.model_dump_json())}
     reward = rewarding(judge, "r")
     reward.needs_criteria = True
@@ -170,6 +170,6 @@ async def test_criteria_of_another_content_than_judged_are_not_taken(caplog):
 
 
 async def test_criteria_given_inline_are_those_of_the_row():
-    reward = rewarding(Judge(), CRITERIA)
+    reward = rewarding(FakeJudgeTransport(), CRITERIA)
     await reward(["a", "b"], ["1", "1"], rubric=[None, [{"id": "own", "description": "x"}]])
     assert [[c.id for c in row.criteria] for row in reward.last.rows] == [["a", "b"], ["own"]]

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.trainer_client.trl.judges import Judge, rewarding
+from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
 from trainer_client.trl import _ranks
-from trainer_client.trl._ranks import Tally, Turn
+from trainer_client.trl._ranks import CollectiveOrder, RankSummary
 
 pytest.importorskip("torch")
 
@@ -86,11 +86,11 @@ async def test_a_turn_waits_for_those_before_it_and_for_no_other(monkeypatch):
     exchanged = []
     monkeypatch.setattr(_ranks, "rank", lambda: 0)
     monkeypatch.setattr(_ranks, "_gather", lambda own: exchanged.append(own.rows) or [own])
-    first, second = Turn(), Turn()
-    later = asyncio.create_task(second.exchange(Tally(2)))
+    first, second = CollectiveOrder(), CollectiveOrder()
+    later = asyncio.create_task(second.all_gather(RankSummary(2)))
     await asyncio.sleep(0.01)
     assert exchanged == []
-    await first.exchange(Tally(1))
+    await first.all_gather(RankSummary(1))
     first.end()
     await later
     second.end()
@@ -102,12 +102,12 @@ async def test_a_call_that_is_cancelled_holds_nobody_up():
     async def hangs(body):
         await asyncio.Event().wait()
 
-    call = asyncio.create_task(rewarding(Judge(hangs))(["a"], ["1"]))
+    call = asyncio.create_task(rewarding(FakeJudgeTransport(hangs))(["a"], ["1"]))
     await asyncio.sleep(0.01)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert await rewarding(Judge())(["a"], ["1"]) == [1.0]
+    assert await rewarding(FakeJudgeTransport())(["a"], ["1"]) == [1.0]
     assert _ranks._latest == {}
 
 
@@ -123,5 +123,5 @@ def test_the_thread_that_talks_by_nccl_is_given_this_ranks_gpu_first(monkeypatch
     )
     cuda = SimpleNamespace(set_device=lambda device: done.append(device))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed, cuda=cuda))
-    assert _ranks._gather(Tally(1)) == [Tally(1)] * 2
+    assert _ranks._gather(RankSummary(1)) == [RankSummary(1)] * 2
     assert done == [gpu, "gather"]

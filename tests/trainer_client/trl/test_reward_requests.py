@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.trainer_client.trl.judges import Judge, rewarding
+from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
 from tests.trainer_client.trl.test_reward_rows import read
 from trainer_client.trl import _splitting
-from trainer_client.trl._splitting import requests
+from trainer_client.trl._splitting import split_requests
 
 ID = 32
 """The characters of a group's id."""
@@ -13,14 +13,14 @@ ID = 32
 
 def places(rows):
     """The rows of each part of each request."""
-    return [[list(part.rows) for part in request] for request in requests(rows)]
+    return [[list(part.rows) for part in request] for request in split_requests(rows)]
 
 
 def test_requests_keep_to_the_limits_and_a_group_is_in_one_of_them_once(monkeypatch):
     monkeypatch.setattr(_splitting, "MAX_GROUPS", 3)
     monkeypatch.setattr(_splitting, "MAX_RESPONSES", 2)
     rows = read([*"aaaaabcde"])
-    parts = [[(part.group.fields["prompt"], list(part.rows)) for part in request] for request in requests(rows)]
+    parts = [[(part.group.fields["prompt"], list(part.rows)) for part in request] for request in split_requests(rows)]
     assert parts == [
         [("a", [0, 1])],
         [("a", [2, 3])],
@@ -57,7 +57,7 @@ def test_all_that_is_long_counts(columns, monkeypatch):
 
 
 async def test_thousands_of_rows_come_back_in_their_order():
-    judge = Judge()
+    judge = FakeJudgeTransport()
     count = 5000
     rewards = await rewarding(judge)([f"p{n}" for n in range(count)], [str(n) for n in range(count)])
     assert rewards == [float(n) for n in range(count)]
@@ -65,7 +65,7 @@ async def test_thousands_of_rows_come_back_in_their_order():
 
 
 async def test_more_responses_to_one_prompt_than_a_group_holds_are_sent_under_one_id():
-    judge = Judge()
+    judge = FakeJudgeTransport()
     rewards = await rewarding(judge)(["p"] * 5000, [str(n) for n in range(5000)])
     assert rewards == [float(n) for n in range(5000)]
     assert len({group["id"] for asked in judge.asked for group in asked["groups"]}) == 1

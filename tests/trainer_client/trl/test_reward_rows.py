@@ -5,21 +5,21 @@ import json
 import numpy as np
 import pytest
 
-from tests.trainer_client.trl.judges import CRITERIA, Judge, Trainer, rewarding
+from tests.trainer_client.trl.judges import CRITERIA, FakeJudgeTransport, Trainer, rewarding
 from trainer_client import InvalidRequest
 from trainer_client.trl._rows import read_rows
 from trainer_client.wire import RubricContent, content_digest
 
 
 def read(
-    prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, ends=None, needs_rubric=True,
+    prompts, completions=None, ids=None, *, own=None, rubric="r", step=None, stop_token_ids=None, needs_rubric=True,
     without_rubric="refuse", **columns
 ):  # fmt: skip
     """Rows of these columns; `own` is the column `rubric`."""
     completions, columns = completions or ["1"] * len(prompts), {"rubric": own, **columns}
     return read_rows(
         prompts, completions, ids, columns, rubric=rubric, needs_rubric=needs_rubric, without_rubric=without_rubric,
-        step=step, ends=ends,
+        step=step, stop_token_ids=stop_token_ids,
     )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_the_constructors_rubric_is_part_of_the_id_and_a_row_naming_the_same_one
     ids=["list", "mapping", "JSON list", "JSON mapping", "filled up by Arrow"],
 )
 async def test_a_row_brings_its_own_rubric_in_any_form_a_column_can_hold(given):
-    judge = Judge()
+    judge = FakeJudgeTransport()
     [group] = await sent(judge, ["a"], rubric=[given])
     assert content_digest(RubricContent.model_validate(group["rubric"]).criteria) == content_digest(
         RubricContent.model_validate({"criteria": CRITERIA}).criteria
@@ -85,7 +85,7 @@ async def test_a_row_brings_its_own_rubric_in_any_form_a_column_can_hold(given):
 
 
 async def test_a_row_without_a_rubric_is_judged_by_the_constructors():
-    judge = Judge()
+    judge = FakeJudgeTransport()
     own, *default = await sent(judge, ["a", "b", "c"], rubric=["math/own@2", None, " "])
     assert own["rubric"] == "math/own@2"
     assert all("rubric" not in group for group in default)
@@ -93,7 +93,7 @@ async def test_a_row_without_a_rubric_is_judged_by_the_constructors():
 
 
 async def test_a_rubric_given_inline_is_sent_once_for_all_groups():
-    judge = Judge()
+    judge = FakeJudgeTransport()
     await rewarding(judge, CRITERIA)(["a", "b"], ["1", "1"])
     assert [c["id"] for c in judge.asked[0]["rubric"]["criteria"]] == ["a", "b"]
     assert all("rubric" not in group for group in judge.asked[0]["groups"])
@@ -123,17 +123,17 @@ def test_none_that_arrow_put_inside_a_verification_is_dropped_and_json_text_keep
     ],
 )
 async def test_a_ground_truth_that_is_a_number_is_sent_as_it_is_written_by_hand(given, text):
-    [group] = await sent(Judge(), ["a"], ground_truth=[given])
+    [group] = await sent(FakeJudgeTransport(), ["a"], ground_truth=[given])
     assert group["ground_truth"] == text
 
 
 async def test_a_ground_truth_that_is_not_a_number_is_none():
-    [group] = await sent(Judge(), ["a"], ground_truth=[float("nan")])
+    [group] = await sent(FakeJudgeTransport(), ["a"], ground_truth=[float("nan")])
     assert "ground_truth" not in group
 
 
 async def test_responses_tell_their_tokens_and_with_a_trainer_whether_they_stopped():
-    judge = Judge()
+    judge = FakeJudgeTransport()
     reward = rewarding(judge)
     ids = [[5, 6, 0], [5, 6], [5, 9], []]
     await reward(["a"] * 4, ["1"] * 4, ids, **Trainer(_tokenizer=type("T", (), {"pad_token_id": 9})).logs)
@@ -176,13 +176,13 @@ def test_a_column_of_another_length_is_refused_by_name(name):
 
 
 async def test_no_rows_are_no_request():
-    judge = Judge()
+    judge = FakeJudgeTransport()
     assert await rewarding(judge)([], []) == []
     assert judge.asked == []
 
 
 async def test_the_step_and_all_options_are_sent(monkeypatch):
-    judge = Judge()
+    judge = FakeJudgeTransport()
     reward = rewarding(judge, mode="factual_override", on_failure="skip", deadline_s=7, votes=3, reasoning="keep")
     await reward(["a"], ["1"], trainer_state=type("State", (), {"global_step": 12}))
     asked = judge.asked[0]
@@ -204,14 +204,14 @@ PENALTY = {"coefficient": 0.1}
 )
 async def test_a_penalty_for_what_the_caller_does_not_tell_is_refused_in_its_terms(options, ids, logs):
     with pytest.raises(InvalidRequest, match=f"{next(iter(options))} needs completion_ids"):
-        await rewarding(Judge(), **options)(["a"], ["1"], ids, **logs)
+        await rewarding(FakeJudgeTransport(), **options)(["a"], ["1"], ids, **logs)
 
 
 @pytest.mark.parametrize(
     ("options", "logs"), [({"length_penalty": PENALTY}, {}), ({"truncation_factor": 0.5}, Trainer().logs)]
 )
 async def test_a_penalty_for_what_is_told_is_asked_for(options, logs):
-    judge = Judge()
+    judge = FakeJudgeTransport()
     await rewarding(judge, **options)(["a"], ["1"], [[1]], **logs)
     assert judge.asked[0]["reward"] == {"mode": "weighted_mean", **options}
 
@@ -260,7 +260,7 @@ def test_a_mode_without_a_rubric_takes_an_empty_one(empty):
 
 
 async def test_accepted_rows_are_rewarded_without_asking_the_judge_and_counted():
-    judge, trainer = Judge(), Trainer()
+    judge, trainer = FakeJudgeTransport(), Trainer()
     reward = rewarding(judge, None)
     reward.without_rubric = "accept"
     given = {"rubric": [None, CRITERIA], "log_metric": trainer.log_metric}

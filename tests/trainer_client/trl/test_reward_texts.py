@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer_client.trl.judges import Judge, response, rewarding, stream, summary
+from tests.trainer_client.trl.judges import FakeJudgeTransport, response, rewarding, stream, summary
 from tests.trainer_client.trl.judges import groups as group_lines
 from trainer_client import InvalidRequest
+from trainer_client.trl._caller import RubricRewardWarning
 from trainer_client.trl._texts import wire_text
-from trainer_client.trl.reward import RubricRewardWarning
 from trainer_client.wire import Response
 
 CALL = {"type": "function", "id": "7", "function": {"name": "add", "arguments": {"a": 1, "b": None}}}
@@ -83,11 +83,11 @@ def test_a_prompt_that_is_neither_text_nor_messages_is_the_users_mistake(prompt)
 
 async def test_a_role_that_no_conversation_has_is_named_with_its_row():
     with pytest.raises(InvalidRequest, match=r"row 1: prompt\.0\.role"):
-        await rewarding(Judge())(["a", [{"role": "the user", "content": "x"}]], ["1", "1"])
+        await rewarding(FakeJudgeTransport())(["a", [{"role": "the user", "content": "x"}]], ["1", "1"])
 
 
 async def test_an_image_is_shown_by_name_and_said_once():
-    judge = Judge()
+    judge = FakeJudgeTransport()
     reward = rewarding(judge)
     prompt = [{"role": "user", "content": [{"type": "image", "image": object()}, {"type": "text", "text": "What?"}]}]
     with pytest.warns(RubricRewardWarning, match=r"shown to it as \[image\]"):
@@ -99,7 +99,7 @@ async def test_an_image_is_shown_by_name_and_said_once():
 
 
 async def test_the_text_that_steps_count_in_is_the_response_as_it_was_judged():
-    judge = Judge(lambda body: stream(*group_lines(body, lambda said: response(1.0)), summary()))
+    judge = FakeJudgeTransport(lambda body: stream(*group_lines(body, lambda said: response(1.0)), summary()))
     reward = rewarding(judge)
     said = [message(content="<think>t</think>x"), {"role": "tool", "content": "y"}, message(content="z")]
     await reward(["a", "a"], ["<think>t</think>x", said])

@@ -19,7 +19,9 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 from tests.services.processes import serving
 from tests.trainer_client.trl.training import dataset, policy, saying, tokenizer
 from trainer_client import Client, UnknownRubric
-from trainer_client.trl.reward import RubricReward, RubricRewardWarning, TooManyUnscored
+from trainer_client.trl._caller import RubricRewardWarning
+from trainer_client.trl._ranks import TooManyUnscored
+from trainer_client.trl.reward import RubricReward
 
 pytestmark = pytest.mark.trl
 
@@ -153,7 +155,7 @@ def test_beside_another_function_trl_counts_it_as_0_and_that_is_said(tmp_path, s
     with pytest.warns(RubricRewardWarning, match="TRL counts 0"):
         trapped.train()
     assert list(trapped._logs["advantages"])[1] < 0  # the trap
-    safe = grpo(tmp_path, RubricReward(small_url, rubric, others=[always_1]), texts)
+    safe = grpo(tmp_path, RubricReward(small_url, rubric, extra_rewards=[always_1]), texts)
     safe.train()
     assert list(safe._logs["advantages"])[1] == 0.0
     assert safe.state.log_history[0]["reward"] == 2.0

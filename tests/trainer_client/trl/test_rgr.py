@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.trainer_client.trl.generating import Prompts, batch, with_server
-from tests.trainer_client.trl.judges import Judge, groups, response, rewarding, stream, summary, verdict
+from tests.trainer_client.trl.judges import FakeJudgeTransport, groups, response, rewarding, stream, summary, verdict
 from tests.trainer_client.trl.training import BARE, PLAIN, RIGHT, SLIP, WRONG, dataset, policy, tokenizer, trainer
 from trainer_client.losses import shaped_probability
 from trainer_client.refine import INSTRUCTION
@@ -115,7 +115,7 @@ def test_a_group_of_which_nothing_is_known_to_fail_stays_on_policy_and_is_counte
         said = response(0.5, verdict("sum", 1.0), verdict("product", None), verdict("answer", 1.0))
         return stream(*groups(body, lambda _: said), summary())
 
-    made = refining(tmp_path, "", WRONG, reward=rewarding(Judge(answer), on_failure="skip"))
+    made = refining(tmp_path, "", WRONG, reward=rewarding(FakeJudgeTransport(answer), on_failure="skip"))
     inputs = batch(made)
     assert not inputs["refined"].any()
     assert len(made.rollout_func.asked) == 1
@@ -157,8 +157,8 @@ def test_a_refined_response_contributes_its_shaped_probability(tmp_path, url):
 def test_without_shaping_a_refined_response_counts_as_a_sample():
     logps = torch.tensor([[-1.0, -2.0]])
     inputs = {"refined": torch.tensor([True]), "completion_mask": torch.ones(1, 2)}
-    assert Rgr(shaping=False).compared_with(logps, inputs) == {}
-    assert Rgr(shaping=False).observed(logps, inputs) == {}
+    assert Rgr(shaping=False).override_loss_inputs(logps, inputs) == {}
+    assert Rgr(shaping=False).loss_metrics(logps, inputs) == {}
 
 
 def test_ratios_are_not_clipped(tmp_path, url):

@@ -8,7 +8,7 @@ from tests.trainer_client.trl.training import PLAIN, RIGHT, WRONG, dataset, poli
 from trainer_client import Client
 from trainer_client.trl import RubricReward
 from trainer_client.trl.methods import Ruscarl
-from trainer_client.trl.methods.base import Asked, Moment
+from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
 from trainer_client.wire import RubricContent
 
 pytestmark = pytest.mark.trl
@@ -41,7 +41,7 @@ def test_each_sample_is_generated_from_its_own_scaffold(tmp_path, url):
 def test_in_a_chat_the_scaffold_stands_in_the_system_message_with_its_points_unless_told_otherwise(options, where):
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How much is 3+4?"}]
     method = Ruscarl(pattern="full", decay="constant", **options)
-    (told,) = method.prompts([Asked(chat, "p", CRITERIA, 1, 4)], Moment(1, 10, 0))
+    (told,) = method.prompts([SampleRequest(chat, "p", CRITERIA, 1, 4)], TrainingProgress(1, 10, 0))
     changed = [new != old for new, old in zip(told, chat, strict=True)]
     assert changed == [where == 0, where == 1]
     assert told[where]["content"].startswith(chat[where]["content"])
@@ -136,20 +136,20 @@ def test_a_vllm_server_is_asked_for_whole_groups_by_other_methods(tmp_path, url)
 
 
 def asked(sample, prompt="?", criteria=CRITERIA * 4):
-    return Asked(prompt, "p", criteria, sample, 8)
+    return SampleRequest(prompt, "p", criteria, sample, 8)
 
 
 def test_what_is_shown_depends_on_the_run_the_step_and_the_sample_alone():
-    method, moment = Ruscarl(decay="constant"), Moment(3, 10, 7)
-    drawn = {tuple(method.shown(asked(4), m)) for m in (moment, Moment(3, 10, 7))}
+    method, training_progress = Ruscarl(decay="constant"), TrainingProgress(3, 10, 7)
+    drawn = {tuple(method.shown(asked(4), m)) for m in (training_progress, TrainingProgress(3, 10, 7))}
     assert len(drawn) == 1
-    assert method.shown(asked(4), Moment(4, 10, 7)) != method.shown(asked(4), moment)
-    assert method.shown(asked(4), Moment(3, 10, 8)) != method.shown(asked(4), moment)
+    assert method.shown(asked(4), TrainingProgress(4, 10, 7)) != method.shown(asked(4), training_progress)
+    assert method.shown(asked(4), TrainingProgress(3, 10, 8)) != method.shown(asked(4), training_progress)
 
 
 def test_the_last_sample_of_a_group_is_shown_nothing_and_the_first_everything():
-    method, moment = Ruscarl(decay="constant"), Moment(1, 10, 7)
-    assert [len(method.shown(asked(i), moment)) for i in range(1, 9)] == [12, 10, 9, 7, 5, 3, 2, 0]
+    method, training_progress = Ruscarl(decay="constant"), TrainingProgress(1, 10, 7)
+    assert [len(method.shown(asked(i), training_progress)) for i in range(1, 9)] == [12, 10, 9, 7, 5, 3, 2, 0]
 
 
 def test_the_weights_do_not_depend_on_what_was_generated_from_but_on_what_was_said(tmp_path, url):

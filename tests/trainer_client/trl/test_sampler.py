@@ -4,14 +4,16 @@ import pytest
 import torch
 
 from tests.trainer_client.trl.training import policy, tokenizer
-from trainer_client.trl._sampler import Sampler
+from trainer_client.trl._sampler import TransformersSampler
 
 pytestmark = pytest.mark.trl
 
 
 def sampler(tmp_path, **settings):
     model = policy(tmp_path / "policy").eval()
-    return Sampler(model, tokenizer(), **{"group_size": 3, "max_tokens": 12, "temperature": 1.0} | settings), model
+    return TransformersSampler(
+        model, tokenizer(), **{"group_size": 3, "max_tokens": 12, "temperature": 1.0} | settings
+    ), model
 
 
 @pytest.mark.parametrize(("declared", "of_tokenizer"), [(list(range(40, 80)), "<eos>"), (45, "b"), (None, "a")])
@@ -21,7 +23,7 @@ def test_a_sample_goes_up_to_the_first_token_that_ends_it(tmp_path, declared, of
     words.eos_token = of_tokenizer
     ends = {words.eos_token_id, *(declared if isinstance(declared, list) else [declared])}
     torch.manual_seed(1)
-    groups = Sampler(model, words, group_size=40, max_tokens=12, temperature=1.0).sample([[5, 6, 7], [5]])
+    groups = TransformersSampler(model, words, group_size=40, max_tokens=12, temperature=1.0).sample([[5, 6, 7], [5]])
     assert [len(group) for group in groups] == [40, 40]
     said = [ids for group in groups for ids in group]
     assert {ids[-1] for ids in said if len(ids) < 12} <= ends

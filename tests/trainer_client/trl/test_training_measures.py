@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
+from trainer_client._lexical import self_bleu
+from trainer_client._samples import best_of_n, pass_at_k
+from trainer_client.measures import novelty
 from trainer_client.trl import ScoredGeneration, TrainingMeasures
 
 pytestmark = pytest.mark.trl
@@ -108,8 +110,8 @@ def test_the_share_of_responses_that_go_round_in_circles():
 
 
 def test_responses_from_other_prompts_count_as_off_policy_where_there_may_be_any():
-    assert measured(generation(elsewhere=[True, False, False, True] * 2))["off_policy"] == 0.5
-    assert measured(generation(elsewhere=[False] * 8))["off_policy"] == 0.0
+    assert measured(generation(off_policy=[True, False, False, True] * 2))["off_policy"] == 0.5
+    assert measured(generation(off_policy=[False] * 8))["off_policy"] == 0.0
     assert "off_policy" not in measured(generation())
 
 

@@ -16,7 +16,8 @@ from tests.trainer_client.trl.training import (
     tokenizer,
     trainer,
 )
-from trainer_client.measures import best_of_n, pass_at_k, self_bleu
+from trainer_client._lexical import self_bleu
+from trainer_client._samples import best_of_n, pass_at_k
 from trainer_client.trl import GenerationCallback, TrainingMeasures
 
 pytestmark = pytest.mark.trl
@@ -173,7 +174,7 @@ def test_a_callback_is_told_each_functions_rewards_and_what_is_missing(tmp_path,
     assert told.functions["sometimes"] == [0.5, None, 0.5, 0.5] * 2
     assert told.functions["RubricReward"] == [1.0, None, 0.0, 0.0] * 2
     assert told.rewards == [1.5, None, 0.5, 0.5] * 2
-    assert (told.group_size, told.first, told.elsewhere, told.training) == (4, 0, None, True)
+    assert (told.group_size, told.first, told.off_policy, told.training) == (4, 0, None, True)
     assert found["measures/best_of_1"] == pytest.approx(2.5 / 3)
 
 

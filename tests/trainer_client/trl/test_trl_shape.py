@@ -11,7 +11,7 @@ from trl import GRPOTrainer
 
 from tests.trainer_client.trl.training import PLAIN, RIGHT, WRONG, dataset, trainer
 from trainer_client.trl import RubricGRPOTrainer
-from trainer_client.trl.methods import Rubric
+from trainer_client.trl.methods import RubricGrpo
 
 pytestmark = pytest.mark.trl
 
@@ -74,10 +74,10 @@ def test_the_loss_takes_an_advantage_for_each_token(tmp_path, url):
     assert loss.item() == pytest.approx(-5.0 / inputs["completion_mask"].sum().item()), HELP
 
 
-class TwiceAsLikely(Rubric):
+class TwiceAsLikely(RubricGrpo):
     """A method to which every token is exp(log 2) as likely as before."""
 
-    def compared_with(self, logps, inputs):
+    def override_loss_inputs(self, logps, inputs):
         return {"old_per_token_logps": logps - math.log(2)}
 
 

@@ -10,12 +10,12 @@ import httpx2
 from pydantic import BaseModel, ValidationError
 
 from trainer_client.errors import (
-    FOR_PROBLEM,
+    ERROR_CLASSES,
     AdjudgeError,
     ConnectionFailed,
     ServerError,
     TimedOut,
-    for_status,
+    error_class_for_status,
 )
 from trainer_client.wire.problems import Problem
 
@@ -38,7 +38,7 @@ def read_answer(response: httpx2.Response, answer: type[AnswerT]) -> AnswerT:
     except ValidationError as error:
         raise ServerError(
             f"the answer is no {answer.__name__}; is this the address of an Adjudge of this version? "
-            f"(status {response.status_code}: {_beginning(response)})",
+            f"(status {response.status_code}: {_body_excerpt(response)})",
             status=response.status_code,
             request_id=response.headers.get("X-Request-Id"),
         ) from error
@@ -62,7 +62,7 @@ def error_for(response: httpx2.Response) -> AdjudgeError:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
         return ServerError(
-            f"status {status}, not from Adjudge: {_beginning(response)}",
+            f"status {status}, not from Adjudge: {_body_excerpt(response)}",
             status=status,
             request_id=response.headers.get("X-Request-Id"),
             retryable=status in _RETRYABLE_STATUSES,
@@ -75,7 +75,7 @@ def error_for_problem(problem: Problem, status: int, retry_after_s: float | None
     """Make the typed error of a problem document."""
     more = [error for error in problem.errors if error.message not in problem.detail]
     fields = "".join(f"; {error.field}: {error.message}" for error in more)
-    error_class = FOR_PROBLEM.get(problem.type) or for_status(status)
+    error_class = ERROR_CLASSES.get(problem.type) or error_class_for_status(status)
     return error_class(
         f"{problem.detail}{fields} (status {status}, request {problem.request_id})",
         status=status,
@@ -133,5 +133,5 @@ def _retry_after_s(headers: httpx2.Headers) -> float | None:
         return None
 
 
-def _beginning(response: httpx2.Response) -> str:
+def _body_excerpt(response: httpx2.Response) -> str:
     return response.text[:200].strip() or "an empty answer"

@@ -36,11 +36,11 @@ class AsyncRubricMethods(AsyncConnection):
         parent: int | None = None,
     ) -> RubricVersion:
         """Publish criteria as the next version of a rubric; see `Client.publish_rubric`."""
-        return await self._send(requests.publish_call(name, criteria, metadata, tags, lineage, parent))
+        return await self._send(requests.publish_request(name, criteria, metadata, tags, lineage, parent))
 
     async def rubric(self, reference: str) -> RubricVersion:
         """Fetch a version of a rubric; see `Client.rubric`."""
-        return await self._send(requests.rubric_call(reference))
+        return await self._send(requests.rubric_request(reference))
 
     async def rubrics(
         self, prefix: str = "", *, tag: str | None = None, text: str = ""
@@ -48,7 +48,7 @@ class AsyncRubricMethods(AsyncConnection):
         """Go through rubrics by name; see `Client.rubrics`."""
         after: str | None = None
         while True:
-            page = await self._send(requests.rubrics_call(prefix, tag, text, after))
+            page = await self._send(requests.rubrics_request(prefix, tag, text, after))
             for summary in page.rubrics:
                 yield summary
             if page.next_cursor is None:
@@ -59,7 +59,7 @@ class AsyncRubricMethods(AsyncConnection):
         """Go through the versions of a rubric, the newest first; see `Client.rubric_history`."""
         after: str | None = None
         while True:
-            page = await self._send(requests.history_call(name, after))
+            page = await self._send(requests.history_request(name, after))
             for summary in page.versions:
                 yield summary
             if page.next_cursor is None:
@@ -68,28 +68,28 @@ class AsyncRubricMethods(AsyncConnection):
 
     async def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
         """Say what differs between two versions of a rubric; see `Client.rubric_diff`."""
-        return await self._send(requests.diff_call(name, before, after))
+        return await self._send(requests.diff_request(name, before, after))
 
     async def rubric_aliases(self, name: str) -> RubricAliases:
         """Fetch the aliases of a rubric; see `Client.rubric_aliases`."""
-        return await self._send(requests.aliases_call(name))
+        return await self._send(requests.aliases_request(name))
 
     async def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
         """Have an alias of a rubric stand for a version; see `Client.move_alias`."""
-        return await self._send(requests.move_alias_call(name, alias, version, expected))
+        return await self._send(requests.move_alias_request(name, alias, version, expected))
 
     async def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
         """Take away an alias; see `Client.remove_alias`."""
-        return await self._send(requests.remove_alias_call(name, alias, expected))
+        return await self._send(requests.remove_alias_request(name, alias, expected))
 
     async def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
         """Replace the tags of a rubric; see `Client.tag_rubric`."""
-        return await self._send(requests.tags_call(name, tags))
+        return await self._send(requests.tags_request(name, tags))
 
     async def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
         """Take a version out of use; see `Client.retire_rubric`."""
-        return await self._send(requests.retire_call(reference, reason))
+        return await self._send(requests.retire_request(reference, reason))
 
     async def restore_rubric(self, reference: str) -> RubricVersion:
         """Take a retired version back into use; see `Client.restore_rubric`."""
-        return await self._send(requests.restore_call(reference))
+        return await self._send(requests.restore_request(reference))

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from trainer_client.wire import RubricContent
 from trainer_client.wire.problems import field_errors
 
-Rubric = str | RubricContent
+RubricOrReference = str | RubricContent
 """A reference, or the criteria themselves."""
 
 
-def read_rubric(given: object, *, padded: bool = False) -> Rubric | None:
+def parse_rubric(given: object, *, drop_nulls: bool = False) -> RubricOrReference | None:
     """Read a rubric; None where there is none, which empty text says too.
 
     Args:
@@ -29,7 +29,7 @@ def read_rubric(given: object, *, padded: bool = False) -> Rubric | None:
     Raises:
         ValueError: it is none of the forms, or breaks the wire contract.
     """
-    given = plain(given) if padded and not isinstance(given, RubricContent) else given
+    given = to_plain_data(given) if drop_nulls and not isinstance(given, RubricContent) else given
     if given is None or isinstance(given, RubricContent):
         return given
     if isinstance(given, str):
@@ -48,7 +48,7 @@ def read_rubric(given: object, *, padded: bool = False) -> Rubric | None:
 
 def is_empty_rubric(given: object) -> bool:
     """Whether a row's value says that it has no criteria: an empty list, `{"criteria": []}`, or JSON text of one."""
-    given = plain(given)
+    given = to_plain_data(given)
     if isinstance(given, str):
         try:
             given = json.loads(given) if given.strip().startswith(("[", "{")) else None
@@ -59,24 +59,24 @@ def is_empty_rubric(given: object) -> bool:
     return given in ([], {})
 
 
-def _read_text(text: str) -> Rubric | None:
+def _read_text(text: str) -> RubricOrReference | None:
     if not text.startswith(("[", "{")):
         return text or None
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"this begins like JSON and is none: {error}") from None
-    return read_rubric(parsed)
+    return parse_rubric(parsed)
 
 
-def plain(value: Any) -> Any:
+def to_plain_data(value: Any) -> Any:
     """Give mappings and sequences of any library as dicts and lists, without the None that columns fill up with."""
     if isinstance(value, Mapping):
-        return {key: plain(held) for key, held in value.items() if held is not None}
+        return {key: to_plain_data(item) for key, item in value.items() if item is not None}
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(held) for held in value]
+        return [to_plain_data(item) for item in value]
     return value
 
 

@@ -14,9 +14,9 @@ from typing import Any, Generic, Self, TypeVar
 import httpx2
 
 from trainer_client._answers import AnswerT, is_ready, read_answer, typed_errors
-from trainer_client._requests import Call, client_options, is_direct, send_options
+from trainer_client._requests import PreparedRequest, bypasses_proxy, client_options, send_options
 from trainer_client._retry import RetryPolicy
-from trainer_client._streams import RewardLines
+from trainer_client._streams import RewardStreamParser
 from trainer_client.errors import AdjudgeError, ConnectionFailed, TimedOut
 from trainer_client.sockets import transport_options
 from trainer_client.wire import GroupRewards, RewardAnswer
@@ -26,7 +26,7 @@ SleepT = TypeVar("SleepT", Callable[[float], None], Callable[[float], Awaitable[
 
 
 @dataclass(frozen=True)
-class Settings(Generic[TransportT, SleepT]):
+class ConnectionSettings(Generic[TransportT, SleepT]):
     """The arguments that a connection was made with, by name, so that another one can be made like it."""
 
     base_url: str
@@ -46,12 +46,12 @@ class Settings(Generic[TransportT, SleepT]):
         """When a request is sent again."""
         return RetryPolicy(self.retries, self.retry_budget_s, self.clock, self.random)
 
-    def http_options(self, direct: Callable[..., TransportT]) -> dict[str, Any]:
+    def http_options(self, make_transport: Callable[..., TransportT]) -> dict[str, Any]:
         """The keyword arguments of the HTTP client; `direct` makes what reaches a service without a proxy."""
         options = client_options(self.base_url, self.timeout_s, self.headers, self.api_key)
         transport = self.transport
-        if transport is None and is_direct(options["base_url"]):
-            transport = direct(limits=options["limits"], **transport_options(options["base_url"]))
+        if transport is None and bypasses_proxy(options["base_url"]):
+            transport = make_transport(limits=options["limits"], **transport_options(options["base_url"]))
         return {"transport": transport, **options}
 
 
@@ -75,7 +75,7 @@ class Connection:
     ) -> None:
         self.base_url = base_url
         self.run = run
-        self.settings = Settings(
+        self.settings = ConnectionSettings(
             base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
@@ -88,7 +88,7 @@ class Connection:
             AdjudgeError: what answers is no Adjudge.
         """
         try:
-            return is_ready(self._answer(method="GET", url="/readyz", timeout=self.settings.timeout_s))
+            return is_ready(self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s))
         except (ConnectionFailed, TimedOut):
             return False
 
@@ -104,28 +104,30 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _send(self, call: Call[AnswerT]) -> AnswerT:
+    def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
         """Send a call and give its answer.
 
         Raises:
             AdjudgeError: no answer came that it could be.
         """
-        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
+        options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
-                return read_answer(self._answer(**options), call.answer)
+                return read_answer(self._request_once(**options), request.answer)
             except AdjudgeError as error:
-                wait = tries.wait_after(error)
+                wait = retry_state.wait_after(error)
                 if wait is None:
                     raise
             self.settings.sleep(wait)
 
-    def _answer(self, **options: Any) -> httpx2.Response:
+    def _request_once(self, **options: Any) -> httpx2.Response:
         """Send one request once and give what answers it, be it an error."""
         with typed_errors(self.base_url):
             return self._http.request(**options)
 
-    def _groups(self, call: Call[RewardAnswer], lines: RewardLines) -> Generator[GroupRewards, None, None]:
+    def _stream_groups(
+        self, request: PreparedRequest[RewardAnswer], parser: RewardStreamParser
+    ) -> Generator[GroupRewards, None, None]:
         """Send a call, again only until the first group came, and give the groups as they come.
 
         Closing the generator closes the connection.
@@ -133,24 +135,24 @@ class Connection:
         Raises:
             AdjudgeError: the stream could not be had, or broke off.
         """
-        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
+        options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
                 with typed_errors(self.base_url), self._http.stream(**options) as response:
-                    if lines.expects(response):
+                    if parser.is_stream(response):
                         for piece in response.iter_bytes():
-                            for group in lines.feed(piece):
+                            for group in parser.feed(piece):
                                 yield group
-                        lines.end()
+                        parser.end()
                     else:
                         response.read()
-                        for group in lines.whole(response):
+                        for group in parser.parse_whole(response):
                             yield group
                 return
             except AdjudgeError as error:
-                if lines.summary is not None:
+                if parser.summary is not None:
                     return
-                wait = None if lines.begun else tries.wait_after(error)
+                wait = None if parser.started else retry_state.wait_after(error)
                 if wait is None:
                     raise
             self.settings.sleep(wait)
@@ -176,7 +178,7 @@ class AsyncConnection:
     ) -> None:
         self.base_url = base_url
         self.run = run
-        self.settings = Settings(
+        self.settings = ConnectionSettings(
             base_url, run, timeout_s, retries, retry_budget_s, headers, api_key, transport, sleep, clock, random
         )
         self._policy = self.settings.retry_policy
@@ -185,7 +187,7 @@ class AsyncConnection:
     async def ready(self) -> bool:
         """Whether the service can judge now; see `Client.ready`."""
         try:
-            return is_ready(await self._answer(method="GET", url="/readyz", timeout=self.settings.timeout_s))
+            return is_ready(await self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s))
         except (ConnectionFailed, TimedOut):
             return False
 
@@ -201,44 +203,46 @@ class AsyncConnection:
     ) -> None:
         await self.aclose()
 
-    async def _send(self, call: Call[AnswerT]) -> AnswerT:
+    async def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
         """Send a call and give its answer; see `Connection._send`."""
-        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
+        options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
-                return read_answer(await self._answer(**options), call.answer)
+                return read_answer(await self._request_once(**options), request.answer)
             except AdjudgeError as error:
-                wait = tries.wait_after(error)
+                wait = retry_state.wait_after(error)
                 if wait is None:
                     raise
             await self.settings.sleep(wait)
 
-    async def _answer(self, **options: Any) -> httpx2.Response:
+    async def _request_once(self, **options: Any) -> httpx2.Response:
         """Send one request once and give what answers it; see `Connection._answer`."""
         with typed_errors(self.base_url):
             return await self._http.request(**options)
 
-    async def _groups(self, call: Call[RewardAnswer], lines: RewardLines) -> AsyncGenerator[GroupRewards, None]:
+    async def _stream_groups(
+        self, request: PreparedRequest[RewardAnswer], parser: RewardStreamParser
+    ) -> AsyncGenerator[GroupRewards, None]:
         """Send a call and give the groups as they come; see `Connection._groups`."""
-        options, tries = send_options(call, self.settings.timeout_s), self._policy.start()
+        options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
                 with typed_errors(self.base_url):
                     async with self._http.stream(**options) as response:
-                        if lines.expects(response):
+                        if parser.is_stream(response):
                             async for piece in response.aiter_bytes():
-                                for group in lines.feed(piece):
+                                for group in parser.feed(piece):
                                     yield group
-                            lines.end()
+                            parser.end()
                         else:
                             await response.aread()
-                            for group in lines.whole(response):
+                            for group in parser.parse_whole(response):
                                 yield group
                 return
             except AdjudgeError as error:
-                if lines.summary is not None:
+                if parser.summary is not None:
                     return
-                wait = None if lines.begun else tries.wait_after(error)
+                wait = None if parser.started else retry_state.wait_after(error)
                 if wait is None:
                     raise
             await self.settings.sleep(wait)

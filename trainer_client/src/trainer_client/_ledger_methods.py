@@ -7,14 +7,21 @@ import httpx2
 from pydantic import ValidationError
 
 from trainer_client._answers import error_for, error_for_problem, typed_errors
-from trainer_client._requests import Call, as_json, invalid, send_options
+from trainer_client._requests import PreparedRequest, invalid_request_error, send_options, to_json_bytes
 from trainer_client._run_methods import AsyncRunMethods, RunMethods
 from trainer_client.errors import ConnectionFailed, ServerError
-from trainer_client.wire import CriterionKind, FailurePolicy, LengthPenalty, OverlongPenalty, Protocol, RewardMode
+from trainer_client.wire import (
+    CriterionKind,
+    FailurePolicy,
+    JudgingProtocol,
+    LengthPenalty,
+    OverlongPenalty,
+    RewardMode,
+)
 from trainer_client.wire.ledger import RecordedPage, RecordedVerdict
-from trainer_client.wire.recompute import RecomputeLine, RecomputeRequest, StepBudgets
+from trainer_client.wire.recompute import RecomputeEvent, RecomputeRequest, StepBudgets
 
-_REWARD = (
+_REWARD_FIELDS = (
     "mode",
     "kinds",
     "format_weight",
@@ -30,7 +37,7 @@ class RecomputeKeywords(TypedDict, total=False):
 
     first_step: int | None
     last_step: int | None
-    protocol: Protocol | None
+    protocol: JudgingProtocol | None
     mode: RewardMode
     kinds: Sequence[CriterionKind] | None
     format_weight: float
@@ -46,7 +53,7 @@ class RecomputeKeywords(TypedDict, total=False):
 class LedgerMethods(RunMethods):
     """What `Client` asks of the ledger."""
 
-    def recompute(self, run: str | None = None, **rules: Unpack[RecomputeKeywords]) -> Iterator[RecomputeLine]:
+    def recompute(self, run: str | None = None, **rules: Unpack[RecomputeKeywords]) -> Iterator[RecomputeEvent]:
         """Reward a run again under other rules, from the verdicts that the service has kept; no judge is asked.
 
         Args:
@@ -69,9 +76,9 @@ class LedgerMethods(RunMethods):
                 cannot feed the mode.
             AdjudgeError: while going through the lines, as for `rewards`. It is not tried again.
         """
-        return self._recomputed(recompute_call(run or self.run, rules))
+        return self._stream_recompute(recompute_request(run or self.run, rules))
 
-    def recorded(self, run: str | None = None, **filters: Any) -> Iterator[RecordedVerdict]:
+    def recorded_verdicts(self, run: str | None = None, **filters: Any) -> Iterator[RecordedVerdict]:
         """Go through the verdicts of a run, oldest first, fetching a page at a time.
 
         Args:
@@ -84,21 +91,24 @@ class LedgerMethods(RunMethods):
         """
         after: str | None = None
         while True:
-            page = self._send(recorded_call(run or self.run, filters, after))
+            page = self._send(recorded_verdicts_request(run or self.run, filters, after))
             yield from page.verdicts
             if page.next_cursor is None:
                 return
             after = page.next_cursor
 
-    def _recomputed(self, call: Call[RecomputeLine]) -> Generator[RecomputeLine, None, None]:
-        lines = _Lines(self.base_url)
-        with typed_errors(self.base_url), self._http.stream(**send_options(call, self.settings.timeout_s)) as response:
+    def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> Generator[RecomputeEvent, None, None]:
+        parser = _RecomputeStreamParser(self.base_url)
+        with (
+            typed_errors(self.base_url),
+            self._http.stream(**send_options(request, self.settings.timeout_s)) as response,
+        ):
             if not response.is_success:
                 response.read()
                 raise error_for(response)
             for piece in response.iter_bytes():
-                yield from lines.feed(piece)
-            lines.end(response)
+                yield from parser.feed(piece)
+            parser.end(response)
 
 
 class AsyncLedgerMethods(AsyncRunMethods):
@@ -106,70 +116,74 @@ class AsyncLedgerMethods(AsyncRunMethods):
 
     def recompute(
         self, run: str | None = None, **rules: Unpack[RecomputeKeywords]
-    ) -> AsyncGenerator[RecomputeLine, None]:
+    ) -> AsyncGenerator[RecomputeEvent, None]:
         """Reward a run again under other rules; see `Client.recompute`."""
-        return self._recomputed(recompute_call(run or self.run, rules))
+        return self._stream_recompute(recompute_request(run or self.run, rules))
 
-    async def recorded(self, run: str | None = None, **filters: Any) -> AsyncGenerator[RecordedVerdict, None]:
+    async def recorded_verdicts(self, run: str | None = None, **filters: Any) -> AsyncGenerator[RecordedVerdict, None]:
         """Go through the verdicts of a run; see `Client.recorded`."""
         after: str | None = None
         while True:
-            page = await self._send(recorded_call(run or self.run, filters, after))
+            page = await self._send(recorded_verdicts_request(run or self.run, filters, after))
             for verdict in page.verdicts:
                 yield verdict
             if page.next_cursor is None:
                 return
             after = page.next_cursor
 
-    async def _recomputed(self, call: Call[RecomputeLine]) -> AsyncGenerator[RecomputeLine, None]:
-        lines = _Lines(self.base_url)
+    async def _stream_recompute(self, request: PreparedRequest[RecomputeEvent]) -> AsyncGenerator[RecomputeEvent, None]:
+        parser = _RecomputeStreamParser(self.base_url)
         with typed_errors(self.base_url):
-            async with self._http.stream(**send_options(call, self.settings.timeout_s)) as response:
+            async with self._http.stream(**send_options(request, self.settings.timeout_s)) as response:
                 if not response.is_success:
                     await response.aread()
                     raise error_for(response)
                 async for piece in response.aiter_bytes():
-                    for line in lines.feed(piece):
+                    for line in parser.feed(piece):
                         yield line
-                lines.end(response)
+                parser.end(response)
 
 
-def recompute_call(run: str | None, rules: RecomputeKeywords) -> Call[RecomputeLine]:
+def recompute_request(run: str | None, rules: RecomputeKeywords) -> PreparedRequest[RecomputeEvent]:
     """Make `POST /v1/rewards/recompute`.
 
     Raises:
         InvalidRequest: it breaks the wire contract.
     """
     given = {name: value for name, value in rules.items() if value is not None}
-    reward = {name: given.pop(name) for name in _REWARD if name in given}
+    reward = {name: given.pop(name) for name in _REWARD_FIELDS if name in given}
     try:
         request = RecomputeRequest.model_validate({"run": run, "reward": reward, **given})
     except ValidationError as error:
-        raise invalid(error) from error
-    return Call("POST", "/v1/rewards/recompute", RecomputeLine, as_json(request), accept="application/x-ndjson")
+        raise invalid_request_error(error) from error
+    return PreparedRequest(
+        "POST", "/v1/rewards/recompute", RecomputeEvent, to_json_bytes(request), accept="application/x-ndjson"
+    )
 
 
-def recorded_call(run: str | None, filters: Mapping[str, Any], after: str | None) -> Call[RecordedPage]:
+def recorded_verdicts_request(
+    run: str | None, filters: Mapping[str, Any], after: str | None
+) -> PreparedRequest[RecordedPage]:
     """Make `GET /v1/verdicts`, the page after a cursor."""
     given = {"run": run or "", "limit": 500, **filters, "after": after}
     params = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items() if v is not None}
-    return Call("GET", "/v1/verdicts", RecordedPage, params=params)
+    return PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params)
 
 
-class _Lines:
+class _RecomputeStreamParser:
     """The lines of one answer, read from bytes as they come; only a line feed ends one."""
 
     def __init__(self, base_url: str) -> None:
         self._base_url = base_url
-        self._half = b""
+        self._buffer = b""
         self._done = False
 
-    def feed(self, piece: bytes) -> Iterable[RecomputeLine]:
+    def feed(self, piece: bytes) -> Iterable[RecomputeEvent]:
         """Give the lines that end in this piece; raises the error that a line tells of."""
-        *whole, self._half = (self._half + piece).split(b"\n")
+        *whole, self._buffer = (self._buffer + piece).split(b"\n")
         for written in whole:
             try:
-                line = RecomputeLine.model_validate_json(written)
+                line = RecomputeEvent.model_validate_json(written)
             except ValidationError as error:
                 raise ServerError(
                     f"a line of the answer of {self._base_url} is no RecomputeLine", status=200

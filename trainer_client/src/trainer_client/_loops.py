@@ -52,13 +52,13 @@ SELF_CORRECTION_PHRASES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Loops:
+class LoopSigns:
     """The signs of looping in a response; true if any of them shows.
 
     Attributes:
         self_corrections: how many self-correction phrases it has.
         too_many_corrections: whether they are above the limit.
-        repeated_first_step: whether `### Step 1` stands in it more than once.
+        repeated_first_step: whether `### Revision 1` stands in it more than once.
         repeated_headings: whether the heading of any step, the first included, stands in it more than once.
         duplicate_share: the share of its paragraphs that repeat an earlier one, in [0, 1].
         too_many_duplicates: whether that is above the limit.
@@ -98,7 +98,7 @@ def loops(
     max_corrections: int = 20,
     max_duplicate_share: float = 0.1,
     min_paragraph_words: int = 5,
-) -> Loops:
+) -> LoopSigns:
     """Look for the signs of looping in a response.
 
     Phrases are found as whole words, without regard to case or to how the space between words is written; where two
@@ -113,13 +113,13 @@ def loops(
         min_paragraph_words: shorter paragraphs are not looked at, since sound texts repeat "Therefore," and a short
             formula as well; in words parted by space (ours: 5).
     """
-    straight = text.replace("’", "'").casefold()
-    corrections = len(_pattern(tuple(phrases)).findall(straight))
+    normalised = text.replace("’", "'").casefold()
+    corrections = len(_pattern(tuple(phrases)).findall(normalised))
     numbers = [int(header[1]) for header in STEP_HEADER.finditer(text)]
     words = (paragraph.casefold().split() for paragraph in re.split(r"\n[^\S\n]*\n", text))
     paragraphs = [tuple(paragraph) for paragraph in words if len(paragraph) >= max(1, min_paragraph_words)]
     share = (len(paragraphs) - len(set(paragraphs))) / len(paragraphs) if paragraphs else 0.0
-    return Loops(
+    return LoopSigns(
         self_corrections=corrections,
         too_many_corrections=corrections > max_corrections,
         repeated_first_step=numbers.count(1) > 1,
@@ -129,7 +129,7 @@ def loops(
     )
 
 
-def loop_statistics(found: Sequence[Loops], correct: Sequence[Score]) -> LoopStatistics:
+def loop_statistics(found: Sequence[LoopSigns], correct: Sequence[Score]) -> LoopStatistics:
     """Summarise what `loops` found in N responses (SRaR, table 3).
 
     Args:

@@ -8,10 +8,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from trainer_client._answers import AnswerT
-from trainer_client._requests import ANSWER_MARGIN_S, Call, as_json, fresh_key, invalid
+from trainer_client._requests import (
+    ANSWER_MARGIN_S,
+    PreparedRequest,
+    invalid_request_error,
+    new_idempotency_header,
+    to_json_bytes,
+)
 from trainer_client.errors import InvalidRequest, ServerError
 from trainer_client.wire import RewardAnswer, RewardRequest, VerdictAnswer, VerdictRequest
-from trainer_client.wire.operation_rows import WILL_TRY_AGAIN, ChunkWork
+from trainer_client.wire.operation_rows import WILL_RETRY_HEADER, LeasedChunk
 from trainer_client.wire.operations import (
     EvaluateOperation,
     GenerateOperation,
@@ -25,16 +31,16 @@ from trainer_client.wire.operations import (
 
 OperationLike = ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation | Mapping[str, Any]
 
-EVENTS = "text/event-stream"
+EVENT_STREAM_TYPE = "text/event-stream"
 _PATH = "/v1/operations"
-_PAGE = 500
+_PAGE_SIZE = 500
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _REQUEST: TypeAdapter[ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation] = TypeAdapter(
     OperationRequest
 )
 
 
-def submit_call(request: OperationLike, run: str | None, idempotency_key: str | None) -> Call[Operation]:
+def submit_request(request: OperationLike, run: str | None, idempotency_key: str | None) -> PreparedRequest[Operation]:
     """Make `POST /v1/operations`, under a key of its own unless one is given, so that it may be sent again.
 
     Raises:
@@ -43,60 +49,62 @@ def submit_call(request: OperationLike, run: str | None, idempotency_key: str | 
     try:
         read = _REQUEST.validate_python(request)
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid_request_error(error) from error
     changes: dict[str, Any] = {"kind": read.kind}
     if run is not None and "run" in type(read).model_fields and getattr(read, "run", None) is None:
         changes["run"] = run
-    key = {"Idempotency-Key": idempotency_key} if idempotency_key else fresh_key()
-    return Call("POST", _PATH, Operation, as_json(read.model_copy(update=changes)), conditions=key)
+    key = {"Idempotency-Key": idempotency_key} if idempotency_key else new_idempotency_header()
+    return PreparedRequest("POST", _PATH, Operation, to_json_bytes(read.model_copy(update=changes)), headers=key)
 
 
-def list_call() -> Call[OperationList]:
+def list_request() -> PreparedRequest[OperationList]:
     """Make `GET /v1/operations`."""
-    return Call("GET", _PATH, OperationList)
+    return PreparedRequest("GET", _PATH, OperationList)
 
 
-def operation_call(operation_id: str, method: str = "GET", part: str = "") -> Call[Operation]:
+def operation_request(operation_id: str, method: str = "GET", part: str = "") -> PreparedRequest[Operation]:
     """Make a request about one operation, a POST under a key of its own.
 
     Raises:
         InvalidRequest: that cannot be an operation's id.
     """
-    conditions = fresh_key() if method == "POST" else {}
-    return Call(method, _path(operation_id) + part, Operation, conditions=conditions)
+    headers = new_idempotency_header() if method == "POST" else {}
+    return PreparedRequest(method, _path(operation_id) + part, Operation, headers=headers)
 
 
-def results_call(operation_id: str, after: int) -> Call[ResultPage]:
+def results_request(operation_id: str, after: int) -> PreparedRequest[ResultPage]:
     """Make `GET /v1/operations/{id}/results`, the page after some results."""
-    return Call("GET", f"{_path(operation_id)}/results", ResultPage, params={"after": str(after), "limit": str(_PAGE)})
+    return PreparedRequest(
+        "GET", f"{_path(operation_id)}/results", ResultPage, params={"after": str(after), "limit": str(_PAGE_SIZE)}
+    )
 
 
-def events_call(operation_id: str, after: int) -> Call[Operation]:
+def events_request(operation_id: str, after: int) -> PreparedRequest[Operation]:
     """Make `GET /v1/operations/{id}/events`, going on after a revision."""
-    conditions = {"Last-Event-ID": str(after)} if after else {}
-    return Call("GET", f"{_path(operation_id)}/events", Operation, accept=EVENTS, conditions=conditions)
+    headers = {"Last-Event-ID": str(after)} if after else {}
+    return PreparedRequest("GET", f"{_path(operation_id)}/events", Operation, accept=EVENT_STREAM_TYPE, headers=headers)
 
 
-def whole_rewards_call(request: RewardRequest, chunk: ChunkWork | None) -> Call[RewardAnswer]:
+def chunk_rewards_request(request: RewardRequest, chunk: LeasedChunk | None) -> PreparedRequest[RewardAnswer]:
     """Make `POST /v1/rewards` of a request that is whole, for a chunk where there is one."""
-    return _whole_call("/v1/rewards", request, RewardAnswer, chunk)
+    return _chunk_request("/v1/rewards", request, RewardAnswer, chunk)
 
 
-def whole_verdicts_call(request: VerdictRequest, chunk: ChunkWork | None) -> Call[VerdictAnswer]:
+def chunk_verdicts_request(request: VerdictRequest, chunk: LeasedChunk | None) -> PreparedRequest[VerdictAnswer]:
     """Make `POST /v1/verdicts` of a request that is whole, for a chunk where there is one."""
-    return _whole_call("/v1/verdicts", request, VerdictAnswer, chunk)
+    return _chunk_request("/v1/verdicts", request, VerdictAnswer, chunk)
 
 
-class Events:
+class OperationEventParser:
     """The events of one stream, read from bytes as they come, and None for each comment later than at its beginning."""
 
     def __init__(self) -> None:
-        self._half = b""
-        self._begun = False
+        self._buffer = b""
+        self._started = False
 
     def feed(self, piece: bytes) -> Iterable[Operation | None]:
         """Give the operations and signs of life that end in this piece; raises `ServerError` for what is none."""
-        *whole, self._half = (self._half + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        *whole, self._buffer = (self._buffer + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         for event in whole:
             data = b"\n".join(line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:"))
             if data:
@@ -106,26 +114,26 @@ class Events:
                     raise ServerError("an event of the operation is no Operation", status=200) from error
             elif not event.startswith(b":"):
                 continue
-            elif self._begun:
+            elif self._started:
                 yield None
-            self._begun = True
+            self._started = True
 
 
-def _whole_call(
-    path: str, request: RewardRequest | VerdictRequest, answer: type[AnswerT], chunk: ChunkWork | None
-) -> Call[AnswerT]:
-    body, patience_s = as_json(request), request.deadline_s + ANSWER_MARGIN_S
-    headers = {} if chunk is None else _tried(chunk, body)
-    return Call("POST", path, answer, body, at_least_s=patience_s, conditions=headers)
+def _chunk_request(
+    path: str, request: RewardRequest | VerdictRequest, answer: type[AnswerT], chunk: LeasedChunk | None
+) -> PreparedRequest[AnswerT]:
+    body, read_timeout_s = to_json_bytes(request), request.deadline_s + ANSWER_MARGIN_S
+    headers = {} if chunk is None else _attempt_headers(chunk, body)
+    return PreparedRequest("POST", path, answer, body, min_timeout_s=read_timeout_s, headers=headers)
 
 
-def _tried(chunk: ChunkWork, body: bytes) -> dict[str, str]:
+def _attempt_headers(chunk: LeasedChunk, body: bytes) -> dict[str, str]:
     """The headers by which the tries of a chunk are recorded once.
 
     The body's digest is in the key, since a client of another release may write the same request in another way.
     """
     key = f"{chunk.ref.operation_id} {chunk.ref.chunk} {sha256(body).hexdigest()[:32]}"
-    return {"Idempotency-Key": key, WILL_TRY_AGAIN: "false" if chunk.last_attempt else "true"}
+    return {"Idempotency-Key": key, WILL_RETRY_HEADER: "false" if chunk.last_attempt else "true"}
 
 
 def _path(operation_id: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel
 
-from trainer_client.wire import CriterionKind, LengthPenalty, OverlongPenalty, Priority, Protocol, ReasoningPart
+from trainer_client.wire import CriterionKind, JudgingProtocol, LengthPenalty, OverlongPenalty, Priority, ReasoningPart
 
-OF_THE_REQUEST = frozenset({"priority", "allow_retired", "judge"})
+TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge"})
 """Options that stand in the request itself and in none of its parts."""
 
 
@@ -31,7 +31,7 @@ class ComparisonKeywords(TypedDict, total=False):
 class JudgingKeywords(ComparisonKeywords, total=False):
     """How the judge is asked by a rubric: `wire.JudgingOptions`."""
 
-    protocol: Protocol | None
+    protocol: JudgingProtocol | None
     criteria_per_call: int | Literal["all"] | None
     votes: int
     temperature: float | None
@@ -49,8 +49,8 @@ class RewardKeywords(JudgingKeywords, total=False):
     truncation_factor: float | None
 
 
-def sort_options(
-    method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], named: Iterable[str]
+def split_options(
+    method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], parameters: Iterable[str]
 ) -> dict[str, Any]:
     """Give the options of each part of a request, those that are fields of its model, and those of the request itself.
 
@@ -63,12 +63,12 @@ def sort_options(
     part_of = {field: part for part, model in parts.items() for field in model.model_fields}
     chosen: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in part_of and name not in OF_THE_REQUEST:
-            [closest] = get_close_matches(name, [*part_of, *sorted(OF_THE_REQUEST), *named], n=1, cutoff=0.0)
+        if name not in part_of and name not in TOP_LEVEL_OPTIONS:
+            [closest] = get_close_matches(name, [*part_of, *sorted(TOP_LEVEL_OPTIONS), *parameters], n=1, cutoff=0.0)
             raise TypeError(f"{method}() takes no {name!r}; the closest that it takes is {closest!r}")
         if value is None:
             continue
-        if name in OF_THE_REQUEST:
+        if name in TOP_LEVEL_OPTIONS:
             chosen[name] = value
         else:
             chosen.setdefault(part_of[name], {})[name] = value

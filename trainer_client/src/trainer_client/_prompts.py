@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 from trainer_client.wire.criteria import Criterion
 
-Shown = Criterion | Mapping[str, Any]
+PromptCriterion = Criterion | Mapping[str, Any]
 """A `Criterion`, or a mapping with its `description`, `weight` (default 1) and `kind` (default `point`)."""
 Chat = Sequence[Mapping[str, Any]]
 """Chat messages, each with `role` and `content`."""
 
 
-class Points(NamedTuple):
+class BulletPoints(NamedTuple):
     """Lines that begin with a dash, one for each criterion: what an answer should have, and what it should not."""
 
     include: list[str]
     avoid: list[str]
 
 
-def as_points(criteria: Sequence[Shown], *, weights: bool = False) -> Points:
+def as_bullet_points(criteria: Sequence[PromptCriterion], *, weights: bool = False) -> BulletPoints:
     """Write each criterion down; one of negative weight or of kind `pitfall` is a point to avoid.
 
     With `weights`, its weight stands behind it in parentheses, as points.
@@ -29,7 +29,7 @@ def as_points(criteria: Sequence[Shown], *, weights: bool = False) -> Points:
     Raises:
         ValueError: a criterion has no description.
     """
-    points = Points([], [])
+    points = BulletPoints([], [])
     for index, criterion in enumerate(criteria):
         given = criterion if isinstance(criterion, Mapping) else criterion.model_dump()
         description = str(given.get("description") or "").strip()
@@ -62,9 +62,9 @@ def add_below(prompt: str | Chat, addition: str) -> str | Chat:
     places = [place for place, message in enumerate(prompt) if message["role"] == "user"]
     if not places or not isinstance(prompt[places[-1]]["content"], str):
         raise ValueError("the prompt's last user message is missing or not plain text; the criteria would stand there")
-    asked = prompt[places[-1]]
-    told = {**asked, "content": f"{asked['content']}\n\n{addition}"}
-    return [told if place == places[-1] else message for place, message in enumerate(prompt)]
+    last_message = prompt[places[-1]]
+    extended = {**last_message, "content": f"{last_message['content']}\n\n{addition}"}
+    return [extended if place == places[-1] else message for place, message in enumerate(prompt)]
 
 
 def add_to_system(prompt: str | Chat, addition: str) -> str | Chat:

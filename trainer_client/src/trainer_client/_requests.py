@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from trainer_client._answers import AnswerT
-from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords, sort_options
+from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords, split_options
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     ComparisonAnswer,
@@ -50,10 +50,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
-class Call(Generic[AnswerT]):
+class PreparedRequest(Generic[AnswerT]):
     """A request ready to be sent, and the message that answers it.
 
-    `at_least_s` is how long its answer must be waited for, where that is more than the client's own timeout.
+    `min_timeout_s` is how long its answer must be waited for, where that is more than the client's own timeout.
     `accept` is the media type asked for, where it is not JSON; `conditions` are headers that say when it is to be done.
     """
 
@@ -62,11 +62,11 @@ class Call(Generic[AnswerT]):
     answer: type[AnswerT]
     body: bytes | None = None
     params: Mapping[str, str | list[str]] = field(default_factory=dict)
-    at_least_s: float = 0.0
+    min_timeout_s: float = 0.0
     accept: str | None = None
-    conditions: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
-    def streamed(self, media_type: str) -> "Call[AnswerT]":
+    def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
         """Ask for the answer as a stream of this media type."""
         return replace(self, accept=media_type)
 
@@ -87,43 +87,43 @@ def client_options(
         raise ValueError(f"base_url is {base_url!r}; write scheme and host, such as http://judge:8000")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is {timeout_s!r}; it is a number of seconds above 0")
-    agent = {"User-Agent": f"adjudge-client/{version('adjudge-client')}", "Accept": "application/json"}
+    defaults = {"User-Agent": f"adjudge-client/{version('adjudge-client')}", "Accept": "application/json"}
     key = os.environ.get(API_KEY_VARIABLE, "").strip() if api_key is None else api_key
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ValueError("api_key holds characters that no key has; give it whole, as it was shown, and nothing else")
     given = dict(headers or {})
     if key and "authorization" not in {name.lower() for name in given}:
-        agent["Authorization"] = f"Bearer {key}"
+        defaults["Authorization"] = f"Bearer {key}"
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
-    return {"base_url": url, "headers": agent | given, "limits": limits}
+    return {"base_url": url, "headers": defaults | given, "limits": limits}
 
 
-def is_direct(url: httpx2.URL) -> bool:
+def bypasses_proxy(url: httpx2.URL) -> bool:
     """Whether no proxy that the environment names stands before an address."""
     proxies = getproxies()
     return not (url.scheme in proxies or "all" in proxies) or bool(proxy_bypass(url.netloc.decode()))
 
 
-def fresh_key() -> dict[str, str]:
+def new_idempotency_header() -> dict[str, str]:
     """The header by which a request that is sent again is known to be the same one."""
     return {"Idempotency-Key": secrets.token_hex(16)}
 
 
-def send_options(call: Call[AnswerT], timeout_s: float) -> dict[str, Any]:
+def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[str, Any]:
     """Give the keyword arguments that a call is sent with by a client of this timeout."""
-    patience = max(timeout_s, call.at_least_s)
-    headers = {"Content-Type": None if call.body is None else "application/json", "Accept": call.accept}
+    read_timeout_s = max(timeout_s, request.min_timeout_s)
+    headers = {"Content-Type": None if request.body is None else "application/json", "Accept": request.accept}
     return {
-        "method": call.method,
-        "url": call.path,
-        "params": call.params,
-        "content": call.body,
-        "headers": {name: value for name, value in headers.items() if value} | dict(call.conditions),
-        "timeout": httpx2.Timeout(patience, connect=min(patience, _CONNECT_TIMEOUT_S)),
+        "method": request.method,
+        "url": request.path,
+        "params": request.params,
+        "content": request.body,
+        "headers": {name: value for name, value in headers.items() if value} | dict(request.headers),
+        "timeout": httpx2.Timeout(read_timeout_s, connect=min(read_timeout_s, _CONNECT_TIMEOUT_S)),
     }
 
 
-def rewards_call(
+def rewards_request(
     method: str,
     run: str | None,
     groups: Sequence[GroupLike],
@@ -135,7 +135,7 @@ def rewards_call(
     deadline_s: float,
     step: int | None,
     idempotency_key: str | None = None,
-) -> Call[RewardAnswer]:
+) -> PreparedRequest[RewardAnswer]:
     """Make `POST /v1/rewards` for the client's method of this name.
 
     Raises:
@@ -143,13 +143,13 @@ def rewards_call(
         TypeError: there is no such option.
     """
     given = {"groups": groups, "rubric": rubric, "on_failure": on_failure, "deadline_s": deadline_s, "step": step}
-    chosen = sort_options(method, options, {"reward": RewardOptions, "judging": JudgingOptions}, given)
+    chosen = split_options(method, options, {"reward": RewardOptions, "judging": JudgingOptions}, given)
     reward = {"mode": mode, **chosen.pop("reward", {})}
     fields = {"run": run, "reward": reward, **chosen, **given}
-    return _judging_call("/v1/rewards", RewardRequest, RewardAnswer, fields, idempotency_key)
+    return _judging_request("/v1/rewards", RewardRequest, RewardAnswer, fields, idempotency_key)
 
 
-def verdicts_call(
+def verdicts_request(
     run: str | None,
     groups: Sequence[GroupLike],
     rubric: RubricLike | None,
@@ -158,7 +158,7 @@ def verdicts_call(
     deadline_s: float,
     step: int | None,
     idempotency_key: str | None = None,
-) -> Call[VerdictAnswer]:
+) -> PreparedRequest[VerdictAnswer]:
     """Make `POST /v1/verdicts`.
 
     Raises:
@@ -166,12 +166,12 @@ def verdicts_call(
         TypeError: there is no such option.
     """
     given = {"groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
-    chosen = sort_options("verdicts", options, {"judging": JudgingOptions}, given)
+    chosen = split_options("verdicts", options, {"judging": JudgingOptions}, given)
     fields = {"run": run, **chosen, **given}
-    return _judging_call("/v1/verdicts", VerdictRequest, VerdictAnswer, fields, idempotency_key)
+    return _judging_request("/v1/verdicts", VerdictRequest, VerdictAnswer, fields, idempotency_key)
 
 
-def compare_call(
+def comparison_request(
     run: str | None,
     pairs: Sequence[PairLike],
     rubric: RubricLike | None,
@@ -180,7 +180,7 @@ def compare_call(
     *,
     deadline_s: float,
     step: int | None,
-) -> Call[ComparisonAnswer]:
+) -> PreparedRequest[ComparisonAnswer]:
     """Make `POST /v1/comparisons`.
 
     Raises:
@@ -188,27 +188,27 @@ def compare_call(
         TypeError: there is no such option.
     """
     given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
-    chosen = sort_options("compare", options, {"judging": ComparisonOptions}, given)
-    return _judging_call("/v1/comparisons", ComparisonRequest, ComparisonAnswer, {"run": run, **chosen, **given})
+    chosen = split_options("compare", options, {"judging": ComparisonOptions}, given)
+    return _judging_request("/v1/comparisons", ComparisonRequest, ComparisonAnswer, {"run": run, **chosen, **given})
 
 
-def _judging_call(
+def _judging_request(
     path: str,
     message: type[RewardRequest] | type[VerdictRequest] | type[ComparisonRequest],
     answer: type[AnswerT],
     fields: Mapping[str, Any],
     idempotency_key: str | None = None,
-) -> Call[AnswerT]:
+) -> PreparedRequest[AnswerT]:
     try:
         request = message.model_validate(fields)
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid_request_error(error) from error
     key = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-    patience = request.deadline_s + ANSWER_MARGIN_S
-    return Call("POST", path, answer, as_json(request), at_least_s=patience, conditions=key)
+    read_timeout_s = request.deadline_s + ANSWER_MARGIN_S
+    return PreparedRequest("POST", path, answer, to_json_bytes(request), min_timeout_s=read_timeout_s, headers=key)
 
 
-def as_json(request: BaseModel) -> bytes:
+def to_json_bytes(request: BaseModel) -> bytes:
     """Write only what was given, so that an older service is not told of fields it does not know.
 
     Half a surrogate pair becomes U+FFFD, since JSON cannot carry it; both are one code point, so spans stay right.
@@ -220,7 +220,7 @@ def as_json(request: BaseModel) -> bytes:
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(given, ensure_ascii=False)).encode()
 
 
-def invalid(error: ValidationError) -> InvalidRequest:
+def invalid_request_error(error: ValidationError) -> InvalidRequest:
     """The error for a request that breaks the wire contract; names the first fields that do."""
     errors = field_errors(error.errors(include_url=False, include_input=False))
     described = "; ".join(f"{wrong.field}: {wrong.message}".removeprefix(": ") for wrong in errors[:_ERRORS_SHOWN])

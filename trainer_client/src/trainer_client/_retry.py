@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from trainer_client.errors import AdjudgeError
 
-FIRST_WAIT_S = 0.5
-LONGEST_BACKOFF_S = 5.0
+INITIAL_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 5.0
 """So that who could not get through for a minute is back soon after the service is."""
 
-LONGEST_WAIT_S = 30.0
+MAX_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class RetryPolicy:
         if self.retries < 0 or self.budget_s < 0:
             raise ValueError(f"retries ({self.retries}) and retry_budget_s ({self.budget_s}) must not be negative")
 
-    def start(self) -> "Tries":
+    def start(self) -> "RetryState":
         """Begin counting the tries of one request."""
-        return Tries(self)
+        return RetryState(self)
 
 
-class Tries:
+class RetryState:
     """The tries of one request so far."""
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -57,8 +57,8 @@ class Tries:
         """
         if not error.retryable or self._failed >= self._policy.retries:
             return None
-        backoff = min(LONGEST_BACKOFF_S, FIRST_WAIT_S * 2.0**self._failed) * self._policy.random()
-        wait = min(LONGEST_WAIT_S, (error.retry_after_s or 0.0) + backoff)
+        backoff = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0**self._failed) * self._policy.random()
+        wait = min(MAX_WAIT_S, (error.retry_after_s or 0.0) + backoff)
         self._failed += 1
         elapsed = self._policy.clock() - self._began
         return wait if elapsed + wait <= self._policy.budget_s else None

@@ -48,11 +48,11 @@ class RubricMethods(Connection):
         Raises:
             InvalidRequest: the name or the criteria break the contract, or there is no such parent.
         """
-        return self._send(requests.publish_call(name, criteria, metadata, tags, lineage, parent))
+        return self._send(requests.publish_request(name, criteria, metadata, tags, lineage, parent))
 
     def rubric(self, reference: str) -> RubricVersion:
         """Fetch a version by `name` (the newest in use), `name@3`, `name@alias` or `sha256:…`; also a retired one."""
-        return self._send(requests.rubric_call(reference))
+        return self._send(requests.rubric_request(reference))
 
     def rubrics(self, prefix: str = "", *, tag: str | None = None, text: str = "") -> Iterator[RubricSummary]:
         """Go through rubrics by name, fetching a page at a time.
@@ -64,7 +64,7 @@ class RubricMethods(Connection):
         """
         after: str | None = None
         while True:
-            page = self._send(requests.rubrics_call(prefix, tag, text, after))
+            page = self._send(requests.rubrics_request(prefix, tag, text, after))
             yield from page.rubrics
             if page.next_cursor is None:
                 return
@@ -74,7 +74,7 @@ class RubricMethods(Connection):
         """Go through the versions of a rubric, the newest first, without their criteria."""
         after: str | None = None
         while True:
-            page = self._send(requests.history_call(name, after))
+            page = self._send(requests.history_request(name, after))
             yield from page.versions
             if page.next_cursor is None:
                 return
@@ -82,11 +82,11 @@ class RubricMethods(Connection):
 
     def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
         """Say what differs between two versions of a rubric, each a number or an alias, criterion by criterion."""
-        return self._send(requests.diff_call(name, before, after))
+        return self._send(requests.diff_request(name, before, after))
 
     def rubric_aliases(self, name: str) -> RubricAliases:
         """Fetch the aliases of a rubric and the versions they stand for."""
-        return self._send(requests.aliases_call(name))
+        return self._send(requests.aliases_request(name))
 
     def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
         """Have an alias of a rubric stand for a version.
@@ -100,7 +100,7 @@ class RubricMethods(Connection):
         Raises:
             AliasMoved: it stands for another version than expected; `problem.current_version` says which.
         """
-        return self._send(requests.move_alias_call(name, alias, version, expected))
+        return self._send(requests.move_alias_request(name, alias, version, expected))
 
     def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
         """Take away an alias that stands for the expected version; gives those that are left.
@@ -108,16 +108,16 @@ class RubricMethods(Connection):
         Raises:
             AliasMoved: it stands for another version.
         """
-        return self._send(requests.remove_alias_call(name, alias, expected))
+        return self._send(requests.remove_alias_request(name, alias, expected))
 
     def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
         """Give a rubric these tags in place of those it has."""
-        return self._send(requests.tags_call(name, tags))
+        return self._send(requests.tags_request(name, tags))
 
     def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
         """Take the version of a reference `name@3` out of use: it stays readable, and judging by it is refused."""
-        return self._send(requests.retire_call(reference, reason))
+        return self._send(requests.retire_request(reference, reason))
 
     def restore_rubric(self, reference: str) -> RubricVersion:
         """Take a retired version back into use."""
-        return self._send(requests.restore_call(reference))
+        return self._send(requests.restore_request(reference))

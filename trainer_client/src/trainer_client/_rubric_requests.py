@@ -7,7 +7,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trainer_client._answers import AnswerT
 from trainer_client._criteria import CriterionLike
-from trainer_client._requests import Call, as_json, fresh_key, invalid
+from trainer_client._requests import PreparedRequest, invalid_request_error, new_idempotency_header, to_json_bytes
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import (
     AliasMove,
@@ -33,106 +33,106 @@ _NAME: TypeAdapter[str] = TypeAdapter(RubricName)
 _ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
 
 
-def publish_call(
+def publish_request(
     name: str,
     criteria: Sequence[CriterionLike],
     metadata: Mapping[str, Any] | None,
     tags: Sequence[str],
     lineage: Lineage | Mapping[str, Any] | None,
     parent: int | None,
-) -> Call[RubricVersion]:
+) -> PreparedRequest[RubricVersion]:
     """Make `POST /v1/rubrics/{name}/versions`, under a key of its own, so that it may be sent again.
 
     Raises:
         InvalidRequest: the name is no rubric name, or what is to be published breaks the wire contract.
     """
-    beside = {"metadata": metadata, "tags": tags or None, "lineage": lineage, "parent": parent}
-    given = {"criteria": criteria} | {field: value for field, value in beside.items() if value is not None}
+    optional_fields = {"metadata": metadata, "tags": tags or None, "lineage": lineage, "parent": parent}
+    given = {"criteria": criteria} | {field: value for field, value in optional_fields.items() if value is not None}
     path = f"{_path(name, _NEW_NAME)}/versions"
-    return _call("POST", path, RubricVersion, RubricPublication, given, fresh_key())
+    return _json_request("POST", path, RubricVersion, RubricPublication, given, new_idempotency_header())
 
 
-def rubric_call(reference: str) -> Call[RubricVersion]:
+def rubric_request(reference: str) -> PreparedRequest[RubricVersion]:
     """Make `GET /v1/rubrics/{reference}`; raises `InvalidRequest` where the reference is none."""
-    return Call("GET", f"/v1/rubrics/{_reference(reference)}", RubricVersion)
+    return PreparedRequest("GET", f"/v1/rubrics/{_reference(reference)}", RubricVersion)
 
 
-def rubrics_call(prefix: str, tag: str | None, text: str, after: str | None) -> Call[RubricPage]:
+def rubrics_request(prefix: str, tag: str | None, text: str, after: str | None) -> PreparedRequest[RubricPage]:
     """Make `GET /v1/rubrics`, the page after a cursor."""
     given = {"prefix": prefix, "tag": tag, "text": text, "after": after}
     params = {key: value for key, value in given.items() if value}
-    return Call("GET", "/v1/rubrics", RubricPage, params=params)
+    return PreparedRequest("GET", "/v1/rubrics", RubricPage, params=params)
 
 
-def history_call(name: str, after: str | None) -> Call[RubricHistory]:
+def history_request(name: str, after: str | None) -> PreparedRequest[RubricHistory]:
     """Make `GET /v1/rubrics/{name}/versions`, the page after a cursor."""
-    return Call("GET", f"{_path(name)}/versions", RubricHistory, params={"after": after} if after else {})
+    return PreparedRequest("GET", f"{_path(name)}/versions", RubricHistory, params={"after": after} if after else {})
 
 
-def diff_call(name: str, before: int | str, after: int | str) -> Call[RubricDiff]:
+def diff_request(name: str, before: int | str, after: int | str) -> PreparedRequest[RubricDiff]:
     """Make `GET /v1/rubrics/{name}/diff`."""
-    return Call("GET", f"{_path(name)}/diff", RubricDiff, params={"from": str(before), "to": str(after)})
+    return PreparedRequest("GET", f"{_path(name)}/diff", RubricDiff, params={"from": str(before), "to": str(after)})
 
 
-def aliases_call(name: str) -> Call[RubricAliases]:
+def aliases_request(name: str) -> PreparedRequest[RubricAliases]:
     """Make `GET /v1/rubrics/{name}/aliases`."""
-    return Call("GET", f"{_path(name)}/aliases", RubricAliases)
+    return PreparedRequest("GET", f"{_path(name)}/aliases", RubricAliases)
 
 
-def move_alias_call(name: str, alias: str, version: int, expected: int | None) -> Call[RubricAlias]:
+def move_alias_request(name: str, alias: str, version: int, expected: int | None) -> PreparedRequest[RubricAlias]:
     """Make `PUT /v1/rubrics/{name}/aliases/{alias}`; expecting None, only if there is no such alias."""
     condition = {"If-None-Match": "*"} if expected is None else {"If-Match": f'"{expected}"'}
-    return _call("PUT", _alias_path(name, alias), RubricAlias, AliasMove, {"version": version}, condition)
+    return _json_request("PUT", _alias_path(name, alias), RubricAlias, AliasMove, {"version": version}, condition)
 
 
-def remove_alias_call(name: str, alias: str, expected: int) -> Call[RubricAliases]:
+def remove_alias_request(name: str, alias: str, expected: int) -> PreparedRequest[RubricAliases]:
     """Make `DELETE /v1/rubrics/{name}/aliases/{alias}`."""
-    return Call("DELETE", _alias_path(name, alias), RubricAliases, conditions={"If-Match": f'"{expected}"'})
+    return PreparedRequest("DELETE", _alias_path(name, alias), RubricAliases, headers={"If-Match": f'"{expected}"'})
 
 
-def tags_call(name: str, tags: Sequence[str]) -> Call[RubricTags]:
+def tags_request(name: str, tags: Sequence[str]) -> PreparedRequest[RubricTags]:
     """Make `PUT /v1/rubrics/{name}/tags`."""
-    return _call("PUT", f"{_path(name)}/tags", RubricTags, TagSet, {"tags": tags})
+    return _json_request("PUT", f"{_path(name)}/tags", RubricTags, TagSet, {"tags": tags})
 
 
-def retire_call(reference: str, reason: str) -> Call[RubricVersion]:
+def retire_request(reference: str, reason: str) -> PreparedRequest[RubricVersion]:
     """Make `PUT /v1/rubrics/{reference}/retirement`."""
     path = f"/v1/rubrics/{_reference(reference)}/retirement"
-    return _call("PUT", path, RubricVersion, RetirementRequest, {"reason": reason})
+    return _json_request("PUT", path, RubricVersion, RetirementRequest, {"reason": reason})
 
 
-def restore_call(reference: str) -> Call[RubricVersion]:
+def restore_request(reference: str) -> PreparedRequest[RubricVersion]:
     """Make `DELETE /v1/rubrics/{reference}/retirement`."""
-    return Call("DELETE", f"/v1/rubrics/{_reference(reference)}/retirement", RubricVersion)
+    return PreparedRequest("DELETE", f"/v1/rubrics/{_reference(reference)}/retirement", RubricVersion)
 
 
-def _call(
+def _json_request(
     method: str,
     path: str,
     answer: type[AnswerT],
     message: type[BaseModel],
     fields: Mapping[str, Any],
-    conditions: Mapping[str, str] | None = None,
-) -> Call[AnswerT]:
+    headers: Mapping[str, str] | None = None,
+) -> PreparedRequest[AnswerT]:
     try:
-        body = as_json(message.model_validate(fields))
+        body = to_json_bytes(message.model_validate(fields))
     except ValidationError as error:
-        raise invalid(error) from error
-    return Call(method, path, answer, body, conditions=conditions or {})
+        raise invalid_request_error(error) from error
+    return PreparedRequest(method, path, answer, body, headers=headers or {})
 
 
 def _path(name: str, allowed: TypeAdapter[str] = _NAME) -> str:
     try:
         return f"/v1/rubrics/{allowed.validate_python(name)}"
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid_request_error(error) from error
 
 
 def _alias_path(name: str, alias: str) -> str:
     try:
         return f"{_path(name)}/aliases/{_ALIAS.validate_python(alias)}"
     except ValidationError as error:
-        raise invalid(error) from error
+        raise invalid_request_error(error) from error
 
 
 def _reference(reference: str) -> str:

@@ -5,10 +5,10 @@ from typing import TypedDict, Unpack
 from urllib.parse import quote
 
 from trainer_client._connection import AsyncConnection, Connection
-from trainer_client._requests import Call
+from trainer_client._requests import PreparedRequest
 from trainer_client.wire.runs import RunPage, RunReport, RunSummary
 
-_STEPS_A_PAGE = 500
+_STEPS_PER_PAGE = 500
 
 
 class RunKeywords(TypedDict, total=False):
@@ -32,7 +32,7 @@ class RunMethods(Connection):
         """
         after: str | None = None
         while True:
-            page = self._send(runs_call(after))
+            page = self._send(runs_request(after))
             yield from page.runs
             if (after := page.next_cursor) is None:
                 return
@@ -54,10 +54,10 @@ class RunMethods(Connection):
             AdjudgeError: as for `rewards`.
         """
         name = self.run if run is None else run
-        found = self._send(run_call(name, part, None))
+        found = self._send(run_request(name, part, None))
         steps = [*found.steps]
         while found.next_cursor is not None:
-            found = self._send(run_call(name, part, found.next_cursor))
+            found = self._send(run_request(name, part, found.next_cursor))
             steps += found.steps
         return found.model_copy(update={"steps": tuple(steps)})
 
@@ -69,7 +69,7 @@ class AsyncRunMethods(AsyncConnection):
         """Go through the runs of the ledger; see `Client.runs`."""
         after: str | None = None
         while True:
-            page = await self._send(runs_call(after))
+            page = await self._send(runs_request(after))
             for run in page.runs:
                 yield run
             if (after := page.next_cursor) is None:
@@ -78,30 +78,30 @@ class AsyncRunMethods(AsyncConnection):
     async def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
         """Fetch the figures of a run, with all its steps; see `Client.run_report`."""
         name = self.run if run is None else run
-        found = await self._send(run_call(name, part, None))
+        found = await self._send(run_request(name, part, None))
         steps = [*found.steps]
         while found.next_cursor is not None:
-            found = await self._send(run_call(name, part, found.next_cursor))
+            found = await self._send(run_request(name, part, found.next_cursor))
             steps += found.steps
         return found.model_copy(update={"steps": tuple(steps)})
 
 
-def runs_call(after: str | None) -> Call[RunPage]:
+def runs_request(after: str | None) -> PreparedRequest[RunPage]:
     """Make `GET /v1/runs`, the page after a cursor."""
-    return Call("GET", "/v1/runs", RunPage, params={"after": after} if after else {})
+    return PreparedRequest("GET", "/v1/runs", RunPage, params={"after": after} if after else {})
 
 
-def run_call(run: str | None, part: RunKeywords, after: str | None) -> Call[RunReport]:
+def run_request(run: str | None, part: RunKeywords, after: str | None) -> PreparedRequest[RunReport]:
     """Make `GET /v1/runs/{run}`, the page of steps after a cursor."""
-    given: Mapping[str, object] = {"limit": _STEPS_A_PAGE, **part, "after": after}
+    given: Mapping[str, object] = {"limit": _STEPS_PER_PAGE, **part, "after": after}
     params = {
         name: [*value] if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
         for name, value in given.items()
         if value is not None
     }
-    return Call("GET", f"/v1/runs/{_quoted(run or '')}", RunReport, params=params)
+    return PreparedRequest("GET", f"/v1/runs/{_quote_segment(run or '')}", RunReport, params=params)
 
 
-def _quoted(run: str) -> str:
+def _quote_segment(run: str) -> str:
     """A run's name as one segment of a path, also where it is one that paths have a meaning for."""
     return run.replace(".", "%2E") if run in (".", "..") else quote(run, safe="")

@@ -12,15 +12,15 @@ from pydantic import ValidationError
 
 from trainer_client._answers import error_for_problem, read_answer
 from trainer_client.errors import ConnectionFailed, ServerError
-from trainer_client.wire import GroupRewards, RewardAnswer, RewardLine, RewardSummary
+from trainer_client.wire import GroupRewards, RewardAnswer, RewardEvent, RewardSummary
 
 NDJSON = "application/x-ndjson"
 """JSON texts, each ended by a line feed. Nothing else ends a line: U+2028 may stand in a text."""
 
-_SHOWN = 200
+_EXCERPT_BYTES = 200
 
 
-class RewardLines:
+class RewardStreamParser:
     """The lines of one streamed answer, read from bytes as they come.
 
     Attributes:
@@ -29,16 +29,16 @@ class RewardLines:
     """
 
     def __init__(self, base_url: str) -> None:
-        self.begun = False
+        self.started = False
         self.summary: RewardSummary | None = None
         self._base_url = base_url
         self._request_id: str | None = None
-        self._half: list[bytes] = []
+        self._buffer: list[bytes] = []
 
-    def expects(self, response: httpx2.Response) -> bool:
+    def is_stream(self, response: httpx2.Response) -> bool:
         """Whether an answer comes in lines; one that does not must be read whole and given to `whole`."""
         self._request_id = response.headers.get("X-Request-Id")
-        self._half = []
+        self._buffer = []
         return response.is_success and NDJSON in response.headers.get("Content-Type", "")
 
     def feed(self, piece: bytes) -> Iterator[GroupRewards]:
@@ -49,10 +49,10 @@ class RewardLines:
             ServerError: a line is none of the contract.
         """
         ending, *others = piece.split(b"\n")
-        self._half.append(ending)
+        self._buffer.append(ending)
         for beginning in others:
-            line = b"".join(self._half)
-            self._half = [beginning]
+            line = b"".join(self._buffer)
+            self._buffer = [beginning]
             yield from self._read(line)
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class RewardLines:
                 retryable=True,
             )
 
-    def whole(self, response: httpx2.Response) -> Iterator[GroupRewards]:
+    def parse_whole(self, response: httpx2.Response) -> Iterator[GroupRewards]:
         """Give the groups of an answer in one piece, as a service sends it that cannot stream.
 
         Raises:
@@ -83,11 +83,11 @@ class RewardLines:
         if self.summary is not None or not line.strip():
             return
         try:
-            read = RewardLine.model_validate_json(line)
+            read = RewardEvent.model_validate_json(line)
         except ValidationError as error:
             raise ServerError(
                 "a line of the answer is no RewardLine; is this the address of an Adjudge of this version? "
-                f"({line[:_SHOWN].decode(errors='replace')})",
+                f"({line[:_EXCERPT_BYTES].decode(errors='replace')})",
                 status=200,
                 request_id=self._request_id,
             ) from error
@@ -95,7 +95,7 @@ class RewardLines:
             raise error_for_problem(read.problem, read.problem.status)
         self.summary = read.summary
         if read.group is not None:
-            self.begun = True
+            self.started = True
             yield read.group
 
 
@@ -106,9 +106,9 @@ class RewardStream(Iterator[GroupRewards]):
     connection, upon which the service stops what is not done.
     """
 
-    def __init__(self, groups: Generator[GroupRewards, None, None], lines: RewardLines) -> None:
+    def __init__(self, groups: Generator[GroupRewards, None, None], parser: RewardStreamParser) -> None:
         self._groups = groups
-        self._lines = lines
+        self._parser = parser
 
     @property
     def summary(self) -> RewardSummary:
@@ -117,7 +117,7 @@ class RewardStream(Iterator[GroupRewards]):
         Raises:
             RuntimeError: the stream was not gone through to its end.
         """
-        return _summary(self._lines)
+        return _summary(self._parser)
 
     def close(self) -> None:
         """Close the connection; there are no further groups. Once is enough, and more does no harm."""
@@ -138,14 +138,14 @@ class RewardStream(Iterator[GroupRewards]):
 class AsyncRewardStream(AsyncIterator[GroupRewards]):
     """`RewardStream` for code in an event loop. Cancelling the task that waits for a group closes it too."""
 
-    def __init__(self, groups: AsyncGenerator[GroupRewards, None], lines: RewardLines) -> None:
+    def __init__(self, groups: AsyncGenerator[GroupRewards, None], parser: RewardStreamParser) -> None:
         self._groups = groups
-        self._lines = lines
+        self._parser = parser
 
     @property
     def summary(self) -> RewardSummary:
         """Everything of the answer but its groups; see `RewardStream.summary`."""
-        return _summary(self._lines)
+        return _summary(self._parser)
 
     async def aclose(self) -> None:
         """Close the connection; see `RewardStream.close`."""
@@ -163,7 +163,7 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
         await self.aclose()
 
 
-def _summary(lines: RewardLines) -> RewardSummary:
-    if lines.summary is None:
+def _summary(parser: RewardStreamParser) -> RewardSummary:
+    if parser.summary is None:
         raise RuntimeError("the summary comes after the last group, and this stream has not come to its end")
-    return lines.summary
+    return parser.summary

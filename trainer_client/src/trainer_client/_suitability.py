@@ -39,7 +39,7 @@ def check_terms(terms: list[Term], mode: RewardMode) -> None:
             _check_weights(terms, mode)
 
 
-def of_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
+def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
     """Give the terms of some kinds; all where `kinds` is None.
 
     Raises:

@@ -22,24 +22,24 @@ Array = npt.NDArray[np.int64]
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class Said(NamedTuple):
+class DecodedBytes(NamedTuple):
     """What T ids say: `data`, the T + 1 byte positions between the tokens, and which tokens are fallback bytes."""
 
     data: bytes
     edges: Array
-    single: npt.NDArray[np.bool_]
+    byte_fallback: npt.NDArray[np.bool_]
 
-    def broken(self) -> Iterator[tuple[int, int]]:
+    def invalid_ranges(self) -> Iterator[tuple[int, int]]:
         """Find the bytes that are no UTF-8, as ranges of positions, each of which decodes to one U+FFFD.
 
         Byte-level decoders replace what can begin no character; byte fallback replaces every byte of a run of bytes
         that is not valid as a whole.
         """
-        if not self.single.any():
+        if not self.byte_fallback.any():
             yield from _maximal_subparts(self.data)
             return
-        heard = np.flatnonzero(np.diff(self.edges))
-        for _, run in groupby(heard.tolist(), key=self.single.__getitem__):
+        nonempty = np.flatnonzero(np.diff(self.edges))
+        for _, run in groupby(nonempty.tolist(), key=self.byte_fallback.__getitem__):
             tokens = list(run)
             first, last = int(self.edges[tokens[0]]), int(self.edges[tokens[-1] + 1])
             if any(_maximal_subparts(self.data[first:last])):
@@ -54,16 +54,18 @@ class TokenBytes:
         strip: how many spaces at the very start are dropped.
     """
 
-    def __init__(self, pieces: Sequence[bytes], single: Sequence[int], *, bare: bool = False, strip: int = 0) -> None:
+    def __init__(
+        self, pieces: Sequence[bytes], byte_fallback: Sequence[int], *, bare: bool = False, strip: int = 0
+    ) -> None:
         self._block = np.frombuffer(b"".join(pieces), dtype=np.uint8)
         self._lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         self._starts = self._lengths.cumsum() - self._lengths
-        self._single = np.zeros(len(pieces), np.bool_)
-        self._single[list(single)] = True
+        self._byte_fallback = np.zeros(len(pieces), np.bool_)
+        self._byte_fallback[list(byte_fallback)] = True
         self.bare, self.strip = bare, strip
 
     @classmethod
-    def of(cls, tokenizer: "PreTrainedTokenizerBase") -> "TokenBytes | None":
+    def from_tokenizer(cls, tokenizer: "PreTrainedTokenizerBase") -> "TokenBytes | None":
         """Read a tokenizer's vocabulary; None where its decoder is none of those known here."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         reader = None if backend is None else _reader(_decoders(backend))
@@ -76,10 +78,10 @@ class TokenBytes:
         for index, added in backend.get_added_tokens_decoder().items():
             if added.special:
                 pieces[index] = b""
-        single = [i for token, i in vocabulary.items() if _FALLBACK.fullmatch(token)] if reader.fallback else []
-        return cls(pieces, single, bare=reader.bare, strip=reader.strip)
+        byte_fallback = [i for token, i in vocabulary.items() if _FALLBACK.fullmatch(token)] if reader.fallback else []
+        return cls(pieces, byte_fallback, bare=reader.bare, strip=reader.strip)
 
-    def join(self, ids: Array) -> Said | None:
+    def join(self, ids: Array) -> DecodedBytes | None:
         """Join the bytes of T ids; None where an id lies outside the vocabulary."""
         if ids.size and int(ids.max()) >= len(self._lengths):
             return None
@@ -94,7 +96,7 @@ class TokenBytes:
         elif self.strip and data.startswith(b" "):
             dropped = min(self.strip, len(data) - len(data.lstrip(b" ")))
             data, edges = data[dropped:], np.maximum(edges - dropped, 0)
-        return Said(data, edges, self._single[ids])
+        return DecodedBytes(data, edges, self._byte_fallback[ids])
 
 
 class _Reader(NamedTuple):

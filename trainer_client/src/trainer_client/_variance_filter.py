@@ -83,13 +83,13 @@ def select_groups(
     """
     scored = [(_score(f"scores[{index}]", given), index) for index, given in enumerate(scores) if given is not None]
     ranked = [index for _, index in sorted(scored, key=lambda pair: (-pair[0], pair[1]))]
-    kept = share_of("top_fraction", top_fraction, len(ranked))
+    kept = rounded_up_share("top_fraction", top_fraction, len(ranked))
     rest = ranked[kept:]
-    drawn = random.Random(seed).sample(rest, share_of("random_fraction", random_fraction, len(rest)))  # noqa: S311
+    drawn = random.Random(seed).sample(rest, rounded_up_share("random_fraction", random_fraction, len(rest)))  # noqa: S311
     return sorted(ranked[:kept] + drawn)
 
 
-def share_of(name: str, fraction: float, count: int) -> int:
+def rounded_up_share(name: str, fraction: float, count: int) -> int:
     """How many a share of `count` is, rounded up; a rounding error of 1e-9 is forgiven.
 
     Raises:

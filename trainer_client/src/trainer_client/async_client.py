@@ -12,18 +12,12 @@ from trainer_client._requests import (
     GroupLike,
     PairLike,
     RubricLike,
-    compare_call,
-    rewards_call,
-    verdicts_call,
+    comparison_request,
+    rewards_request,
+    verdicts_request,
 )
-from trainer_client._streams import NDJSON, AsyncRewardStream, RewardLines
-from trainer_client.wire import (
-    ComparisonAnswer,
-    FailurePolicy,
-    RewardAnswer,
-    RewardMode,
-    VerdictAnswer,
-)
+from trainer_client._streams import NDJSON, AsyncRewardStream, RewardStreamParser
+from trainer_client.wire import ComparisonAnswer, FailurePolicy, RewardAnswer, RewardMode, VerdictAnswer
 
 
 class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods):
@@ -46,7 +40,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
     ) -> RewardAnswer:
         """Judge groups of responses by a rubric and reward them; see `Client.rewards`."""
         return await self._send(
-            rewards_call(
+            rewards_request(
                 "rewards",
                 self.run,
                 groups,
@@ -73,7 +67,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         **options: Unpack[RewardKeywords],
     ) -> AsyncRewardStream:
         """Reward groups and give each as soon as it is done; see `Client.stream_rewards`."""
-        call = rewards_call(
+        request = rewards_request(
             "stream_rewards",
             self.run,
             groups,
@@ -85,8 +79,8 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
             step=step,
             idempotency_key=idempotency_key,
         )
-        lines = RewardLines(self.base_url)
-        return AsyncRewardStream(self._groups(call.streamed(NDJSON), lines), lines)
+        parser = RewardStreamParser(self.base_url)
+        return AsyncRewardStream(self._stream_groups(request.with_accept(NDJSON), parser), parser)
 
     async def verdicts(
         self,
@@ -99,7 +93,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         **options: Unpack[JudgingKeywords],
     ) -> VerdictAnswer:
         """Judge groups of responses without making a reward; see `Client.verdicts`."""
-        call = verdicts_call(
+        request = verdicts_request(
             self.run,
             groups,
             rubric,
@@ -108,7 +102,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
             step=step,
             idempotency_key=idempotency_key,
         )
-        return await self._send(call)
+        return await self._send(request)
 
     async def compare(
         self,
@@ -122,5 +116,5 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
     ) -> ComparisonAnswer:
         """Ask which of two responses is better; see `Client.compare`."""
         return await self._send(
-            compare_call(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
+            comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
         )

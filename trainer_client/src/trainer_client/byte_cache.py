@@ -46,38 +46,38 @@ class ByteCache(Generic[K, V]):
         size: how many bytes a key and its value take.
     """
 
-    def __init__(self, most_bytes: int, size: Callable[[K, V], int] | None = None) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int, size: Callable[[K, V], int] | None = None) -> None:
+        self._max_bytes = max_bytes
         self._size = size or (lambda key, value: size_of(key) + size_of(value))
-        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._lock = Lock()
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, key: K) -> V | None:
         """The value kept for a key, None where none is."""
         with self._lock:
-            found = self._kept.get(key)
+            found = self._entries.get(key)
             if found is None:
                 return None
-            self._kept.move_to_end(key)
+            self._entries.move_to_end(key)
             return found[0]
 
     def put(self, key: K, value: V) -> None:
         """Keep a value, in place of the one there may be."""
         size = self._size(key, value) + _ENTRY_BYTES
         with self._lock:
-            self._forget(key)
-            if size > self._most_bytes // 8:
+            self._evict(key)
+            if size > self._max_bytes // 8:
                 return
-            self._kept[key] = value, size
+            self._entries[key] = value, size
             self.bytes += size
-            while self.bytes > self._most_bytes:
-                self._forget(next(iter(self._kept)))
+            while self.bytes > self._max_bytes:
+                self._evict(next(iter(self._entries)))
 
-    def made(self, key: K, make: Callable[[], V]) -> V:
+    def get_or_create(self, key: K, make: Callable[[], V]) -> V:
         """The value kept for a key, or else the one that `make` makes."""
         found = self.get(key)
         if found is None:
@@ -85,7 +85,7 @@ class ByteCache(Generic[K, V]):
             self.put(key, found)
         return found
 
-    def _forget(self, key: K) -> None:
-        found = self._kept.pop(key, None)
+    def _evict(self, key: K) -> None:
+        found = self._entries.pop(key, None)
         if found is not None:
             self.bytes -= found[1]

@@ -10,19 +10,13 @@ from trainer_client._requests import (
     GroupLike,
     PairLike,
     RubricLike,
-    compare_call,
-    rewards_call,
-    verdicts_call,
+    comparison_request,
+    rewards_request,
+    verdicts_request,
 )
 from trainer_client._rubric_methods import RubricMethods
-from trainer_client._streams import NDJSON, RewardLines, RewardStream
-from trainer_client.wire import (
-    ComparisonAnswer,
-    FailurePolicy,
-    RewardAnswer,
-    RewardMode,
-    VerdictAnswer,
-)
+from trainer_client._streams import NDJSON, RewardStream, RewardStreamParser
+from trainer_client.wire import ComparisonAnswer, FailurePolicy, RewardAnswer, RewardMode, VerdictAnswer
 
 
 class Client(RubricMethods, LedgerMethods, OperationMethods):
@@ -116,7 +110,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             TypeError: there is no such option.
         """
         return self._send(
-            rewards_call(
+            rewards_request(
                 "rewards",
                 self.run,
                 groups,
@@ -155,7 +149,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             ConnectionFailed: while going through the groups: the answer was cut off. Those that came are whole.
             AdjudgeError: while going through the groups, as for `rewards`.
         """
-        call = rewards_call(
+        request = rewards_request(
             "stream_rewards",
             self.run,
             groups,
@@ -167,8 +161,8 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             step=step,
             idempotency_key=idempotency_key,
         )
-        lines = RewardLines(self.base_url)
-        return RewardStream(self._groups(call.streamed(NDJSON), lines), lines)
+        parser = RewardStreamParser(self.base_url)
+        return RewardStream(self._stream_groups(request.with_accept(NDJSON), parser), parser)
 
     def verdicts(
         self,
@@ -188,7 +182,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         Returns:
             Verdicts, groups and responses in the order given. A score is None where the judge failed.
         """
-        call = verdicts_call(
+        request = verdicts_request(
             self.run,
             groups,
             rubric,
@@ -197,7 +191,7 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
             step=step,
             idempotency_key=idempotency_key,
         )
-        return self._send(call)
+        return self._send(request)
 
     def compare(
         self,
@@ -224,4 +218,6 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         Returns:
             Comparisons in the order of the pairs, and how often `a` won. A score is None where the judge failed.
         """
-        return self._send(compare_call(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step))
+        return self._send(
+            comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
+        )

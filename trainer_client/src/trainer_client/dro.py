@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from trainer_client._criteria import Score, as_number, read_scores
 from trainer_client._lexical import rouge_l_f1
-from trainer_client._variance_filter import RollingThreshold, select_groups, share_of
+from trainer_client._variance_filter import RollingThreshold, rounded_up_share, select_groups
 
 __all__ = [
     "Gates",
@@ -92,7 +92,7 @@ def variance_score(
         ValueError: as for `reasoning_reflection_reward`.
     """
     deviations = np.sort(_clipped(probs, p_min, p_max).std(axis=0))
-    count = max(1, share_of("top_fraction", top_fraction, len(deviations)))
+    count = max(1, rounded_up_share("top_fraction", top_fraction, len(deviations)))
     return float(deviations[-count:].mean())
 
 
@@ -150,23 +150,23 @@ def gate(
         raise ValueError(f"min_rollouts is {min_rollouts} and top_k {top_k}; both are at least 0")
     rubrics = len(satisfied[0])
     rows = [[None if s is None else s == 1.0 for s in read_scores(row, rubrics)] for row in satisfied]
-    needed = share_of("min_fraction", min_fraction, rubrics)
+    needed = rounded_up_share("min_fraction", min_fraction, rubrics)
     ranked = _ranking(rewards)[: math.ceil(len(rewards) / 4) if top_k is None else top_k]
     return Gates(
-        _all(_at_least(min_rollouts, column) for column in zip(*rows, strict=True)),
-        _all(_at_least(needed, rows[index]) for index in ranked),
+        _all_true(_at_least(min_rollouts, column) for column in zip(*rows, strict=True)),
+        _all_true(_at_least(needed, rows[index]) for index in ranked),
     )
 
 
 def _at_least(needed: int, verdicts: Sequence[bool | None]) -> bool | None:
     """Whether at least `needed` are True; None if the missing ones decide it."""
-    sure = sum(verdict is True for verdict in verdicts)
-    if sure >= needed:
+    confirmed = sum(verdict is True for verdict in verdicts)
+    if confirmed >= needed:
         return True
-    return None if sure + sum(verdict is None for verdict in verdicts) >= needed else False
+    return None if confirmed + sum(verdict is None for verdict in verdicts) >= needed else False
 
 
-def _all(parts: Iterable[bool | None]) -> bool | None:
+def _all_true(parts: Iterable[bool | None]) -> bool | None:
     decided = set(parts)
     return False if False in decided else None if None in decided else True
 

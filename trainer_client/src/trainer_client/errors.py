@@ -104,7 +104,7 @@ class TimedOut(AdjudgeError):
     """The service did not answer in time."""
 
 
-FOR_PROBLEM: dict[str, type[AdjudgeError]] = {
+ERROR_CLASSES: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:invalid-request": InvalidRequest,
     "urn:adjudge:unsuitable-rubric": RubricRefused,
     "urn:adjudge:retired-rubric": RubricRetired,
@@ -125,10 +125,10 @@ FOR_PROBLEM: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:not-ready": NotReady,
     "urn:adjudge:internal": ServerError,
 }
-"""The class of each problem type; `for_status` serves the types that a newer service may have."""
+"""The class of each problem type; `error_class_for_status` serves the types that a newer service may have."""
 
 
-def for_status(status: int) -> type[AdjudgeError]:
+def error_class_for_status(status: int) -> type[AdjudgeError]:
     """Give the class for a problem whose type is not known here."""
     named: dict[int, type[AdjudgeError]] = {
         401: Unauthorized,

@@ -9,24 +9,24 @@ from typing import NamedTuple
 
 _BOX = re.compile(r"\\boxed[ \t]*+\{")
 _BRACES = re.compile(r"\\[{}\\]|[{}]")
-_MARKED = re.compile(
+_ANSWER_LINE = re.compile(
     r"^[#*_ \t]*(?:(?i:(?:the[ \t]+)?final[ \t]+answer)\b|(?:(?i:answer)|A)(?=[*_ \t]*:)"
     r"|(?i:answer)(?=[*_ \t]*(?:\$\$|\\\[|(?:\$[^$\n]++\$|\\\([^\\\n]*+\\\))[*_. \t]*$)))"
     r"[*_ \t]*(?:is\b)?[:*_ \t]*(?P<answer>.*)$",
     re.MULTILINE,
 )
-_ANNOUNCED = re.compile(r"^[#*_ \t]*(?i:(?:the[ \t]+)?final[ \t]+answer)[#*_ \t\r]*(?::|$|is\b)", re.MULTILINE)
-_AGAIN = re.compile(r"(?:the[ \t]++)?(?:final[ \t]++)?answer[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+", re.I)
-_NEXT_TEXT = re.compile(r"\s*+(?P<line>[^\n]*+)")
-_DISPLAYED = re.compile(
+_FINAL_ANSWER_LINE = re.compile(r"^[#*_ \t]*(?i:(?:the[ \t]+)?final[ \t]+answer)[#*_ \t\r]*(?::|$|is\b)", re.MULTILINE)
+_REPEATED_ANNOUNCEMENT = re.compile(r"(?:the[ \t]++)?(?:final[ \t]++)?answer[ \t]*+(?:is\b[ \t]*+:?|:)[ \t]*+", re.I)
+_NEXT_TEXT_LINE = re.compile(r"\s*+(?P<line>[^\n]*+)")
+_DISPLAYED_FORMULA = re.compile(
     r"\s*+(?:\$\$(?P<a>[^$]++)\$\$|\\\((?P<b>(?:[^\\]|\\[^()\[\]])*+)\\\)|\\\[(?P<c>(?:[^\\]|\\[^()\[\]])*+)\\\])"
     r"[*_.,; \t]*+$",
     re.MULTILINE,
 )
 _FORMULA_AND_WORDS = re.compile(r"(?P<formula>\$[^$]++\$|\\\([^\\]*+\\\))\.[ \t]++[A-Z][^\d$\\]*+")
-_ANNOUNCED_WITHIN = re.compile(r"(?<=[.!?][ \t])[*_]*+(?i:(?:the[ \t]++)?final[ \t]++answer)[*_]*+:[*_ \t]*+")
-_HOPE = "I hope it is correct"
-_HASHES = re.compile(r"####(?!#)[ \t]*+(?P<answer>.+)")
+_FINAL_ANSWER_SENTENCE = re.compile(r"(?<=[.!?][ \t])[*_]*+(?i:(?:the[ \t]++)?final[ \t]++answer)[*_]*+:[*_ \t]*+")
+_MINERVA_CLOSING = "I hope it is correct"
+_GSM8K_ANSWER = re.compile(r"####(?!#)[ \t]*+(?P<answer>.+)")
 _CONCLUSION = re.compile(r"[#*_ \t]*+(?:so|therefore|thus|hence|in conclusion|we (?:find|conclude|get|obtain))\b", re.I)
 _THE_ANSWER_IS = re.compile(
     r"(?:^[#*_ \t]*+|(?<=[.!?][ \t]))(?:(?:so|therefore|thus|hence)\b,?[ \t]*+)?"
@@ -37,11 +37,11 @@ _FORMULA = re.compile(
     r"\$\$(?P<a>[^$]++)\$\$|\$(?P<b>[^$]++)\$"
     r"|\\\((?P<c>(?:[^\\]|\\(?![()\[\]]))*+)\\\)|\\\[(?P<d>(?:[^\\]|\\(?![()\[\]]))*+)\\\]"
 )
-_JOINED = re.compile(r"\b(?:and|or)\b|[,;]")
-_BESIDE, _JOINED_WITHIN = 10, 70
+_JOINING_WORD = re.compile(r"\b(?:and|or)\b|[,;]")
+_MAX_ADJACENT_GAP, _MAX_JOINED_GAP = 10, 70
 
 
-class _Place(NamedTuple):
+class _Span(NamedTuple):
     """A box or a formula: its span [start, end) with its marks, and its content without them."""
 
     start: int
@@ -65,11 +65,11 @@ def extract_final_answer(text: str) -> str | None:
     Of `$5$. I hope it is correct.`, as Minerva's prompt has answers end, the answer is `$5$`.
     """
     if boxes := _last_boxes(text):
-        return _first_answer(text, _announced_behind(text, boxes[-1].end)) or _joined(boxes)
+        return _first_answer(text, _announcements_after(text, boxes[-1].end)) or _join_contents(boxes)
     last_line = text.rstrip().rpartition("\n")[2]
-    if closing := _HASHES.fullmatch(last_line):
+    if closing := _GSM8K_ANSWER.fullmatch(last_line):
         return closing["answer"].strip()
-    return _first_answer(text, [line.start("answer") for line in _MARKED.finditer(text)]) or _concluded(last_line)
+    return _first_answer(text, [line.start("answer") for line in _ANSWER_LINE.finditer(text)]) or _conclusion(last_line)
 
 
 def boxed_answer(text: str) -> str | None:
@@ -83,7 +83,7 @@ def boxed_answer(text: str) -> str | None:
     the last.
     """
     boxes = _last_boxes(text)
-    return _joined(boxes) if boxes else None
+    return _join_contents(boxes) if boxes else None
 
 
 def final_answer_line(text: str) -> int | None:
@@ -94,24 +94,24 @@ def final_answer_line(text: str) -> int | None:
     `\boxed` stands, the first one's where several are one answer. `A:` and `Answer:` open no such line, since questions
     within a response do too.
     """
-    announced = [line.start() for line in _ANNOUNCED.finditer(text)]
+    announced = [line.start() for line in _FINAL_ANSWER_LINE.finditer(text)]
     if announced:
         return announced[-1]
     boxes = _last_boxes(text)
     return text.rfind("\n", 0, boxes[0].start) + 1 if boxes else None
 
 
-def _last_boxes(text: str) -> list[_Place]:
+def _last_boxes(text: str) -> list[_Span]:
     """The last non-empty box and those before it that belong to it, in order; none where there is none."""
-    kept: list[_Place] = []
+    kept: list[_Span] = []
     for box in _boxes_from_the_end(text):
-        if kept and not _belongs(text, box, kept[-1]):
+        if kept and not _joins_following(text, box, kept[-1]):
             break
         kept.append(box)
     return kept[::-1]
 
 
-def _boxes_from_the_end(text: str) -> Iterator[_Place]:
+def _boxes_from_the_end(text: str) -> Iterator[_Span]:
     """Give the non-empty boxes that hold no other such box, the last one first; text before them is not read."""
     closing: list[int] = []  # braces behind `end` that close what opens before it, the nearest one last
     end = start_of_last = len(text)
@@ -134,37 +134,41 @@ def _boxes_from_the_end(text: str) -> Iterator[_Place]:
             content = text[box.end() : close].strip() if close < start_of_last else ""
             if content:
                 start_of_last = start
-                yield _Place(start, close + 1, content)
+                yield _Span(start, close + 1, content)
 
 
-def _belongs(text: str, place: _Place, following: _Place) -> bool:
+def _joins_following(text: str, place: _Span, following: _Span) -> bool:
     """Whether a box or formula is one answer with the one that follows it."""
-    if following.start - place.end >= _JOINED_WITHIN:
+    if following.start - place.end >= _MAX_JOINED_GAP:
         return False
     between = text[place.end : following.start]
-    return len(between) < _BESIDE or (place.content != following.content and _JOINED.search(between) is not None)
+    return len(between) < _MAX_ADJACENT_GAP or (
+        place.content != following.content and _JOINING_WORD.search(between) is not None
+    )
 
 
-def _together(text: str, places: Sequence[_Place]) -> list[_Place]:
+def _last_joined(text: str, places: Sequence[_Span]) -> list[_Span]:
     """The last place and those before it that make one answer with it."""
     kept = list(places[-1:])
     for place in reversed(places[:-1]):
-        if not _belongs(text, place, kept[-1]):
+        if not _joins_following(text, place, kept[-1]):
             break
         kept.append(place)
     return kept[::-1]
 
 
-def _joined(places: Sequence[_Place]) -> str:
+def _join_contents(places: Sequence[_Span]) -> str:
     """The contents as one list, of equal ones in a row the first."""
     contents = [place.content for place in places]
     return ", ".join(one for index, one in enumerate(contents) if index == 0 or one != contents[index - 1])
 
 
-def _announced_behind(text: str, end: int) -> list[int]:
+def _announcements_after(text: str, end: int) -> list[int]:
     """Where final answers begin that are announced behind a place, by a line or by a sentence within one."""
-    lines = [one.start("answer") for one in _MARKED.finditer(text, end) if _ANNOUNCED.match(text, one.start())]
-    return sorted([*lines, *[one.end() for one in _ANNOUNCED_WITHIN.finditer(text, end)]])
+    lines = [
+        one.start("answer") for one in _ANSWER_LINE.finditer(text, end) if _FINAL_ANSWER_LINE.match(text, one.start())
+    ]
+    return sorted([*lines, *[one.end() for one in _FINAL_ANSWER_SENTENCE.finditer(text, end)]])
 
 
 def _first_answer(text: str, starts: Sequence[int]) -> str | None:
@@ -176,13 +180,13 @@ def _first_answer(text: str, starts: Sequence[int]) -> str | None:
     """
     for announced in reversed(starts):
         start = _after_announcement(text, announced)
-        if formula := _DISPLAYED.match(text, start):
+        if formula := _DISPLAYED_FORMULA.match(text, start):
             answer = (formula[formula.lastgroup or 0]).strip()
             if answer and "\n" in formula[0].strip():
                 return answer
         end = text.find("\n", start)
         answer = _plain(text[start : end if end >= 0 else len(text)])
-        if not answer and end >= 0 and (following := _NEXT_TEXT.match(text, end)):
+        if not answer and end >= 0 and (following := _NEXT_TEXT_LINE.match(text, end)):
             answer = _plain(text[_after_announcement(text, following.start("line")) : following.end()])
         if answer:
             return answer
@@ -191,18 +195,18 @@ def _first_answer(text: str, starts: Sequence[int]) -> str | None:
 
 def _after_announcement(text: str, start: int) -> int:
     """Where an answer begins that is announced once more: `Final answer: the final answer is 5`."""
-    again = _AGAIN.match(text, start)
+    again = _REPEATED_ANNOUNCEMENT.match(text, start)
     return again.end() if again else start
 
 
-def _concluded(line: str) -> str | None:
+def _conclusion(line: str) -> str | None:
     """What the last line of a response concludes."""
     if stated := list(_THE_ANSWER_IS.finditer(line)):
         return _plain(line[_after_announcement(line, stated[-1].end()) :]) or None
     if not _CONCLUSION.match(line):
         return None
-    found = [_Place(one.start(), one.end(), (one[one.lastgroup or 0]).strip()) for one in _FORMULA.finditer(line)]
-    return _joined(_together(line, found)) or None
+    found = [_Span(one.start(), one.end(), (one[one.lastgroup or 0]).strip()) for one in _FORMULA.finditer(line)]
+    return _join_contents(_last_joined(line, found)) or None
 
 
 def _plain(text: str) -> str:
@@ -210,8 +214,8 @@ def _plain(text: str) -> str:
 
     These are `I hope it is correct` and all that follows it; and behind a formula, words without a digit or a formula.
     """
-    said, hope, _ = text.partition(_HOPE)
-    stripped = said.strip().removesuffix(".") if hope else said.strip()
+    statement, hope, _ = text.partition(_MINERVA_CLOSING)
+    stripped = statement.strip().removesuffix(".") if hope else statement.strip()
     bare = stripped.removeprefix("**").removesuffix("**").strip()
     formula = _FORMULA_AND_WORDS.fullmatch(bare)
     return formula["formula"] if formula else bare

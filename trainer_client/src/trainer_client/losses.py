@@ -16,12 +16,12 @@ import torch
 
 __all__ = ["clipped_surrogate", "k3", "sequence_masked_weights", "sequence_ratio", "shaped_probability"]
 
-Numbers: TypeAlias = torch.Tensor | npt.NDArray[Any] | Sequence[Any] | float
+TensorLike: TypeAlias = torch.Tensor | npt.NDArray[Any] | Sequence[Any] | float
 """One number, or an array of them. Where several are given, each has the same number of dimensions or is one number,
 and sizes are equal or 1: an advantage for each of B responses is B x 1, not B."""
 
 
-def shaped_probability(logp: Numbers, *, gamma: float = 0.1) -> torch.Tensor:
+def shaped_probability(logp: TensorLike, *, gamma: float = 0.1) -> torch.Tensor:
     """Compute f(p) = p / (p + gamma), what RGR-GRPO's refined response has in place of a ratio (eq. 11).
 
     To be multiplied by the advantage and maximised. Its gradient by log p, gamma * p / (p + gamma)^2, is largest at
@@ -39,11 +39,11 @@ def shaped_probability(logp: Numbers, *, gamma: float = 0.1) -> torch.Tensor:
     """
     if not 0.0 < gamma < math.inf:
         raise ValueError(f"gamma is {gamma!r}; it is a finite number above 0 (RGR-GRPO: 0.1)")
-    (logps,) = _read(logp=logp)
+    (logps,) = _as_tensors(logp=logp)
     return torch.sigmoid(logps - math.log(gamma))
 
 
-def k3(logp: Numbers, ref_logp: Numbers, *, bound: float = 20.0) -> torch.Tensor:
+def k3(logp: TensorLike, ref_logp: TensorLike, *, bound: float = 20.0) -> torch.Tensor:
     """Estimate a token's divergence from the reference policy: exp(d) - d - 1 (Rubric-Grounded RL, eq. 8).
 
     d = log pi_ref - log pi, clamped to [-bound, bound]. Never negative, and 0 only where both agree. Its gradient by
@@ -62,13 +62,13 @@ def k3(logp: Numbers, ref_logp: Numbers, *, bound: float = 20.0) -> torch.Tensor
     """
     if not bound > 0.0:
         raise ValueError(f"bound is {bound!r}; it is above 0 (Rubric-Grounded RL: 20), or math.inf for none")
-    logps, references = _read(logp=logp, ref_logp=ref_logp)
+    logps, references = _as_tensors(logp=logp, ref_logp=ref_logp)
     distance = (references - logps).clamp(-bound, bound)
     return torch.expm1(distance) - distance
 
 
 def clipped_surrogate(
-    ratio: Numbers, advantage: Numbers, *, low: float = 0.2, high: float = 0.2, dual: float | None = None
+    ratio: TensorLike, advantage: TensorLike, *, low: float = 0.2, high: float = 0.2, dual: float | None = None
 ) -> torch.Tensor:
     """Compute PPO's surrogate, min(r A, clip(r, 1 - low, 1 + high) A), to be maximised (Rubric-Grounded RL, eq. 7).
 
@@ -95,7 +95,7 @@ def clipped_surrogate(
         raise ValueError(f"high is {high!r}; it is at least 0, a ratio being clipped to at most 1 + high")
     if dual is not None and not 1.0 < dual < math.inf:
         raise ValueError(f"dual is {dual!r}; it is a finite number above 1 (the paper has 2 to 3), or None for none")
-    ratios, advantages = _read(ratio=ratio, advantage=advantage)
+    ratios, advantages = _as_tensors(ratio=ratio, advantage=advantage)
     surrogate = torch.minimum(ratios * advantages, ratios.clamp(1.0 - low, 1.0 + high) * advantages)
     if dual is None:
         return surrogate
@@ -103,7 +103,7 @@ def clipped_surrogate(
     return torch.where((advantages < 0.0) & (surrogate < least), least, surrogate)
 
 
-def sequence_ratio(logp: Numbers, old_logp: Numbers, *, mask: Numbers | None = None) -> torch.Tensor:
+def sequence_ratio(logp: TensorLike, old_logp: TensorLike, *, mask: TensorLike | None = None) -> torch.Tensor:
     """Compute a response's ratio, the geometric mean of its tokens': exp(mean of (log pi - log pi_old)) (GSPO).
 
     Args:
@@ -119,7 +119,7 @@ def sequence_ratio(logp: Numbers, old_logp: Numbers, *, mask: Numbers | None = N
         ValueError: the shapes do not fit.
     """
     given = {"logp": logp, "old_logp": old_logp}
-    logps, old_logps, *masks = _read(**given) if mask is None else _read(**given, mask=mask)
+    logps, old_logps, *masks = _as_tensors(**given) if mask is None else _as_tensors(**given, mask=mask)
     differences = logps - old_logps
     counted = (masks[0] != 0).expand_as(differences) if masks else torch.ones_like(differences, dtype=torch.bool)
     total = torch.where(counted, differences, 0.0).sum(-1)
@@ -127,7 +127,7 @@ def sequence_ratio(logp: Numbers, old_logp: Numbers, *, mask: Numbers | None = N
 
 
 def sequence_masked_weights(
-    old_logp: Numbers, sampling_logp: Numbers, *, mask: Numbers, low: float, high: float
+    old_logp: TensorLike, sampling_logp: TensorLike, *, mask: TensorLike, low: float, high: float
 ) -> torch.Tensor:
     """Compute the weights of Seq-Mask-TIS: pi_old / pi_sampler of each token, in the responses that are kept.
 
@@ -148,16 +148,16 @@ def sequence_masked_weights(
     """
     if not 0.0 <= low <= high:
         raise ValueError(f"low is {low!r} and high {high!r}; the band holds ratios, 0 <= low <= high")
-    old, sampling, counted = _read(old_logp=old_logp, sampling_logp=sampling_logp, mask=mask)
+    old, sampling, counted = _as_tensors(old_logp=old_logp, sampling_logp=sampling_logp, mask=mask)
     difference = torch.where(counted != 0, torch.nan_to_num(old - sampling, nan=0.0), 0.0)
     mean_ratio = sequence_ratio(difference, torch.zeros_like(difference), mask=counted)
     kept = (mean_ratio >= low) & (mean_ratio <= high)
     return torch.exp(difference) * (counted != 0) * kept.unsqueeze(-1)
 
 
-def _read(**given: Numbers) -> list[torch.Tensor]:
+def _as_tensors(**given: TensorLike) -> list[torch.Tensor]:
     like = next((array for array in given.values() if _is_floating(array)), torch.empty(0, dtype=torch.float64))
-    arrays = {name: _tensor(name, array, like) for name, array in given.items()}
+    arrays = {name: _as_tensor(name, array, like) for name, array in given.items()}
     shapes = {tuple(array.shape) for array in arrays.values() if array.ndim > 0}
     try:
         torch.broadcast_shapes(*shapes)
@@ -165,12 +165,14 @@ def _read(**given: Numbers) -> list[torch.Tensor]:
     except RuntimeError:
         fits = False
     if not fits:
-        told = ", ".join(f"{name} {' x '.join(map(str, array.shape))}" for name, array in arrays.items())
-        raise ValueError(f"the shapes do not fit: {told}; give one number per token, or B x 1 for one per response")
+        described = ", ".join(f"{name} {' x '.join(map(str, array.shape))}" for name, array in arrays.items())
+        raise ValueError(
+            f"the shapes do not fit: {described}; give one number per token, or B x 1 for one per response"
+        )
     return list(arrays.values())
 
 
-def _tensor(name: str, given: Numbers, like: torch.Tensor) -> torch.Tensor:
+def _as_tensor(name: str, given: TensorLike, like: torch.Tensor) -> torch.Tensor:
     if _is_floating(given):
         return given
     try:
@@ -179,5 +181,5 @@ def _tensor(name: str, given: Numbers, like: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"{name} is no array of numbers ({error}); give numbers, in rows of equal length") from error
 
 
-def _is_floating(given: Numbers) -> bool:
+def _is_floating(given: TensorLike) -> bool:
     return isinstance(given, torch.Tensor) and given.is_floating_point()

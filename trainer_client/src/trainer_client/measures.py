@@ -13,14 +13,14 @@ from typing import NamedTuple, TypedDict, TypeVar
 
 from trainer_client._criteria import Score, as_number, read_scores
 from trainer_client._lexical import self_bleu
-from trainer_client._loops import SELF_CORRECTION_PHRASES, Loops, LoopStatistics, loop_statistics, loops
+from trainer_client._loops import SELF_CORRECTION_PHRASES, LoopSigns, LoopStatistics, loop_statistics, loops
 from trainer_client._samples import average_at_k, best_of_n, pass_at_k
 
 __all__ = [
     "SELF_CORRECTION_PHRASES",
     "Faithfulness",
+    "LoopSigns",
     "LoopStatistics",
-    "Loops",
     "Novelty",
     "agreement_rate",
     "average_at_k",

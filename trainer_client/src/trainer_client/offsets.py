@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainer_client._token_bytes import Said, TokenBytes
+from trainer_client._token_bytes import DecodedBytes, TokenBytes
 from trainer_client.steps import token_spans
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Placed", "TokenOffsets"]
+__all__ = ["TokenAlignment", "TokenOffsets"]
 
 Array = npt.NDArray[np.int64]
 
 
-class Placed(NamedTuple):
+class TokenAlignment(NamedTuple):
     """Which tokens of a response have text, and where each of them begins.
 
     Attributes:
@@ -63,7 +63,7 @@ class TokenOffsets:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         self._tokenizer = tokenizer
-        self._table = TokenBytes.of(tokenizer)
+        self._table = TokenBytes.from_tokenizer(tokenizer)
 
     def text_and_offsets(self, ids: Sequence[int]) -> tuple[str, Array]:
         """Decode a response, special tokens left out, and find each token's place in the text.
@@ -82,8 +82,8 @@ class TokenOffsets:
         """
         numbers = _numbers(ids)
         text = self._decode(numbers.tolist())
-        spans = self._joined(numbers, text)
-        return text, self._decoded(numbers.tolist(), text) if spans is None else spans
+        spans = self._offsets_from_bytes(numbers, text)
+        return text, self._offsets_by_decoding(numbers.tolist(), text) if spans is None else spans
 
     def step_tokens(
         self, ids: Sequence[int], text: str, steps: Iterable[tuple[int, int, int]]
@@ -108,10 +108,10 @@ class TokenOffsets:
         ordered = _ordered(steps)
         if not ordered:
             return {}
-        placed = self.place(ids, text)
-        return None if placed is None else placed.spans_of(ordered)
+        alignment = self.place(ids, text)
+        return None if alignment is None else alignment.spans_of(ordered)
 
-    def place(self, ids: Sequence[int], text: str) -> Placed | None:
+    def place(self, ids: Sequence[int], text: str) -> TokenAlignment | None:
         """Find where the tokens of a response begin in the judged text, before its steps are known.
 
         Args:
@@ -123,43 +123,43 @@ class TokenOffsets:
         Raises:
             ValueError: an id is negative.
         """
-        shift, offsets = 0, self._joined(_numbers(ids), text)
+        shift, offsets = 0, self._offsets_from_bytes(_numbers(ids), text)
         if offsets is None:
             whole, offsets = self.text_and_offsets(ids)
             shift = whole.find(text)
             if shift < 0 or whole.find(text, shift + 1) >= 0:
                 return None
         tokens = np.flatnonzero(offsets[:, 1])
-        return Placed(tokens, offsets[tokens, 0] - shift)
+        return TokenAlignment(tokens, offsets[tokens, 0] - shift)
 
     def _decode(self, ids: list[int]) -> str:
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
         assert isinstance(text, str)
         return text
 
-    def _joined(self, ids: Array, text: str) -> Array | None:
+    def _offsets_from_bytes(self, ids: Array, text: str) -> Array | None:
         """Find T x 2 places from the vocabulary's bytes; None where these are not the text."""
-        said = None if self._table is None else self._table.join(ids)
-        if said is None:
+        decoded = None if self._table is None else self._table.join(ids)
+        if decoded is None:
             return None
-        broken: list[tuple[int, int]] = []
-        if said.data != text.encode(errors="surrogatepass"):
+        invalid_ranges: list[tuple[int, int]] = []
+        if decoded.data != text.encode(errors="surrogatepass"):
             if "\ufffd" not in text:
                 return None
-            broken = list(said.broken())
-            if _mended(said.data, broken) != text:
+            invalid_ranges = list(decoded.invalid_ranges())
+            if _decode_with_replacements(decoded.data, invalid_ranges) != text:
                 return None
-        return _code_points(said, broken)
+        return _code_points(decoded, invalid_ranges)
 
-    def _decoded(self, ids: list[int], text: str) -> Array:
+    def _offsets_by_decoding(self, ids: list[int], text: str) -> Array:
         """Find T x 2 places by decoding ever longer parts of the response."""
-        spans = self._followed(ids, text, windows=True)
+        spans = self._align_by_decoding(ids, text, windows=True)
         if spans is None:
-            spans = self._followed(ids, text, windows=False)
+            spans = self._align_by_decoding(ids, text, windows=False)
         assert spans is not None  # all the ids together say the text
         return spans
 
-    def _followed(self, ids: list[int], text: str, *, windows: bool) -> Array | None:
+    def _align_by_decoding(self, ids: list[int], text: str, *, windows: bool) -> Array | None:
         """Follow the text as it grows with each token; None where it is lost on the way.
 
         What the ids up to a token say agrees with the text up to a place: there the next token starts. They may say
@@ -172,12 +172,12 @@ class TokenOffsets:
         context = before = ""  # what the tokens between the two say; what was decoded last
         place = reached = end = 0  # code points: the text's at `settled`, the agreement's, the last span's
         for token, index in enumerate(ids):
-            said = self._decode(ids[window : token + 1])
-            if said == before and not self._decode([index]):
+            decoded = self._decode(ids[window : token + 1])
+            if decoded == before and not self._decode([index]):
                 continue
-            before = said
-            new = said.removeprefix(context)
-            agreed = _agreement(new, text, place) if said.startswith(context) else 0
+            before = decoded
+            new = decoded.removeprefix(context)
+            agreed = _common_prefix_length(new, text, place) if decoded.startswith(context) else 0
             begin, reached = reached, max(reached, place + agreed)
             end = max(end, min(reached + (agreed < len(new)), len(text)))
             spans[token] = max(0, min(begin, end - 1)), end
@@ -201,7 +201,7 @@ def _numbers(ids: Sequence[int]) -> Array:
     return numbers
 
 
-def _agreement(new: str, text: str, place: int) -> int:
+def _common_prefix_length(new: str, text: str, place: int) -> int:
     """Count the code points at the start of `new` that stand in `text` at a place."""
     if text.startswith(new, place):
         return len(new)
@@ -209,26 +209,26 @@ def _agreement(new: str, text: str, place: int) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _mended(data: bytes, broken: Sequence[tuple[int, int]]) -> str | None:
+def _decode_with_replacements(data: bytes, invalid_ranges: Sequence[tuple[int, int]]) -> str | None:
     """Decode UTF-8 with one U+FFFD for each of the broken ranges."""
-    starts = [0, *(end for _, end in broken)]
-    ends = [*(start for start, _ in broken), len(data)]
+    starts = [0, *(end for _, end in invalid_ranges)]
+    ends = [*(start for start, _ in invalid_ranges), len(data)]
     try:
         return "\ufffd".join(data[start:end].decode() for start, end in zip(starts, ends, strict=True))
     except UnicodeDecodeError:
         return None
 
 
-def _code_points(said: Said, broken: Sequence[tuple[int, int]]) -> Array:
+def _code_points(decoded: DecodedBytes, invalid_ranges: Sequence[tuple[int, int]]) -> Array:
     """Turn T tokens' places in bytes into T x 2 places in code points, (0, 0) for a token without bytes."""
-    starts, ends = said.edges[:-1], said.edges[1:]
-    heard = starts < ends
-    if not said.data.isascii():
-        leads = (np.frombuffer(said.data, np.uint8) & 0xC0) != 0x80
-        leads[[start for start, _ in broken]] = True
+    starts, ends = decoded.edges[:-1], decoded.edges[1:]
+    nonempty = starts < ends
+    if not decoded.data.isascii():
+        leads = (np.frombuffer(decoded.data, np.uint8) & 0xC0) != 0x80
+        leads[[start for start, _ in invalid_ranges]] = True
         begun = np.zeros(len(leads) + 2, np.int64)  # at each byte: how many characters have begun before it
         leads.cumsum(out=begun[1:-1])
         starts, ends = begun[starts + 1] - 1, begun[ends]
-    spans = np.empty((len(heard), 2), np.int64)
-    spans[:, 0], spans[:, 1] = starts * heard, ends * heard
+    spans = np.empty((len(nonempty), 2), np.int64)
+    spans[:, 0], spans[:, 1] = starts * nonempty, ends * nonempty
     return spans

@@ -10,23 +10,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from trainer_client._criteria import CriterionLike, Score, Term, as_number, read_criteria, read_scores
-from trainer_client._prompts import Chat, Shown, add_below, as_points, under_headings
+from trainer_client._prompts import Chat, PromptCriterion, add_below, as_bullet_points, under_headings
 from trainer_client.scaffold import scaffolded_prompt
 
 __all__ = [
     "BOXED_INSTRUCTION",
     "INSTRUCTION",
-    "Assessment",
-    "Outcome",
-    "assess",
+    "RefinementDecision",
+    "RefinementOutcome",
+    "assess_group",
+    "prompt_with_criteria",
     "refinement_prompt",
-    "with_points_in_mind",
 ]
 
 Reward = Any
 """A finite number (float, int, a numpy or tensor scalar), or None where there is no reward."""
 
-Outcome = Literal["satisfied", "refine", "undecided", "unrewarded"]
+RefinementOutcome = Literal["satisfied", "refine", "undecided", "unrewarded"]
 
 INSTRUCTION = (
     "Write a better answer to the task, a full one that stands on its own, in the form that the task asks for. Never "
@@ -44,7 +44,7 @@ BOXED_INSTRUCTION = (
 _ROUNDING = 1e-9
 
 
-class Assessment(NamedTuple):
+class RefinementDecision(NamedTuple):
     """Whether a group's last response is to be a refined one, and of what.
 
     `outcome` is
@@ -58,7 +58,7 @@ class Assessment(NamedTuple):
     response, None if `unrewarded`. `failed` holds indices of criteria in the order of the rubric.
     """
 
-    outcome: Outcome
+    outcome: RefinementOutcome
     best: int | None
     failed: tuple[int, ...] = ()
 
@@ -68,9 +68,9 @@ class Assessment(NamedTuple):
         return {"satisfied": True, "refine": False}.get(self.outcome)
 
 
-def assess(
+def assess_group(
     rewards: Sequence[Reward], criteria: Sequence[CriterionLike], scores: Sequence[Sequence[Score]]
-) -> Assessment:
+) -> RefinementDecision:
     """Assess how far a group's sampling got by itself (RGR-GRPO, eqs. 7 and 8).
 
     The best response has the highest reward. Of several, it is one that satisfies all criteria, then the one that
@@ -96,22 +96,22 @@ def assess(
     values = [None if given is None else _finite(index, given) for index, given in enumerate(rewards)]
     highest = max((value for value in values if value is not None), default=None)
     if highest is None:
-        return Assessment("unrewarded", None)
+        return RefinementDecision("unrewarded", None)
     leading = [index for index, value in enumerate(values) if value is not None and value >= highest - _ROUNDING]
     best = max(leading, key=lambda index: rows[index].count(True))
     failed = tuple([index for index, satisfied in enumerate(rows[best]) if satisfied is False])
-    return Assessment("refine" if failed else "undecided" if None in rows[best] else "satisfied", best, failed)
+    return RefinementDecision("refine" if failed else "undecided" if None in rows[best] else "satisfied", best, failed)
 
 
 def refinement_prompt(
-    prompt: str | Chat, response: str, failed_criteria: Sequence[Shown], *, instruction: str = INSTRUCTION
+    prompt: str | Chat, response: str, failed_criteria: Sequence[PromptCriterion], *, instruction: str = INSTRUCTION
 ) -> str | Chat:
     """Ask for a refined response: the prompt, below it the previous response, the points it missed, and what is wanted.
 
     Args:
         prompt: a text, or chat messages, where the rest goes below the last message of the user.
         response: the one to refine, without special tokens; leave out thinking that the policy need not see again.
-        failed_criteria: those it misses, as `Assessment.failed` names them. A point to avoid, by negative weight or
+        failed_criteria: those it misses, as `RefinementDecision.failed` names them. A point to avoid, by negative weight or
             kind `pitfall`, stands under a heading of its own. Without any, for the ablation that refines every group, a
             better answer is asked for and no points are named.
         instruction: what is wanted, the last paragraph.
@@ -122,7 +122,7 @@ def refinement_prompt(
     Raises:
         ValueError: a criterion has no description, or the messages have none of the user's with a text as its content.
     """
-    include, avoid = as_points(failed_criteria)
+    include, avoid = as_bullet_points(failed_criteria)
     points = under_headings(
         ("What that answer lacks and a better one has:", include),
         ("What that answer does and a better one avoids:", avoid),
@@ -132,7 +132,9 @@ def refinement_prompt(
     return add_below(prompt, "\n\n".join([opening, fenced, *points, instruction]))
 
 
-def with_points_in_mind(prompt: str | Chat, criteria: Sequence[Shown], *, factual_only: bool = False) -> str | Chat:
+def prompt_with_criteria(
+    prompt: str | Chat, criteria: Sequence[PromptCriterion], *, factual_only: bool = False
+) -> str | Chat:
     """Give the prompt with a rubric's criteria below it as points to keep in mind, and no previous response.
 
     RGR-GRPO's refinement at test time (section 5.2), in the words of `scaffold.scaffold_text`.
@@ -157,7 +159,7 @@ def _satisfied(terms: Sequence[Term], scores: Sequence[Score]) -> list[bool | No
     return [None if value is None else value == want for value, want in zip(values, wanted, strict=True)]
 
 
-def _kind(criterion: Shown) -> Any:
+def _kind(criterion: PromptCriterion) -> Any:
     return criterion.get("kind") if isinstance(criterion, Mapping) else criterion.kind
 
 

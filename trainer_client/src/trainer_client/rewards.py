@@ -35,8 +35,8 @@ from functools import partial
 from typing import Literal, NamedTuple, SupportsIndex, get_args
 
 from trainer_client._criteria import CriterionLike, Score, Term, read_criteria, read_scores
-from trainer_client._formulas import FORMULAS, Scored, clipped_points, gate, rises
-from trainer_client._suitability import UnsuitableRubric, check_terms, of_kinds
+from trainer_client._formulas import FORMULAS, ScoredTerms, clipped_points, gate_reward, is_nondecreasing
+from trainer_client._suitability import UnsuitableRubric, check_terms, filter_kinds
 from trainer_client.wire.answers import FailureKind
 from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, AppliedPolicy, FailurePolicy, RewardMode
 
@@ -44,10 +44,10 @@ __all__ = [
     "RewardOutcome",
     "UnscoredCriteria",
     "UnsuitableRubric",
-    "assess",
     "check_rubric",
     "likert_score",
     "reward",
+    "reward_outcome",
 ]
 
 
@@ -97,7 +97,7 @@ def reward(
     gate_fraction: float = 0.5,
 ) -> float | None:
     """Compute the reward of one response; the parameters and errors are those of `assess`."""
-    outcome = assess(
+    outcome = reward_outcome(
         criteria,
         scores,
         mode,
@@ -111,7 +111,7 @@ def reward(
     return outcome.reward
 
 
-def assess(
+def reward_outcome(
     criteria: Sequence[CriterionLike],
     scores: Sequence[Score],
     mode: RewardMode,
@@ -156,7 +156,7 @@ def assess(
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range.
     """
     terms = read_criteria(criteria)
-    check_terms(of_kinds(terms, kinds, mode), mode)
+    check_terms(filter_kinds(terms, kinds, mode), mode)
     if on_failure not in get_args(FailurePolicy):
         raise ValueError(f"on_failure is {on_failure!r}; use one of {', '.join(get_args(FailurePolicy))}")
     if mode in NEEDS_NO_RUBRIC:
@@ -164,19 +164,19 @@ def assess(
             raise ValueError(f"{len(scores)} scores in mode {mode!r}; give one, that of the whole response")
         terms = [_WHOLE_RESPONSE]
     values = read_scores(scores, len(terms))
-    why = _read_failures(failures, len(terms))
+    failure_kinds = _read_failures(failures, len(terms))
     counted = [
         (term, score, kind)
-        for term, score, kind in zip(terms, values, why, strict=True)
+        for term, score, kind in zip(terms, values, failure_kinds, strict=True)
         if (kinds is None or term.kind in kinds) and (mode != "stepwise" or term.kind == "answer")
     ]
     if mode == "clipped_points":  # what kind of rubric it is does not depend on which scores are there
         only_mistakes = not any(term.weight > 0 for term, _, _ in counted)
-        formula: Callable[[Scored], float | None] = partial(clipped_points, only_mistakes=only_mistakes)
+        formula: Callable[[ScoredTerms], float | None] = partial(clipped_points, only_mistakes=only_mistakes)
     else:
         formula = _formula(mode, format_ok, format_weight, gate_fraction)
     status: Literal["scored", "partial"] = "partial" if None in values else "scored"
-    worst, best = (formula([(t, _filled(t, s, mode, good)) for t, s, _ in counted]) for good in (False, True))
+    worst, best = (formula([(t, _completed_score(t, s, mode, good)) for t, s, _ in counted]) for good in (False, True))
     if worst == best:
         return RewardOutcome(worst, status)
     missing = [(term, kind) for term, score, kind in counted if score is None]
@@ -230,30 +230,30 @@ def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Col
             criteria. No criterion is of the kinds that count.
         ValueError: an unknown mode or kind, kinds for `likert` or `outcome`, or a weight that is not a finite number.
     """
-    check_terms(of_kinds(read_criteria(criteria), kinds, mode), mode)
+    check_terms(filter_kinds(read_criteria(criteria), kinds, mode), mode)
 
 
 def _formula(
     mode: RewardMode, format_ok: bool | None, format_weight: float, gate_fraction: float
-) -> Callable[[Scored], float | None]:
+) -> Callable[[ScoredTerms], float | None]:
     """Give the whole formula of a mode, what `stepwise` adds for the format included."""
     if mode == "gate":
-        return partial(gate, fraction=_checked_fraction(gate_fraction))
+        return partial(gate_reward, fraction=_checked_fraction(gate_fraction))
     formula = FORMULAS[mode]
     if mode != "stepwise":
         return formula
     share, addend = _format_share(format_ok, format_weight)
 
-    def base_reward(scored: Scored) -> float | None:
+    def base_reward(scored: ScoredTerms) -> float | None:
         accuracy = formula(scored)
         return None if accuracy is None else share * accuracy + addend
 
     return base_reward
 
 
-def _filled(term: Term, score: float | None, mode: RewardMode, good: bool) -> float:
+def _completed_score(term: Term, score: float | None, mode: RewardMode, good: bool) -> float:
     """Give the score, or where there is none the one that is best or worst for the response."""
-    return score if score is not None else float(good == rises(term, mode))
+    return score if score is not None else float(good == is_nondecreasing(term, mode))
 
 
 def _read_failures(failures: Sequence[FailureKind | None] | None, count: int) -> Sequence[FailureKind | None]:

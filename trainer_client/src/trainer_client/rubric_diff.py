@@ -9,9 +9,9 @@ from typing import Any
 
 from trainer_client.wire.criteria import Criterion
 from trainer_client.wire.rubric_diffs import (
+    CriterionMove,
     DiffSide,
     FieldChange,
-    Move,
     PlacedCriterion,
     Reweighting,
     Rewording,
@@ -33,13 +33,13 @@ def diff_versions(before: RubricVersion, after: RubricVersion) -> RubricDiff:
     old = {criterion.id: (place, criterion) for place, criterion in enumerate(before.criteria)}
     new = {criterion.id: (place, criterion) for place, criterion in enumerate(after.criteria)}
     both = [(old[id_][1], criterion) for id_, (_, criterion) in new.items() if id_ in old]
-    moved = _moved([id_ for id_ in new if id_ in old], {id_: place for id_, (place, _) in old.items()})
+    moved = _moved_ids([id_ for id_ in new if id_ in old], {id_: place for id_, (place, _) in old.items()})
     return RubricDiff(
         name=before.name,
         before=DiffSide(version=before.version, digest=before.digest),
         after=DiffSide(version=after.version, digest=after.digest),
-        added=_placed(new, old),
-        removed=_placed(old, new),
+        added=_criteria_only_in(new, old),
+        removed=_criteria_only_in(old, new),
         reworded=tuple(
             Rewording(id=a.id, before=a.description, after=b.description)
             for a, b in both
@@ -49,7 +49,7 @@ def diff_versions(before: RubricVersion, after: RubricVersion) -> RubricDiff:
             Reweighting(id=a.id, before=a.weight, after=b.weight) for a, b in both if a.weight != b.weight
         ),
         changed=tuple(change for a, b in both for change in _changes(a, b)),
-        moved=tuple(Move(id=id_, before=old[id_][0], after=new[id_][0]) for id_ in new if id_ in moved),
+        moved=tuple(CriterionMove(id=id_, before=old[id_][0], after=new[id_][0]) for id_ in new if id_ in moved),
         unchanged=sum(a == b and a.id not in moved for a, b in both),
     )
 
@@ -62,8 +62,8 @@ def apply_diff(criteria: Sequence[Criterion], diff: RubricDiff) -> tuple[Criteri
     """
     fields = {criterion.id: criterion.model_dump() for criterion in criteria}
     try:
-        for gone in diff.removed:
-            del fields[gone.criterion.id]
+        for removed in diff.removed:
+            del fields[removed.criterion.id]
         for reworded in diff.reworded:
             fields[reworded.id]["description"] = reworded.after
         for reweighted in diff.reweighted:
@@ -79,7 +79,7 @@ def apply_diff(criteria: Sequence[Criterion], diff: RubricDiff) -> tuple[Criteri
     return tuple([placed[place] if place in placed else next(staying) for place in range(total)])
 
 
-def _placed(
+def _criteria_only_in(
     ours: dict[str, tuple[int, Criterion]], theirs: dict[str, tuple[int, Criterion]]
 ) -> tuple[PlacedCriterion, ...]:
     """The criteria that only one side has."""
@@ -99,7 +99,7 @@ def _change(id_: str, field: Any, old: dict[str, Any], new: dict[str, Any]) -> F
     return FieldChange(id=id_, field=field, before=old[field], after=new[field])
 
 
-def _moved(ids: Sequence[str], place_before: dict[str, int]) -> set[str]:
+def _moved_ids(ids: Sequence[str], place_before: dict[str, int]) -> set[str]:
     """The ids to move so that the others keep their order: all but a longest rising run of places."""
     ends: list[int] = []  # ends[n]: the index of the id that ends the rising run of length n + 1 with the lowest place
     previous: list[int | None] = []

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from trainer_client._prompts import Chat, Shown, add_below, add_to_system, as_points, under_headings
+from trainer_client._prompts import Chat, PromptCriterion, add_below, add_to_system, as_bullet_points, under_headings
 
 __all__ = [
     "draw_criteria",
@@ -22,7 +22,7 @@ __all__ = [
     "training_progress",
 ]
 
-Pattern = Literal["linear", "binary", "full", "none"]
+GroupPattern = Literal["linear", "binary", "full", "none"]
 Decay = Literal["sigmoid", "linear", "power", "constant"]
 Place = Literal["user", "system"]
 
@@ -44,7 +44,7 @@ def scaffold_ratios(
     *,
     alpha: float = 125.0,
     midpoint: float = 0.2,
-    pattern: Pattern = "linear",
+    pattern: GroupPattern = "linear",
     full: int = 1,
     decay: Decay = "sigmoid",
     power: float = 1.0,
@@ -89,7 +89,7 @@ def scaffold_ratios(
         case "none":
             samples = [0.0] * group_size
         case _:
-            raise ValueError(f"pattern is {pattern!r}; use one of {', '.join(get_args(Pattern))}")
+            raise ValueError(f"pattern is {pattern!r}; use one of {', '.join(get_args(GroupPattern))}")
     return [step_factor * sample for sample in samples]
 
 
@@ -151,7 +151,7 @@ def shown_to_sample(
     return draw_criteria(criteria, count, run_seed=run_seed, prompt_id=prompt_id, step=step, sample=sample)
 
 
-def scaffold_text(criteria: Sequence[Shown], *, weights: bool = False) -> str:
+def scaffold_text(criteria: Sequence[PromptCriterion], *, weights: bool = False) -> str:
     """Write criteria down as advice to whoever answers; an empty text if there are none.
 
     A criterion of negative weight or of kind `pitfall` is a point to avoid, any other a point to include. A heading
@@ -164,7 +164,7 @@ def scaffold_text(criteria: Sequence[Shown], *, weights: bool = False) -> str:
     Raises:
         ValueError: a criterion has no description.
     """
-    include, avoid = as_points(criteria, weights=weights)
+    include, avoid = as_bullet_points(criteria, weights=weights)
     if not include and not avoid:
         return ""
     parts = ["For this answer, keep the following in mind."]
@@ -174,7 +174,7 @@ def scaffold_text(criteria: Sequence[Shown], *, weights: bool = False) -> str:
 
 
 def scaffolded_prompt(
-    prompt: str | Chat, criteria: Sequence[Shown], *, place: Place = "user", weights: bool = False
+    prompt: str | Chat, criteria: Sequence[PromptCriterion], *, place: Place = "user", weights: bool = False
 ) -> str | Chat:
     """Give the prompt to generate from: with the criteria in it, or unchanged if there are none.
 

@@ -10,29 +10,29 @@ from typing import Any
 
 import httpx2
 
-IDLE_S = 15
+KEEPALIVE_IDLE_S = 15
 """Seconds of silence after which the system asks the other host whether it is there."""
 
-EVERY_S = 5
-TIMES = 3
+PROBE_INTERVAL_S = 5
+PROBE_COUNT = 3
 
-GONE_S = IDLE_S + TIMES * EVERY_S
+DEAD_PEER_TIMEOUT_S = KEEPALIVE_IDLE_S + PROBE_COUNT * PROBE_INTERVAL_S
 """Seconds after which a host that says nothing, or takes nothing, is gone."""
 
 SocketOption = tuple[int, int, int]
 
 
-def keepalive() -> list[SocketOption]:
-    """The options of a socket that breaks `GONE_S` after the other host went; those that this system has."""
+def keepalive_options() -> list[SocketOption]:
+    """The options of a socket that breaks `DEAD_PEER_TIMEOUT_S` after the other host went; those that this system has."""
     wanted = [
-        ("TCP_KEEPIDLE", IDLE_S),
-        ("TCP_KEEPALIVE", IDLE_S),  # what macOS calls it
-        ("TCP_KEEPINTVL", EVERY_S),
-        ("TCP_KEEPCNT", TIMES),
-        ("TCP_USER_TIMEOUT", GONE_S * 1000),  # for what was sent and not taken, which nobody asks about
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPALIVE", KEEPALIVE_IDLE_S),  # what macOS calls it
+        ("TCP_KEEPINTVL", PROBE_INTERVAL_S),
+        ("TCP_KEEPCNT", PROBE_COUNT),
+        ("TCP_USER_TIMEOUT", DEAD_PEER_TIMEOUT_S * 1000),  # for what was sent and not taken, which nobody asks about
     ]
-    there = [(getattr(socket, name, None), value) for name, value in wanted]
-    known = [(socket.IPPROTO_TCP, option, value) for option, value in there if option is not None]
+    available = [(getattr(socket, name, None), value) for name, value in wanted]
+    known = [(socket.IPPROTO_TCP, option, value) for option, value in available if option is not None]
     return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *known]
 
 
@@ -42,4 +42,4 @@ def transport_options(url: httpx2.URL) -> dict[str, Any]:
     Where nothing is encrypted, no authority's certificate is read: reading them all takes 20 ms for each client.
     """
     verify: ssl.SSLContext | bool = True if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return {"socket_options": keepalive(), "verify": verify}
+    return {"socket_options": keepalive_options(), "verify": verify}

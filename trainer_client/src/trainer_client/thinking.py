@@ -39,7 +39,7 @@ _QUOTES = frozenset(["``", '""', "''", "“”", "‘’", "«»"])
 
 
 @dataclass(frozen=True, slots=True)
-class Thinking:
+class ThinkingSplit:
     """The thinking of a text and where its answer begins.
 
     The thinking is `text[thinking_start : thinking_start + len(thinking)]`, the answer `text[answer_start:]`.
@@ -51,7 +51,7 @@ class Thinking:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class JudgedContent:
     """What of a response is judged.
 
     `text` is what steps, final answers and programs read; it begins at `offset` of the response as sent, in code
@@ -63,7 +63,7 @@ class Material:
     messages: tuple[Message, ...] | None
 
 
-def split_thinking(text: str) -> Thinking:
+def split_thinking(text: str) -> ThinkingSplit:
     """Part a text into thinking and answer.
 
     The answer is what follows the last closing tag. A closing tag needs no opening one, since chat templates often
@@ -76,14 +76,14 @@ def split_thinking(text: str) -> Thinking:
     """
     tags = [tag for tag in _TAG.finditer(text) if not _is_quoted(text, tag)]
     if not tags:
-        return Thinking("", 0)
+        return ThinkingSplit("", 0)
     first, last = tags[0], tags[-1]
     cut_off = last["opening"] is not None
     start = 0 if first["opening"] is None else first.end()
     end = len(text) if cut_off else last.start()
     start = _after_space(text, start, end)
     answer_start = len(text) if cut_off else _after_space(text, last.end(), len(text))
-    return Thinking(text[start:end].rstrip(), answer_start, start)
+    return ThinkingSplit(text[start:end].rstrip(), answer_start, start)
 
 
 def judged_part(text: str, part: ReasoningPart) -> tuple[str, int]:
@@ -99,7 +99,7 @@ def judged_part(text: str, part: ReasoningPart) -> tuple[str, int]:
     return text[split.answer_start :], split.answer_start
 
 
-def judged(response: Response, part: ReasoningPart) -> Material:
+def judged_content(response: Response, part: ReasoningPart) -> JudgedContent:
     """Give what of a response is judged.
 
     Of messages, those of role `assistant` think: in their `reasoning_content`, and in blocks of their content. Under
@@ -108,13 +108,13 @@ def judged(response: Response, part: ReasoningPart) -> Material:
     """
     if isinstance(response.text, str):
         text, offset = judged_part(response.text, part)
-        return Material(text, offset, None)
+        return JudgedContent(text, offset, None)
     messages = response.text
     if part == "strip":
         messages = tuple([_without_thinking(message) for message in messages])
     elif part == "only":
         messages = tuple([Message(role=m.role, reasoning_content=t) for m in messages if (t := _thinking_of(m))])
-    return Material(_assistant_text(messages), 0, messages)
+    return JudgedContent(_assistant_text(messages), 0, messages)
 
 
 def response_text(response: Response) -> str:
@@ -134,8 +134,8 @@ def _after_space(text: str, start: int, end: int) -> int:
 
 
 def _assistant_text(messages: tuple[Message, ...]) -> str:
-    said = [piece for m in messages if m.role == "assistant" for piece in (m.reasoning_content, m.content)]
-    return "\n\n".join([piece for piece in said if piece])
+    texts = [piece for m in messages if m.role == "assistant" for piece in (m.reasoning_content, m.content)]
+    return "\n\n".join([piece for piece in texts if piece])
 
 
 def _without_thinking(message: Message) -> Message:

@@ -8,26 +8,26 @@ has asked. The project `default` has the markers that the secret alone makes.
 import hmac
 from functools import lru_cache
 
-from judge_server.access.identity import acting
+from judge_server.access.identity import current_identity
 from judge_server.prompts.fencing import Fence
 from trainer_client.wire.tenants import DEFAULT_PROJECT
 
-_PROJECTS_KEPT = 1024
+_MAX_CACHED_PROJECTS = 1024
 
 
-class FenceByProject:
+class ProjectFence:
     """Fences texts for the project that the task works for."""
 
     def __init__(self, secret: bytes) -> None:
         self._default = Fence(secret)
         self._secret = secret
-        self._of = lru_cache(_PROJECTS_KEPT)(self._made_for)
+        self._fence_of = lru_cache(_MAX_CACHED_PROJECTS)(self._make_fence)
 
     def __call__(self, text: str) -> str:
         """Return the neutralised text between its two marker lines."""
-        return self._of(acting().project_id)(text)
+        return self._fence_of(current_identity().project_id)(text)
 
-    def _made_for(self, project_id: str) -> Fence:
+    def _make_fence(self, project_id: str) -> Fence:
         if project_id == DEFAULT_PROJECT:
             return self._default
         return Fence(hmac.digest(self._secret, b"project\0" + project_id.encode(), "sha256"))

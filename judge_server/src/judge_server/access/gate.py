@@ -11,32 +11,32 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from math import ceil
 
-from judge_server.access.buckets import LocalRates
-from judge_server.access.identity import KEYLESS, Identity
-from judge_server.access.keys import NO_DIGEST, fits, id_of
-from judge_server.access.known import KnownKeys
+from judge_server.access.buckets import LocalRateLimiter
+from judge_server.access.identity import ANONYMOUS, Identity
+from judge_server.access.keys import DUMMY_DIGEST, key_matches, parse_key_id
+from judge_server.access.known import ApiKeyCache
 from judge_server.access.metrics import AccessMetrics
-from judge_server.access.usage import Usage
+from judge_server.access.usage import UsageMeter
 from judge_server.errors import Forbidden, RateLimited, Unauthorized
-from judge_server.ports import KeyRing, Rates
-from judge_server.telemetry.redaction import reason
+from judge_server.ports import ApiKeyStore, RateLimiter
+from judge_server.telemetry.redaction import describe_error
 
 log = logging.getLogger("adjudge")
 
-WORK_BEGINS = "adjwork_"
+WORKER_TOKEN_PREFIX = "adjwork_"
 """What every pass of a worker begins with, and no key."""
 
-_FLUSH_S = 2.0
-_FLUSHES_A_LOOK = 5
+_FLUSH_INTERVAL_S = 2.0
+_FLUSHES_PER_LIMITS_READ = 5
 _BEARER = "bearer "
-_HOW = "send the header Authorization: Bearer adj_…, or give the client api_key"
+_HOW_TO_AUTHENTICATE = "send the header Authorization: Bearer adj_…, or give the client api_key"
 
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Gate:
+class Authenticator:
     """Lets requests in.
 
     Args:
@@ -51,23 +51,23 @@ class Gate:
 
     def __init__(
         self,
-        ring: KeyRing,
+        key_store: ApiKeyStore,
         *,
         required: bool,
         open_metrics: bool = False,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = _utc_now,
-        rates: Rates | None = None,
-        passes: Callable[[str], Awaitable[Identity | None]] | None = None,
+        rates: RateLimiter | None = None,
+        worker_tokens: Callable[[str], Awaitable[Identity | None]] | None = None,
     ) -> None:
-        self._ring = ring
-        self._passes = passes
+        self._key_store = key_store
+        self._worker_tokens = worker_tokens
         self.required = required
         self.open_metrics = open_metrics
         self.metrics = AccessMetrics()
-        self.usage = Usage(ring, clock, now, self.metrics)
-        self._keys = KnownKeys(ring, clock)
-        self._rates = rates or LocalRates(clock)
+        self.usage = UsageMeter(key_store, clock, now, self.metrics)
+        self._keys = ApiKeyCache(key_store, clock)
+        self._rates = rates or LocalRateLimiter(clock)
         self._now = now
 
     async def identify(self, authorization: str | None) -> Identity:
@@ -80,29 +80,29 @@ class Gate:
         try:
             return await self._identity((authorization or "").strip())
         except Unauthorized:
-            self.metrics.refused("", "no key")
+            self.metrics.count_refusal("", "no key")
             raise
 
     async def _identity(self, given: str) -> Identity:
         text = given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
-        if text is not None and text.startswith(WORK_BEGINS):
-            return await self._of_pass(text)
+        if text is not None and text.startswith(WORKER_TOKEN_PREFIX):
+            return await self._identify_worker(text)
         if text is None or not text.startswith("adj_"):
             if self.required:
-                raise Unauthorized(f"This needs an API key: {_HOW}.")
-            return KEYLESS
-        key_id = id_of(text)
+                raise Unauthorized(f"This needs an API key: {_HOW_TO_AUTHENTICATE}.")
+            return ANONYMOUS
+        key_id = parse_key_id(text)
         known = None if key_id is None else await self._keys.find(key_id)
-        if not fits(text, NO_DIGEST if known is None else known.digest) or known is None:
-            raise Unauthorized(f"This is no key of this service; check that it is whole: {_HOW}.")
+        if not key_matches(text, DUMMY_DIGEST if known is None else known.digest) or known is None:
+            raise Unauthorized(f"This is no key of this service; check that it is whole: {_HOW_TO_AUTHENTICATE}.")
         state = known.key.state_at(self._now())
         if state != "usable":
             raise Unauthorized(f"This key is {state}; ask whoever keeps this service for another.")
         self.usage.key_used(known.key.id)
         return Identity.of(known.key, known.limits)
 
-    async def _of_pass(self, text: str) -> Identity:
-        identity = None if self._passes is None else await self._passes(text)
+    async def _identify_worker(self, text: str) -> Identity:
+        identity = None if self._worker_tokens is None else await self._worker_tokens(text)
         if identity is None:
             raise Unauthorized(
                 "This is no pass of a worker of this deployment, or it has run out. All its processes need the same "
@@ -115,7 +115,7 @@ class Gate:
         per_minute = identity.limits.requests_per_minute
         wait = 0 if per_minute is None else ceil(await self._rates.wait_for(identity.project_id, per_minute))
         if wait:
-            self.metrics.refused(identity.project_id, "rate")
+            self.metrics.count_refusal(identity.project_id, "rate")
             raise RateLimited(
                 f"project {identity.project_id} may send {per_minute} requests a minute; come back in {wait} s",
                 retry_after_s=wait,
@@ -126,22 +126,22 @@ class Gate:
         try:
             while True:
                 await self._show_limits()
-                for _ in range(_FLUSHES_A_LOOK):
-                    await asyncio.sleep(_FLUSH_S)
+                for _ in range(_FLUSHES_PER_LIMITS_READ):
+                    await asyncio.sleep(_FLUSH_INTERVAL_S)
                     await self.usage.flush()
         finally:
             await self.usage.flush()
 
     async def _show_limits(self) -> None:
         try:
-            self.metrics.limits(await self._ring.projects())
+            self.metrics.set_limits(await self._key_store.projects())
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what keeps the counts
-            log.warning("the limits of projects cannot be read (%s)", reason(error))
+            log.warning("the limits of projects cannot be read (%s)", describe_error(error))
 
 
-def insist(identity: Identity, scope: str) -> None:
+def require_scope(identity: Identity, scope: str) -> None:
     """Raise `Forbidden`, naming the scope, where an identity does not open it."""
-    if scope not in identity.opens:
+    if scope not in identity.permissions:
         raise Forbidden(
             f"This key does not have the scope {scope!r}; make one that has: adjudge keys create --scope {scope}"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trainer_client.wire.tenants import DEFAULT_PROJECT, ApiKey, Limits
 
-OPENS: Mapping[str, frozenset[str]] = {
+SCOPE_PERMISSIONS: Mapping[str, frozenset[str]] = {
     "read": frozenset({"read"}),
     "score": frozenset({"read", "score"}),
     "rubrics:write": frozenset({"read", "rubrics:write"}),
@@ -30,32 +30,32 @@ class Identity:
 
     project_id: str
     actor: str
-    opens: frozenset[str]
+    permissions: frozenset[str]
     limits: Limits = field(default=Limits())
 
     @classmethod
     def of(cls, key: ApiKey, limits: Limits) -> "Identity":
         """The identity that a key gives."""
-        opens = frozenset().union(*(OPENS.get(scope, frozenset()) for scope in key.scopes))
-        return cls(key.project_id, f"key {key.id}", opens, limits)
+        permissions = frozenset().union(*(SCOPE_PERMISSIONS.get(scope, frozenset()) for scope in key.scopes))
+        return cls(key.project_id, f"key {key.id}", permissions, limits)
 
 
-KEYLESS = Identity(DEFAULT_PROJECT, "without a key", frozenset().union(*OPENS.values()))
+ANONYMOUS = Identity(DEFAULT_PROJECT, "without a key", frozenset().union(*SCOPE_PERMISSIONS.values()))
 """Whoever reaches a service that needs no key."""
 
-_ACTING: ContextVar[Identity] = ContextVar("adjudge_identity", default=KEYLESS)
+_CURRENT_IDENTITY: ContextVar[Identity] = ContextVar("adjudge_identity", default=ANONYMOUS)
 
 
-def acting() -> Identity:
+def current_identity() -> Identity:
     """For whom this task works."""
-    return _ACTING.get()
+    return _CURRENT_IDENTITY.get()
 
 
 @contextmanager
-def acting_for(identity: Identity) -> Iterator[None]:
+def identity_context(identity: Identity) -> Iterator[None]:
     """Work for somebody in the block, and in the tasks that begin there."""
-    before = _ACTING.set(identity)
+    before = _CURRENT_IDENTITY.set(identity)
     try:
         yield
     finally:
-        _ACTING.reset(before)
+        _CURRENT_IDENTITY.reset(before)

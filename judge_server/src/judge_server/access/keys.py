@@ -15,7 +15,7 @@ _ID_BYTES = 10
 _SECRET_BYTES = 32
 _KEY = re.compile(r"adj_([a-z2-7]{16})_([A-Za-z0-9_-]{43})")
 
-NO_DIGEST = bytes(32)
+DUMMY_DIGEST = bytes(32)
 """Compared with where there is no such key, so that it takes as long; no text has this digest."""
 
 
@@ -31,20 +31,20 @@ def make_key() -> NewKey:
     """A new random key."""
     key_id = base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
     text = f"adj_{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
-    return NewKey(text, key_id, digest_of(text))
+    return NewKey(text, key_id, key_digest(text))
 
 
-def id_of(text: str) -> str | None:
+def parse_key_id(text: str) -> str | None:
     """The id in a key; None where the text is no key."""
     match = _KEY.fullmatch(text)
     return match[1] if match else None
 
 
-def digest_of(text: str) -> bytes:
+def key_digest(text: str) -> bytes:
     """What is kept of a key, 32 bytes."""
     return hashlib.sha256(text.encode()).digest()
 
 
-def fits(text: str, digest: bytes) -> bool:
+def key_matches(text: str, digest: bytes) -> bool:
     """Whether a text is the key with this digest; takes as long wherever they differ."""
-    return hmac.compare_digest(digest_of(text), digest)
+    return hmac.compare_digest(key_digest(text), digest)

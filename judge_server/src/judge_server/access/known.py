@@ -10,52 +10,52 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from judge_server.access.buckets import Bucket
+from judge_server.access.buckets import TokenBucket
 from judge_server.errors import NotReady, RateLimited
-from judge_server.ports import KeyRing
-from judge_server.telemetry.redaction import reason
-from trainer_client.wire.tenants import KnownKey
+from judge_server.ports import ApiKeyStore
+from judge_server.telemetry.redaction import describe_error
+from trainer_client.wire.tenants import ApiKeyRecord
 
 log = logging.getLogger("adjudge")
 
-FRESH_S = 5.0
+CACHE_TTL_S = 5.0
 """How long a looked-up key is taken for what it was: a revoked one may open something for so long."""
 
-AWAY_S = 600.0
+STALE_TTL_S = 600.0
 """How long a key goes on without the store."""
 
-_PATIENCE_S = 5.0
-_MOST = 10_000
+_STORE_TIMEOUT_S = 5.0
+_MAX_KEYS = 10_000
 _NEW_IDS_AT_ONCE = 100
 _NEW_IDS_PER_SECOND = 20.0
 
 
-class _Seen(NamedTuple):
-    known: KnownKey | None
+class _CachedKey(NamedTuple):
+    known: ApiKeyRecord | None
     at: float
 
 
-class KnownKeys:
+class ApiKeyCache:
     """The keys of a store. `clock` gives seconds."""
 
-    def __init__(self, ring: KeyRing, clock: Callable[[], float]) -> None:
-        self._ring = ring
+    def __init__(self, key_store: ApiKeyStore, clock: Callable[[], float]) -> None:
+        self._key_store = key_store
         self._clock = clock
-        self._keys: OrderedDict[str, _Seen] = OrderedDict()
-        self._unknown: OrderedDict[str, _Seen] = OrderedDict()
-        self._loading: dict[str, asyncio.Future[KnownKey | None]] = {}
-        self._new_ids = Bucket(_NEW_IDS_AT_ONCE, _NEW_IDS_PER_SECOND, clock)
+        self._keys: OrderedDict[str, _CachedKey] = OrderedDict()
+        self._unknown: OrderedDict[str, _CachedKey] = OrderedDict()
+        self._loading: dict[str, asyncio.Future[ApiKeyRecord | None]] = {}
+        self._new_ids = TokenBucket(_NEW_IDS_AT_ONCE, _NEW_IDS_PER_SECOND, clock)
 
-    async def find(self, key_id: str) -> KnownKey | None:
+    async def find(self, key_id: str) -> ApiKeyRecord | None:
         """A key by its id; None where there is none.
 
         Raises:
             RateLimited: too many ids that nobody had used before.
             NotReady: the store cannot be read, and the key was not seen lately.
         """
-        seen = self._keys.get(key_id) or self._unknown.get(key_id)
-        if seen is not None and self._clock() - seen.at < FRESH_S:
-            return seen.known
+        cached = self._keys.get(key_id) or self._unknown.get(key_id)
+        if cached is not None and self._clock() - cached.at < CACHE_TTL_S:
+            return cached.known
         loading = self._loading.get(key_id)
         if loading is None:
             if key_id not in self._keys and (wait := self._new_ids.take()):
@@ -66,20 +66,20 @@ class KnownKeys:
             loading.add_done_callback(lambda _: self._loading.pop(key_id, None))
         return await asyncio.shield(loading)
 
-    async def _load(self, key_id: str) -> KnownKey | None:
+    async def _load(self, key_id: str) -> ApiKeyRecord | None:
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                known = await self._ring.find_key(key_id)
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                known = await self._key_store.find_key(key_id)
         except Exception as error:
-            seen = self._keys.get(key_id)
-            if seen is not None and self._clock() - seen.at < AWAY_S:
-                log.warning("keys cannot be read (%s); one that was seen lately goes on", reason(error))
-                return seen.known
+            cached = self._keys.get(key_id)
+            if cached is not None and self._clock() - cached.at < STALE_TTL_S:
+                log.warning("keys cannot be read (%s); one that was seen lately goes on", describe_error(error))
+                return cached.known
             raise NotReady("Keys cannot be checked now: the store does not answer.", retry_after_s=2) from error
         self._keys.pop(key_id, None)
         self._unknown.pop(key_id, None)
         table = self._unknown if known is None else self._keys
-        table[key_id] = _Seen(known, self._clock())
-        while len(table) > _MOST:
+        table[key_id] = _CachedKey(known, self._clock())
+        while len(table) > _MAX_KEYS:
             table.popitem(last=False)
         return known

@@ -7,10 +7,10 @@ second: a limit that is kept by each process for itself is better than requests 
 import time
 from collections.abc import Callable
 
-from judge_server.access.buckets import LocalRates
-from judge_server.cache.patient_redis import PatientRedis
+from judge_server.access.buckets import LocalRateLimiter
+from judge_server.cache.patient_redis import ResilientRedis
 
-ANSWERS_S = 0.2
+RATE_REDIS_TIMEOUT_S = 0.2
 """Seconds that a request waits for Redis to count it."""
 
 _PREFIX = "adjudge:rate:1:"
@@ -29,21 +29,21 @@ return 0
 minute, and one that moves it beyond a minute from now is one too many."""
 
 
-class RedisRates:
+class RedisRateLimiter:
     """Requests by project, as all processes on this Redis have seen them."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._redis = PatientRedis(url, ANSWERS_S, clock)
+        self._redis = ResilientRedis(url, RATE_REDIS_TIMEOUT_S, clock)
         self._count = self._redis.client.register_script(_COUNT)
-        self._own = LocalRates(clock)
+        self._local = LocalRateLimiter(clock)
 
     async def wait_for(self, project_id: str, per_minute: int) -> float:
         """Count a request, or say in how many seconds there is room for it."""
         key, each = _PREFIX + project_id, f"{_MINUTE_US / per_minute:.3f}"
-        waits = await self._redis.ask(
+        waits = await self._redis.execute(
             lambda: self._count(keys=[key], args=[each, _MINUTE_US]), "rates are counted by this process alone"
         )
-        return await self._own.wait_for(project_id, per_minute) if waits is None else float(waits) / 1e6
+        return await self._local.wait_for(project_id, per_minute) if waits is None else float(waits) / 1e6
 
     async def close(self) -> None:
         """Release the connections; the counts stay for a minute."""

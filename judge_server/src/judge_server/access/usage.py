@@ -5,63 +5,64 @@ it, so what is on its way when a budget ends is still judged.
 """
 
 import asyncio
+import datetime as dt
 import logging
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 from judge_server.access.identity import Identity
 from judge_server.access.metrics import AccessMetrics
 from judge_server.errors import BudgetExhausted, NotReady
-from judge_server.ports import KeyRing
-from judge_server.telemetry.redaction import reason
-from trainer_client.wire.tenants import UsedTokens
+from judge_server.ports import ApiKeyStore
+from judge_server.telemetry.redaction import describe_error
+from trainer_client.wire.tenants import TokenUsage
 
 log = logging.getLogger("adjudge")
 
-FRESH_S = 5.0
+STORED_USAGE_TTL_S = 5.0
 """How long what the store said of a project's use is believed; other processes use it up meanwhile."""
 
-MOST_TOKENS = 2**40
+MAX_TOKENS_PER_REQUEST = 2**40
 """The most prompt tokens that one request is counted with: no sum of a day comes near what a database's integer holds,
 whatever a judge says that it computed."""
 
-_PATIENCE_S = 5.0
-_LAST_USE_S = 60.0
+_STORE_TIMEOUT_S = 5.0
+_LAST_USE_RESOLUTION_S = 60.0
 
 
-class Usage:
+class UsageMeter:
     """Counts by project and day. `clock` gives seconds, `now` the moment (UTC)."""
 
     def __init__(
-        self, ring: KeyRing, clock: Callable[[], float], now: Callable[[], datetime], metrics: AccessMetrics
+        self, key_store: ApiKeyStore, clock: Callable[[], float], now: Callable[[], datetime], metrics: AccessMetrics
     ) -> None:
-        self._ring = ring
+        self._key_store = key_store
         self._metrics = metrics
         self._clock = clock
         self._now = now
         self._requests: Counter[tuple[str, date]] = Counter()
         self._tokens: Counter[tuple[str, date]] = Counter()
-        self._stored: dict[tuple[str, date], tuple[float, UsedTokens]] = {}
+        self._stored: dict[tuple[str, date], tuple[float, TokenUsage]] = {}
         self._used_keys: dict[str, datetime] = {}
-        self._last_kept: dict[str, datetime] = {}
+        self._last_noted: dict[str, datetime] = {}
 
     def count(self, project_id: str, tokens: int) -> None:
         """A request of a project was judged, and the engine computed so many prompt tokens for it.
 
-        A number below 0 counts as 0, and one above `MOST_TOKENS` as that.
+        A number below 0 counts as 0, and one above `MAX_TOKENS_PER_REQUEST` as that.
         """
-        tokens = min(max(0, tokens), MOST_TOKENS)
-        self._metrics.used(project_id, tokens)
+        tokens = min(max(0, tokens), MAX_TOKENS_PER_REQUEST)
+        self._metrics.count_request(project_id, tokens)
         self._requests[project_id, self._today()] += 1
         self._tokens[project_id, self._today()] += tokens
 
     def key_used(self, key_id: str) -> None:
         """A key was used now; kept to the minute."""
         now = self._now()
-        if (kept := self._last_kept.get(key_id)) is None or (now - kept).total_seconds() >= _LAST_USE_S:
-            self._used_keys[key_id] = self._last_kept[key_id] = now
+        if (kept := self._last_noted.get(key_id)) is None or (now - kept).total_seconds() >= _LAST_USE_RESOLUTION_S:
+            self._used_keys[key_id] = self._last_noted[key_id] = now
 
     async def check_budget(self, identity: Identity) -> None:
         """Refuse where a budget of the project is spent.
@@ -74,20 +75,20 @@ class Usage:
         if limits.tokens_per_day is None and limits.tokens_total is None:
             return
         used = await self.used(project_id)
-        if limits.tokens_total is not None and self._spent(project_id, "total", limits.tokens_total, used.ever):
+        if limits.tokens_total is not None and self._is_spent(project_id, "total", limits.tokens_total, used.total):
             raise BudgetExhausted(
                 f"project {project_id} has used the {limits.tokens_total} prompt tokens it may use in all; whoever "
                 f"keeps this service can give it more: adjudge projects limits {project_id} --tokens-total N"
             )
-        if limits.tokens_per_day is not None and self._spent(project_id, "day", limits.tokens_per_day, used.on_day):
-            midnight = datetime.combine(today + timedelta(days=1), time(), UTC)
+        if limits.tokens_per_day is not None and self._is_spent(project_id, "day", limits.tokens_per_day, used.on_day):
+            midnight = datetime.combine(today + timedelta(days=1), dt.time(), UTC)
             raise BudgetExhausted(
                 f"project {project_id} has used the {limits.tokens_per_day} prompt tokens it may use a day; the next "
                 f"day begins at {midnight:%Y-%m-%dT%H:%MZ}",
                 retry_after_s=int((midnight - self._now()).total_seconds()) + 1,
             )
 
-    async def used(self, project_id: str) -> UsedTokens:
+    async def used(self, project_id: str) -> TokenUsage:
         """The prompt tokens computed for a project today and ever, as far as this process knows.
 
         Raises:
@@ -95,8 +96,8 @@ class Usage:
         """
         today = self._today()
         stored = await self._used(project_id, today)
-        ever = sum(tokens for (project, _), tokens in self._tokens.items() if project == project_id)
-        return UsedTokens(stored.on_day + self._tokens[project_id, today], stored.ever + ever)
+        total = sum(tokens for (project, _), tokens in self._tokens.items() if project == project_id)
+        return TokenUsage(stored.on_day + self._tokens[project_id, today], stored.total + total)
 
     async def flush(self) -> None:
         """Bring what was counted into the store; what cannot be brought there now waits for the next time."""
@@ -104,18 +105,18 @@ class Usage:
         counted = [(*place, requests, self._tokens[place]) for place, requests in self._requests.items()]
         try:
             if keys:
-                await self._ring.keys_used(keys)
+                await self._key_store.record_key_use(keys)
                 keys = {}
             for day in {day for _, day, _, _ in counted}:
                 used = {project: (requests, tokens) for project, at, requests, tokens in counted if at == day}
-                await self._ring.add_usage(day, used)
+                await self._key_store.add_usage(day, used)
                 for project_id, (requests, tokens) in used.items():
-                    self._brought(project_id, day, requests, tokens)
+                    self._subtract_flushed(project_id, day, requests, tokens)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not end what brings the next counts
             self._used_keys = keys | self._used_keys
-            log.warning("what projects used cannot be kept now (%s)", reason(error))
+            log.warning("what projects used cannot be kept now (%s)", describe_error(error))
 
-    def _brought(self, project_id: str, day: date, requests: int, tokens: int) -> None:
+    def _subtract_flushed(self, project_id: str, day: date, requests: int, tokens: int) -> None:
         place = (project_id, day)
         self._requests[place] -= requests
         self._tokens[place] -= tokens
@@ -123,29 +124,29 @@ class Usage:
             del self._requests[place], self._tokens[place]
         if place in self._stored:
             at, stored = self._stored[place]
-            self._stored[place] = (at, UsedTokens(stored.on_day + tokens, stored.ever + tokens))
+            self._stored[place] = (at, TokenUsage(stored.on_day + tokens, stored.total + tokens))
 
-    async def _used(self, project_id: str, today: date) -> UsedTokens:
+    async def _used(self, project_id: str, today: date) -> TokenUsage:
         at, stored = self._stored.get((project_id, today), (float("-inf"), None))
-        if stored is not None and self._clock() - at < FRESH_S:
+        if stored is not None and self._clock() - at < STORED_USAGE_TTL_S:
             return stored
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                read = await self._ring.used_tokens(project_id, today)
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                read = await self._key_store.used_tokens(project_id, today)
         except Exception as error:
             if stored is None:
                 message = "What the project has used cannot be read now: the store does not answer."
                 raise NotReady(message, retry_after_s=2) from error
-            log.warning("what projects used cannot be read (%s)", reason(error))
+            log.warning("what projects used cannot be read (%s)", describe_error(error))
             return stored
         self._stored = {place: kept for place, kept in self._stored.items() if place[1] == today}
         self._stored[project_id, today] = (self._clock(), read)
         return read
 
-    def _spent(self, project_id: str, budget: Literal["day", "total"], limit: int, used: int) -> bool:
-        self._metrics.left(project_id, budget, limit - used)
+    def _is_spent(self, project_id: str, budget: Literal["day", "total"], limit: int, used: int) -> bool:
+        self._metrics.set_tokens_left(project_id, budget, limit - used)
         if used >= limit:
-            self._metrics.refused(project_id, "budget")
+            self._metrics.count_refusal(project_id, "budget")
         return used >= limit
 
     def _today(self) -> date:

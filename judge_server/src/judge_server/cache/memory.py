@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
-from judge_server.ports import Finding
+from judge_server.ports import JudgeResult
 
 _BYTES_EACH = 350
 """About what an entry takes beside its rationale."""
@@ -22,40 +22,40 @@ class MemoryCache:
         ttl_s: float = 7 * 24 * 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._findings: OrderedDict[bytes, Finding] = OrderedDict()
+        self._results: OrderedDict[bytes, JudgeResult] = OrderedDict()
         self._expires: dict[bytes, float] = {}  # beside them, since a pair for each is work for the garbage collector
         self._max_entries, self._max_bytes, self._ttl_s, self._clock = max_entries, max_bytes, ttl_s, clock
         self._bytes = 0
 
-    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
+    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
         """The findings known for these digests, which count as just read."""
         found = {}
         now = self._clock()
         for digest in digests:
-            finding = self._findings.get(digest)
-            if finding is None:
+            result = self._results.get(digest)
+            if result is None:
                 continue
             if self._expires[digest] <= now:
                 self._forget(digest)
                 continue
-            self._findings.move_to_end(digest)
-            found[digest] = finding
+            self._results.move_to_end(digest)
+            found[digest] = result
         return found
 
-    async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
+    async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
         """Store findings; one that is there stands until its time is over."""
         now = self._clock()
         expires = now + self._ttl_s
-        for digest, finding in findings.items():
-            if digest in self._findings:
+        for digest, result in results.items():
+            if digest in self._results:
                 if self._expires[digest] > now:
                     continue
                 self._forget(digest)
-            self._findings[digest] = finding
+            self._results[digest] = result
             self._expires[digest] = expires
-            self._bytes += _size(finding)
-        while self._findings and (len(self._findings) > self._max_entries or self._bytes > self._max_bytes):
-            self._forget(next(iter(self._findings)))
+            self._bytes += _size(result)
+        while self._results and (len(self._results) > self._max_entries or self._bytes > self._max_bytes):
+            self._forget(next(iter(self._results)))
 
     async def ready(self) -> bool:
         """Always."""
@@ -63,14 +63,14 @@ class MemoryCache:
 
     async def close(self) -> None:
         """Forget everything."""
-        self._findings.clear()
+        self._results.clear()
         self._expires.clear()
         self._bytes = 0
 
     def _forget(self, digest: bytes) -> None:
         del self._expires[digest]
-        self._bytes -= _size(self._findings.pop(digest))
+        self._bytes -= _size(self._results.pop(digest))
 
 
-def _size(finding: Finding) -> int:
-    return _BYTES_EACH + (sys.getsizeof(finding.rationale) if finding.rationale else 0)
+def _size(result: JudgeResult) -> int:
+    return _BYTES_EACH + (sys.getsizeof(result.rationale) if result.rationale else 0)

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, fields, replace
 from typing import Any
 
-from judge_server.cache.patient_redis import PatientRedis
-from judge_server.ports import Finding
+from judge_server.cache.patient_redis import ResilientRedis
+from judge_server.ports import JudgeResult
 
 _PREFIX = b"adjudge:verdict:1:"
 _TIMEOUT_S = 1.0
 _COMPRESSED_FROM = 512
 _COMPRESSED = b"z"
 """The first byte of a compressed value; JSON begins with a bracket."""
-_FIELDS = len(fields(Finding))
+_FIELDS = len(fields(JudgeResult))
 
 
 class RedisCache:
@@ -31,30 +31,30 @@ class RedisCache:
     """
 
     def __init__(self, url: str, *, ttl_s: int = 7 * 24 * 3600, clock: Callable[[], float] = time.monotonic) -> None:
-        self._redis = PatientRedis(url, _TIMEOUT_S, clock)
+        self._redis = ResilientRedis(url, _TIMEOUT_S, clock)
         self._ttl_s = ttl_s
 
-    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
+    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
         """The findings known for these digests, by one MGET."""
         if not digests:
             return {}
         keys = [_PREFIX + digest for digest in digests]
-        values = await self._redis.ask(lambda: self._redis.client.mget(keys), "the verdict cache cannot be read")
+        values = await self._redis.execute(lambda: self._redis.client.mget(keys), "the verdict cache cannot be read")
         if values is None:
             return {}
         return {d: _decoded(v) for d, v in zip(digests, values, strict=True) if isinstance(v, bytes)}
 
-    async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
+    async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
         """Store findings by one pipeline; SET NX leaves one that is there."""
 
         async def put() -> list[Any]:
             async with self._redis.client.pipeline(transaction=False) as pipeline:
-                for digest, finding in findings.items():
-                    pipeline.set(_PREFIX + digest, _encoded(finding), nx=True, ex=self._ttl_s)
+                for digest, result in results.items():
+                    pipeline.set(_PREFIX + digest, _encoded(result), nx=True, ex=self._ttl_s)
                 return await pipeline.execute()
 
-        if findings:
-            await self._redis.ask(put, f"{len(findings)} verdicts were not cached")
+        if results:
+            await self._redis.execute(put, f"{len(results)} verdicts were not cached")
 
     async def ready(self) -> bool:
         """Whether Redis answers a ping."""
@@ -65,17 +65,17 @@ class RedisCache:
         await self._redis.close()
 
 
-def _encoded(finding: Finding) -> bytes:
-    values = astuple(finding)
-    if finding.raw_probability == finding.probability:
+def _encoded(result: JudgeResult) -> bytes:
+    values = astuple(result)
+    if result.raw_probability == result.probability:
         values = values[:-1]
     value = json.dumps(values, ensure_ascii=False).encode("utf-8", "surrogatepass")
     return value if len(value) < _COMPRESSED_FROM else _COMPRESSED + zlib.compress(value)
 
 
-def _decoded(value: bytes) -> Finding:
+def _decoded(value: bytes) -> JudgeResult:
     if value.startswith(_COMPRESSED):
         value = zlib.decompress(value[1:])
     values = json.loads(value.decode("utf-8", "surrogatepass"))
-    finding = Finding(*values)
-    return finding if len(values) == _FIELDS else replace(finding, raw_probability=finding.probability)
+    result = JudgeResult(*values)
+    return result if len(values) == _FIELDS else replace(result, raw_probability=result.probability)

@@ -9,21 +9,28 @@ from importlib.metadata import version
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step
 from trainer_client.wire.verification import (
-    ByJudge,
-    ByMath,
-    Contains,
-    Exact,
-    JsonSchema,
-    Numeric,
-    Regex,
+    ContainsVerification,
+    ExactVerification,
+    JsonSchemaVerification,
+    JudgeVerification,
+    MathVerification,
+    NumericVerification,
+    RegexVerification,
     Verification,
 )
 
-Program = ByMath | Exact | Contains | Regex | JsonSchema | Numeric
+Program = (
+    MathVerification
+    | ExactVerification
+    | ContainsVerification
+    | RegexVerification
+    | JsonSchemaVerification
+    | NumericVerification
+)
 """A verification that no judge is needed for."""
 
 _RULES = 4  # grows when the same check may come out otherwise than before
-_DECIDED_BY = {
+_LIBRARIES = {
     "math": ("math-verify", "latex2sympy2-extended", "sympy"),
     "json_schema": ("jsonschema",),
 }
@@ -52,7 +59,7 @@ class Check:
     @property
     def program(self) -> Program:
         """The verification; `ValueError` where it is the judge's."""
-        if isinstance(self.verification, ByJudge):
+        if isinstance(self.verification, JudgeVerification):
             raise ValueError("a criterion verified by the judge is no check; ask the judge")
         return self.verification
 
@@ -73,11 +80,11 @@ class Check:
         Of a ground truth that states a final answer (a worked solution), a final answer is compared with that.
         """
         program = self.program
-        if not isinstance(program, ByMath | Exact | Numeric):
+        if not isinstance(program, MathVerification | ExactVerification | NumericVerification):
             return None
         if program.expected is not None or self.ground_truth is None:
             return program.expected
-        if program.of == "response" and isinstance(program, Exact):
+        if program.of == "response" and isinstance(program, ExactVerification):
             return self.ground_truth
         return extract_final_answer(self.ground_truth) or self.ground_truth
 
@@ -107,16 +114,19 @@ class Check:
 
 def step_to_search(verification: Verification) -> int | None:
     """Give the number of the only step that a verification looks in; None where it names none."""
-    return verification.step if isinstance(verification, Contains | Regex) else None
+    return verification.step if isinstance(verification, ContainsVerification | RegexVerification) else None
 
 
-def needs(verification: Verification, ground_truth: str | None) -> str | None:
+def missing_field(verification: Verification, ground_truth: str | None) -> str | None:
     """Name the group's field without which a verification cannot be decided, or None where nothing is missing."""
-    if not isinstance(verification, ByMath | Exact | Numeric) or verification.expected is not None:
+    if (
+        not isinstance(verification, MathVerification | ExactVerification | NumericVerification)
+        or verification.expected is not None
+    ):
         return None
     return None if (ground_truth or "").strip() else "ground_truth"
 
 
 @cache
 def _versions(method: str) -> list[str]:
-    return [f"{name} {version(name)}" for name in _DECIDED_BY.get(method, ())]
+    return [f"{name} {version(name)}" for name in _LIBRARIES.get(method, ())]

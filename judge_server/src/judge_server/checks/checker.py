@@ -19,12 +19,19 @@ from pebble import ProcessExpired, ProcessPool
 
 from judge_server.checks.check import Check
 from judge_server.checks.deciding import decide
-from judge_server.checks.turns import Owner, Turns
-from judge_server.checks.worker import LOADED_FIRST, compile_within, decide_within, prepare, warm
-from judge_server.judging.room import Room
-from judge_server.ports import CallFailed, Finding
+from judge_server.checks.turns import CheckOwner, CheckScheduler
+from judge_server.checks.worker import PRELOADED_MODULES, compile_within, decide_within, init_worker, warm
+from judge_server.judging.room import QueueLimits
+from judge_server.ports import CallFailure, JudgeResult
 from trainer_client.byte_cache import ByteCache
-from trainer_client.wire.verification import ByMath, Contains, Exact, JsonSchema, Numeric, Regex
+from trainer_client.wire.verification import (
+    ContainsVerification,
+    ExactVerification,
+    JsonSchemaVerification,
+    MathVerification,
+    NumericVerification,
+    RegexVerification,
+)
 
 INLINE_CHARACTERS = 2**14
 """How much text a plain comparison may go through on the event loop: less than a millisecond's work."""
@@ -32,28 +39,28 @@ INLINE_CHARACTERS = 2**14
 INLINE_NUMBER_CHARACTERS = 1000
 """How long a text may be that is read as a number there."""
 
-FIRST_S = 0.5
+FIRST_TRY_S = 0.5
 """Seconds of the processor that a check has in its first try. One that needs more waits among the long ones."""
 
-MOST_WAITING = 50_000
-"""How many checks may wait or run before requests are refused; see `Room` for what a run has of them."""
+MAX_QUEUED_CHECKS = 50_000
+"""How many checks may wait or run before requests are refused; see `QueueLimits` for what a run has of them."""
 
 COMPILE_S = 0.5
 """Seconds of the processor that a request's regular expressions may take to compile, together."""
 
-MOST_PATTERN_CHARACTERS = 1_000_000
+MAX_PATTERN_CHARACTERS = 1_000_000
 """What a request's different regular expressions may have together."""
 
-STUCK_S = 15.0
+STUCK_TIMEOUT_S = 15.0
 """How much longer than its seconds a check may go unanswered before its whole pool is given up; starting takes less."""
 
-JOIN_S = 5.0
+JOIN_TIMEOUT_S = 5.0
 """How long a pool that is given up may take to end."""
 
 _REMEMBERED_BYTES = 4 * 2**20
 
 
-class _Work(NamedTuple):
+class _WorkerTask(NamedTuple):
     """What a worker is to do: a function, what it is given, the seconds until it is killed, and what it is called."""
 
     function: Callable[..., Any]
@@ -62,13 +69,13 @@ class _Work(NamedTuple):
     name: str
 
 
-class _Ended(Exception):
+class _WorkerExited(Exception):
     """The worker ended in the middle of its work."""
 
-    def __init__(self, failure: CallFailed, *, too_long: bool) -> None:
+    def __init__(self, failure: CallFailure, *, timed_out: bool) -> None:
         super().__init__(failure.detail)
         self.failure = failure
-        self.too_long = too_long
+        self.timed_out = timed_out
 
 
 class Checker:
@@ -83,42 +90,42 @@ class Checker:
         self._seconds = seconds
         self._memory_mb = memory_mb
         self._workers = workers
-        self._turns = Turns(workers)
+        self._scheduler = CheckScheduler(workers)
         self._starting = asyncio.Lock()
         self._pool: ProcessPool | None = None
         self._running: set[Future[Any]] = set()
         self._closed = False
-        self._long_ones: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
+        self._slow_checks: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
         self._compiled: ByteCache[bytes, bool] = ByteCache(_REMEMBERED_BYTES)
-        self.room = Room(MOST_WAITING, None, time.monotonic)
+        self.limits = QueueLimits(MAX_QUEUED_CHECKS, None, time.monotonic)
 
-    async def run(self, check: Check, deadline: float, owner: Owner = Owner()) -> Finding | CallFailed:  # noqa: B008
+    async def run(self, check: Check, deadline: float, owner: CheckOwner = CheckOwner()) -> JudgeResult | CallFailure:  # noqa: B008
         """Decide a check before `deadline`, in the running loop's time. It raises nothing.
 
         Its seconds count from when a worker begins, not while it waits for one. Failures: `parse`, what it compares
         with cannot be read; `timeout`, its seconds or the deadline are over; `engine`, its worker died. Cancelling the
         task ends the work.
         """
-        if decided_at_once(check):
+        if is_inline_check(check):
             return decide(check)
         method, known = check.program.method, check.digest
         try:
             async with asyncio.timeout_at(deadline):
-                if not self._long_ones.get(known):
-                    found = await self._try(check, owner, FIRST_S)
+                if not self._slow_checks.get(known):
+                    found = await self._try(check, owner, FIRST_TRY_S)
                     if found is not None:
                         return found
-                    self._long_ones.put(known, True)
+                    self._slow_checks.put(known, True)
                 found = await self._try(check, owner, None)
-                return found or self._gone(method)
+                return found or self._pool_failure(method)
         except TimeoutError:
-            return CallFailed("timeout", f"the {method} check was not done by the deadline; give the request longer")
+            return CallFailure("timeout", f"the {method} check was not done by the deadline; give the request longer")
 
     async def first_unusable(
         self,
         patterns: Sequence[str],
         deadline: float,
-        owner: Owner = Owner(),  # noqa: B008
+        owner: CheckOwner = CheckOwner(),  # noqa: B008
     ) -> tuple[int, str] | None:
         """Compile regular expressions in a worker.
 
@@ -134,16 +141,16 @@ class Checker:
                 places.setdefault(pattern, place)
         if not places:
             return None
-        if sum(map(len, places)) > MOST_PATTERN_CHARACTERS:
-            return 0, f"the regular expressions have more than {MOST_PATTERN_CHARACTERS:,} characters together"
-        work = _Work(compile_within, (tuple(places), self._seconds, COMPILE_S), self._seconds, "regex")
+        if sum(map(len, places)) > MAX_PATTERN_CHARACTERS:
+            return 0, f"the regular expressions have more than {MAX_PATTERN_CHARACTERS:,} characters together"
+        work = _WorkerTask(compile_within, (tuple(places), self._seconds, COMPILE_S), self._seconds, "regex")
         try:
-            async with asyncio.timeout_at(deadline), self._turns.turn(owner, long=False):
-                found = await self._done(work) or await self._done(work)
-        except _Ended:
+            async with asyncio.timeout_at(deadline), self._scheduler.acquire(owner, long=False):
+                found = await self._execute(work) or await self._execute(work)
+        except _WorkerExited:
             return 0, "the regular expressions take too long to compile; write simpler ones"
         if found is None:
-            return 0, self._gone("regex").detail
+            return 0, self._pool_failure("regex").detail
         (unusable,) = found
         if unusable is None:
             for pattern in places:
@@ -152,20 +159,22 @@ class Checker:
         place, why = unusable
         return places[list(places)[place]], why
 
-    async def _try(self, check: Check, owner: Owner, first_s: float | None) -> Finding | CallFailed | None:
+    async def _try(
+        self, check: Check, owner: CheckOwner, first_try_s: float | None
+    ) -> JudgeResult | CallFailure | None:
         """Have a worker decide; None where that takes longer than a first try, or where pools broke down twice."""
-        seconds = self._seconds if first_s is None else min(self._seconds, 2 * first_s)
+        seconds = self._seconds if first_try_s is None else min(self._seconds, 2 * first_try_s)
         if check.program.of == "final_answer":
             check = replace(check, text="", steps=())  # which it does not read, and which may be long
-        given = (check, self._seconds, self._memory_mb, first_s)
-        work = _Work(decide_within, given, seconds, check.program.method)
-        async with self._turns.turn(owner, long=first_s is None):
+        given = (check, self._seconds, self._memory_mb, first_try_s)
+        work = _WorkerTask(decide_within, given, seconds, check.program.method)
+        async with self._scheduler.acquire(owner, long=first_try_s is None):
             try:
-                found = await self._done(work) or await self._done(work)
-            except _Ended as ended:
-                return None if ended.too_long and first_s is not None else ended.failure
+                found = await self._execute(work) or await self._execute(work)
+            except _WorkerExited as ended:
+                return None if ended.timed_out and first_try_s is not None else ended.failure
         if found is None:
-            return self._gone(work.name)
+            return self._pool_failure(work.name)
         (decided,) = found
         return decided  # type: ignore[no-any-return]
 
@@ -176,7 +185,7 @@ class Checker:
             future.cancel()
         await self._discard(self._pool)
 
-    async def _done(self, work: _Work) -> tuple[Any] | None:
+    async def _execute(self, work: _WorkerTask) -> tuple[Any] | None:
         """Have a worker do it; None where the whole pool broke down, which is not this work's fault.
 
         Raises:
@@ -184,7 +193,7 @@ class Checker:
         """
         if self._closed:
             return None
-        pool = await self._started()
+        pool = await self._get_pool()
         try:
             future = pool.schedule(work.function, args=work.given, timeout=work.seconds)
         except RuntimeError:
@@ -193,7 +202,7 @@ class Checker:
         self._running.add(future)
         answer = asyncio.wrap_future(future)
         try:
-            done, _ = await asyncio.wait({answer}, timeout=work.seconds + STUCK_S)
+            done, _ = await asyncio.wait({answer}, timeout=work.seconds + STUCK_TIMEOUT_S)
             if not done:  # no process took it, though one is free: the pool itself is stuck
                 await self._discard(pool)
                 return None
@@ -202,7 +211,7 @@ class Checker:
             await self._discard(pool)
             return None
         except (TimeoutError, ProcessExpired) as error:
-            raise self._ended(work.name, error) from None
+            raise self._exit_failure(work.name, error) from None
         except asyncio.CancelledError:
             if self._closed and not _cancelled():
                 return None
@@ -211,15 +220,15 @@ class Checker:
             answer.cancel()
             self._running.discard(future)
 
-    async def _started(self) -> ProcessPool:
+    async def _get_pool(self) -> ProcessPool:
         """The pool, its processes running. Starting them takes seconds, so a thread does."""
         async with self._starting:
             if self._pool is None:
                 context = multiprocessing.get_context("forkserver")
-                context.set_forkserver_preload(list(LOADED_FIRST))
+                context.set_forkserver_preload(list(PRELOADED_MODULES))
                 self._pool = ProcessPool(
                     max_workers=self._workers,
-                    initializer=prepare,
+                    initializer=init_worker,
                     initargs=(self._memory_mb,),
                     context=context,
                 )
@@ -234,39 +243,39 @@ class Checker:
         self._pool = None
         pool.stop()  # type: ignore[no-untyped-call]
         with suppress(TimeoutError):
-            await asyncio.to_thread(pool.join, JOIN_S)
+            await asyncio.to_thread(pool.join, JOIN_TIMEOUT_S)
 
-    def _ended(self, method: str, error: Exception) -> _Ended:
+    def _exit_failure(self, method: str, error: Exception) -> _WorkerExited:
         if isinstance(error, TimeoutError) or getattr(error, "exitcode", None) == -signal.SIGALRM:
             detail = f"the {method} check took longer than its {self._seconds:g} s"
-            return _Ended(CallFailed("timeout", detail), too_long=True)
+            return _WorkerExited(CallFailure("timeout", detail), timed_out=True)
         detail = f"the process of the {method} check died, perhaps of its limit of {self._memory_mb} MB of memory"
-        return _Ended(CallFailed("engine", detail), too_long=False)
+        return _WorkerExited(CallFailure("engine", detail), timed_out=False)
 
-    def _gone(self, method: str) -> CallFailed:
+    def _pool_failure(self, method: str) -> CallFailure:
         if self._closed:
-            return CallFailed("engine", f"the {method} check was not done: the service is stopping")
-        return CallFailed(
+            return CallFailure("engine", f"the {method} check was not done: the service is stopping")
+        return CallFailure(
             "engine",
             f"the {method} check was not done: its processes ended before they could begin; see the service's log, and "
             f"whether {self._memory_mb} MB of memory are enough for one",
         )
 
 
-def decided_at_once(check: Check) -> bool:
+def is_inline_check(check: Check) -> bool:
     """Whether a check takes no longer than reading a short text a few times."""
     if check.subject is None:
         return True
     length = len(check.subject)
     match check.program:
-        case Exact():
+        case ExactVerification():
             return length + len(str(check.expected)) <= INLINE_CHARACTERS
-        case Contains(all_of=all_of, any_of=any_of):
+        case ContainsVerification(all_of=all_of, any_of=any_of):
             needles = (*all_of, *any_of)
             return length * len(needles) + sum(map(len, needles)) <= INLINE_CHARACTERS
-        case Numeric():
+        case NumericVerification():
             return length + len(str(check.expected)) <= INLINE_NUMBER_CHARACTERS
-        case ByMath() | Regex() | JsonSchema():
+        case MathVerification() | RegexVerification() | JsonSchemaVerification():
             return False
         case unknown:
             assert_never(unknown)

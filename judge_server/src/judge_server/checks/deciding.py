@@ -5,56 +5,65 @@ from dataclasses import replace
 from fractions import Fraction
 
 from judge_server.checks.check import Check, step_to_search
-from judge_server.checks.quantities import exact, read_quantity, within
-from judge_server.checks.texts import find, same, told
-from judge_server.ports import CallFailed, Finding
+from judge_server.checks.quantities import exact_fraction, read_quantity, within_tolerance
+from judge_server.checks.texts import find, stated_value, texts_equal
+from judge_server.ports import CallFailure, JudgeResult
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
-from trainer_client.wire.verification import ByMath, Contains, Exact, JsonSchema, Numeric, Regex
+from trainer_client.wire.verification import (
+    ContainsVerification,
+    ExactVerification,
+    JsonSchemaVerification,
+    MathVerification,
+    NumericVerification,
+    RegexVerification,
+)
 
-SATISFIED = Finding(score=1.0)
-NOT_SATISFIED = Finding(score=0.0)
+SATISFIED = JudgeResult(score=1.0)
+NOT_SATISFIED = JudgeResult(score=0.0)
 
 
-def decide(check: Check) -> Finding | CallFailed:
+def decide(check: Check) -> JudgeResult | CallFailure:
     """Give the check's finding, 1.0 or 0.0; a failure (`parse`) where what it compares with cannot be read.
 
     Of what was looked for, the finding names the step, if the check asks for that.
     """
     subject, expected = check.subject, check.expected
     match check.program:
-        case Contains() | Regex() as wanted:
+        case ContainsVerification() | RegexVerification() as wanted:
             try:
                 return _found(check, None if subject is None else _place(subject, wanted))
             except (re.error, OverflowError, RecursionError) as error:
-                return CallFailed("parse", f"the pattern is not a regular expression: {error}"[:300])
+                return CallFailure("parse", f"the pattern is not a regular expression: {error}"[:300])
         case _ if subject is None:
             return NOT_SATISFIED
-        case JsonSchema() as wanted:
+        case JsonSchemaVerification() as wanted:
             return _by_schema(subject, wanted)
         case _ if expected is None:
-            return CallFailed("parse", "there is nothing to compare with: give `expected`, or the group a ground_truth")
-        case Exact() as wanted:
-            satisfied = same(subject, str(expected), case_sensitive=wanted.case_sensitive)
-        case ByMath() as wanted:
+            return CallFailure(
+                "parse", "there is nothing to compare with: give `expected`, or the group a ground_truth"
+            )
+        case ExactVerification() as wanted:
+            satisfied = texts_equal(subject, str(expected), case_sensitive=wanted.case_sensitive)
+        case MathVerification() as wanted:
             return _by_math(subject, str(expected), wanted)
-        case Numeric() as wanted:
+        case NumericVerification() as wanted:
             return _by_number(subject, expected, wanted)
     return SATISFIED if satisfied else NOT_SATISFIED
 
 
-def _place(subject: str, wanted: Contains | Regex) -> int | None:
+def _place(subject: str, wanted: ContainsVerification | RegexVerification) -> int | None:
     """Where what is looked for begins, None where it is not there."""
-    if isinstance(wanted, Contains):
+    if isinstance(wanted, ContainsVerification):
         return find(subject, wanted.all_of, wanted.any_of, case_sensitive=wanted.case_sensitive)
     pattern = re.compile(wanted.pattern, 0 if wanted.case_sensitive else re.IGNORECASE)
     match = (pattern.search if wanted.match == "search" else pattern.fullmatch)(subject)
     return None if match is None else match.start()
 
 
-def _found(check: Check, at: int | None) -> Finding:
+def _found(check: Check, at: int | None) -> JudgeResult:
     """The finding of a search that came upon what it looked for at this place of its subject."""
-    finding = SATISFIED if at is not None else NOT_SATISFIED
-    return replace(finding, step=_step(check, at)) if check.names_step else finding
+    result = SATISFIED if at is not None else NOT_SATISFIED
+    return replace(result, step=_step(check, at)) if check.names_step else result
 
 
 def _step(check: Check, at: int | None) -> int | None:
@@ -63,24 +72,24 @@ def _step(check: Check, at: int | None) -> int | None:
     named = step_to_search(program)
     if named is not None:
         return NO_STEP if check.subject is None else named
-    if program.of == "final_answer" or (isinstance(program, Regex) and program.match == "full"):
+    if program.of == "final_answer" or (isinstance(program, RegexVerification) and program.match == "full"):
         return None
     if at is None:
         return NO_STEP
     return next((step.number for step in check.steps if step.start <= at < step.end), WHOLE_RESPONSE)
 
 
-def _by_math(subject: str, expected: str, wanted: ByMath) -> Finding | CallFailed:
+def _by_math(subject: str, expected: str, wanted: MathVerification) -> JudgeResult | CallFailure:
     from judge_server.checks import formulas
 
-    compare = formulas.equal if wanted.of == "final_answer" else formulas.stated
+    compare = formulas.equal if wanted.of == "final_answer" else formulas.response_states
     try:
         return SATISFIED if compare(expected, subject) else NOT_SATISFIED
     except formulas.UnreadableFormula:
         return _unreadable(expected, wanted, "no formula that math-verify reads")
 
 
-def _by_number(subject: str, expected: str | float, wanted: Numeric) -> Finding | CallFailed:
+def _by_number(subject: str, expected: str | float, wanted: NumericVerification) -> JudgeResult | CallFailure:
     targets: tuple[Fraction, ...]
     if isinstance(expected, str):
         quantity = read_quantity(expected)
@@ -88,31 +97,31 @@ def _by_number(subject: str, expected: str | float, wanted: Numeric) -> Finding 
             return _unreadable(expected, wanted, "no number")
         targets = quantity.readings
     else:
-        targets = (exact(expected),)
+        targets = (exact_fraction(expected),)
     answer = read_quantity(subject)
     if answer is None and wanted.of == "final_answer":
-        answer = read_quantity(told(subject) or "")
+        answer = read_quantity(stated_value(subject) or "")
     values = answer.readings if answer is not None else ()
     satisfied = any(
-        within(value, target, absolute=wanted.absolute, relative=wanted.relative)
+        within_tolerance(value, target, absolute=wanted.absolute, relative=wanted.relative)
         for value in values
         for target in targets
     )
     return SATISFIED if satisfied else NOT_SATISFIED
 
 
-def _by_schema(subject: str, wanted: JsonSchema) -> Finding | CallFailed:
+def _by_schema(subject: str, wanted: JsonSchemaVerification) -> JudgeResult | CallFailure:
     from judge_server.checks import schemas
 
     try:
         return SATISFIED if schemas.satisfies(subject, wanted.json_schema) else NOT_SATISFIED
     except schemas.UnusableSchema as error:
-        return CallFailed("parse", str(error))
+        return CallFailure("parse", str(error))
 
 
-def _unreadable(expected: str, wanted: ByMath | Numeric, what: str) -> CallFailed:
+def _unreadable(expected: str, wanted: MathVerification | NumericVerification, what: str) -> CallFailure:
     source = "the ground truth" if wanted.expected is None else "the expected answer"
     shown = expected if len(expected) <= 100 else expected[:99] + "…"
-    return CallFailed(
+    return CallFailure(
         "parse", f"{source} {shown!r} is {what}; correct it, or verify the criterion by `exact` or by the judge"
     )

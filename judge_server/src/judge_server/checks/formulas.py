@@ -9,7 +9,7 @@ import re
 import math_verify  # type: ignore[import-untyped]
 
 from judge_server.checks.quantities import read_quantity, without_spaced_groups
-from judge_server.checks.texts import same, told, undressed, without_text_commands
+from judge_server.checks.texts import stated_value, strip_markup, texts_equal, without_text_commands
 
 _LETTER = re.compile(r"\(?(?P<letter>[A-Za-z])\)?")
 _LABEL = re.compile(r"\(?(?P<letter>[A-Za-z])[).:]\s.*", re.DOTALL)
@@ -34,11 +34,11 @@ def equal(expected: str, answer: str) -> bool:
     Texts that are the same are equal, whether or not they can be read. Raises `UnreadableFormula` where the expected
     answer must be read and cannot.
     """
-    return _equal(expected, answer) or ((said := told(answer)) is not None and _equal(expected, said))
+    return _equal(expected, answer) or ((said := stated_value(answer)) is not None and _equal(expected, said))
 
 
 def _equal(expected: str, answer: str) -> bool:
-    if same(undressed(expected), undressed(answer), case_sensitive=True):
+    if texts_equal(strip_markup(expected), strip_markup(answer), case_sensitive=True):
         return True
     if _in_words(expected):
         return _same_words(expected, answer)
@@ -47,7 +47,7 @@ def _equal(expected: str, answer: str) -> bool:
     return _same_decimal(expected, answer) or _verify(_parse(expected), _read(_boxed(answer)))
 
 
-def stated(expected: str, response: str) -> bool:
+def response_states(expected: str, response: str) -> bool:
     """Whether the answer that math-verify finds in a whole response is the expected one.
 
     Raises `UnreadableFormula` where the expected one cannot be read.
@@ -68,7 +68,7 @@ def _boxed(answer: str) -> str:
     quantity = read_quantity(answer)
     if quantity is not None and "=" not in answer and not quantity.decimal_comma:
         return rf"\boxed{{{quantity.digits}{'%' * quantity.percent}}}"
-    formula = _UPRIGHT_E.sub("e", without_spaced_groups(undressed(answer)))
+    formula = _UPRIGHT_E.sub("e", without_spaced_groups(strip_markup(answer)))
     return rf"\boxed{{{_BARE_PI.sub(_PI, formula)}}}"
 
 
@@ -98,7 +98,7 @@ def _in_words(answer: str) -> bool:
     """Whether an answer is words (`Paris`, `June 20`) and not a formula: a run of letters that names no function."""
     if read_quantity(answer) is not None:
         return False
-    bare = without_text_commands(undressed(answer))
+    bare = without_text_commands(strip_markup(answer))
     if _SIGNS.search(bare):
         return False
     words = (word for word in _WORD.findall(bare) if not _MATHEMATICAL.fullmatch(word))
@@ -106,11 +106,11 @@ def _in_words(answer: str) -> bool:
 
 
 def _same_words(expected: str, answer: str) -> bool:
-    return same(_words(expected), _words(answer), case_sensitive=False)
+    return texts_equal(_words(expected), _words(answer), case_sensitive=False)
 
 
 def _words(answer: str) -> str:
-    return undressed(without_text_commands(undressed(answer)))
+    return strip_markup(without_text_commands(strip_markup(answer)))
 
 
 def _letter(answer: str) -> str | None:

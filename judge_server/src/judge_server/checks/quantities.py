@@ -2,7 +2,7 @@ r"""Numbers as people and models write them: `1,234.5`, `1 234,5`, `$12`, `12%`,
 
 Only a text that is one number is read. Anything to be worked out (`2\pi`, `3 million`, `1 + 1`) is not one. A comma
 before three digits groups them, unless a 0 stands before it; before any other number of digits it is a decimal comma,
-and may as well stand between two numbers: `Quantity.decimal_comma`.
+and may as well stand between two numbers: `LargeFloat.decimal_comma`.
 """
 
 import re
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from judge_server.checks.texts import undressed, without_text_commands
+from judge_server.checks.texts import strip_markup, without_text_commands
 
-LONGEST = 200
+MAX_CHARACTERS = 200
 """A longer text is no number, in characters."""
 
 _DIGITS = (
@@ -67,7 +67,7 @@ class Quantity:
 
 def read_quantity(text: str) -> Quantity | None:
     """Read a text that is one number, with a currency before or percent or a unit in words after it; None if not."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_CHARACTERS:
         return None
     pointed = _DECIMAL_COMMA.sub(_with_point, plain := _plain(text))
     match = _QUANTITY.fullmatch(pointed)
@@ -95,12 +95,12 @@ def without_spaced_groups(text: str) -> str:
     return _SPACED.sub(lambda number: re.sub(r"\s", "", number[0]), text)
 
 
-def within(value: Fraction, expected: Fraction, *, absolute: float, relative: float) -> bool:
+def within_tolerance(value: Fraction, expected: Fraction, *, absolute: float, relative: float) -> bool:
     """Whether |value - expected| <= absolute + relative * |expected|, in exact arithmetic of the decimals given."""
-    return abs(value - expected) <= exact(absolute) + exact(relative) * abs(expected)
+    return abs(value - expected) <= exact_fraction(absolute) + exact_fraction(relative) * abs(expected)
 
 
-def exact(number: float) -> Fraction:
+def exact_fraction(number: float) -> Fraction:
     """The decimal that a float is written as: 1/10 for 0.1."""
     return Fraction(repr(number))
 
@@ -114,8 +114,8 @@ def _with_point(number: re.Match[str]) -> str:
 
 def _plain(text: str) -> str:
     bare = text.replace("\\$", "$").replace("\\%", "%").replace("−", "-")
-    bare = _SPACING.sub(" ", _GROUPED.sub("", _INLINE.sub(r"\1", undressed(bare))))
-    bare = undressed(without_text_commands(bare))
+    bare = _SPACING.sub(" ", _GROUPED.sub("", _INLINE.sub(r"\1", strip_markup(bare))))
+    bare = strip_markup(without_text_commands(bare))
     bare = re.sub(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", "°", bare)
     return _FRACTION.sub(lambda frac: f" {frac[1] or frac[2]}/{frac[3] or frac[4]} ", bare).strip()
 

@@ -22,7 +22,7 @@ _HEDGE = re.compile(r"\b(?:or|either|neither|nor|not|if|unless|whether)\b", re.I
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mbox)\s*\{(?P<inside>[^{}]*)\}")
 
 
-def same(a: str, b: str, *, case_sensitive: bool) -> bool:
+def texts_equal(a: str, b: str, *, case_sensitive: bool) -> bool:
     """Whether two texts agree but for space around them and runs of space inside."""
     return _folded(" ".join(a.split()), case_sensitive) == _folded(" ".join(b.split()), case_sensitive)
 
@@ -46,7 +46,7 @@ def find(text: str, all_of: Sequence[str], any_of: Sequence[str], *, case_sensit
     return bisect_right(range(len(text)), at, key=lambda end: len(_folded(text[:end], case_sensitive))) - 1
 
 
-def undressed(answer: str) -> str:
+def strip_markup(answer: str) -> str:
     r"""Give an answer without `\boxed{…}`, `$…$`, `\(…\)`, `\[…\]`, `**…**` or backticks around it, or a full stop.
 
     Up to `LAYERS` of them are taken off, so that the work is bounded by that many readings of the answer.
@@ -65,13 +65,13 @@ def undressed(answer: str) -> str:
     return answer
 
 
-def told(answer: str) -> str | None:
+def stated_value(answer: str) -> str | None:
     """Give what a sentence says of its subject, `80 km/h` of `The average speed is 80 km/h.`; None where it is none.
 
     The sentence has one verb ("is", "are", "was", "equals") and nothing before it that could be an answer itself: no
     number, no formula, no list and no "or". So a sentence that offers several answers is read as none of them.
     """
-    bare = undressed(answer)
+    bare = strip_markup(answer)
     match = _SENTENCE.fullmatch(bare)
     if match is None or _HEDGE.search(match["subject"]) or len(_COPULA.findall(bare)) > 1:
         return None

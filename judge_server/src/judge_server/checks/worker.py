@@ -15,16 +15,16 @@ from types import FrameType
 
 from judge_server.checks.check import Check
 from judge_server.checks.deciding import decide
-from judge_server.ports import CallFailed, Finding
+from judge_server.ports import CallFailure, JudgeResult
 
-LOADED_FIRST = ("__main__", "judge_server.checks.formulas", "judge_server.checks.schemas", __name__)
+PRELOADED_MODULES = ("__main__", "judge_server.checks.formulas", "judge_server.checks.schemas", __name__)
 """What the process that workers are forked from imports, so that a worker in place of a killed one is there at once."""
 
 ALARM_GRACE_S = 2.0
 """How much longer than its seconds a check may run where nobody is left to stop it."""
 
 
-def prepare(memory_mb: int) -> None:
+def init_worker(memory_mb: int) -> None:
     """Make a fresh process a worker: libraries loaded, memory bounded, and ended at once by SIGTERM."""
     from judge_server.checks import formulas, schemas
 
@@ -43,19 +43,19 @@ def warm() -> None:
     """Do nothing: what a pool is given first, so that its processes start."""
 
 
-class Unfinished(BaseException):
+class TryTimeExceeded(BaseException):
     """The seconds of a first try are over. No library may take it for an error of its own."""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise Unfinished
+    raise TryTimeExceeded
 
 
 @contextmanager
-def _for(seconds: float, first_s: float | None) -> Iterator[None]:
-    """End the process where the block takes much longer than `seconds`, and raise `Unfinished` after `first_s`."""
+def _time_limits(seconds: float, first_try_s: float | None) -> Iterator[None]:
+    """End the process where the block takes much longer than `seconds`, and raise `TryTimeExceeded` after `first_s`."""
     signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_S)
-    signal.setitimer(signal.ITIMER_VIRTUAL, first_s or 0)
+    signal.setitimer(signal.ITIMER_VIRTUAL, first_try_s or 0)
     try:
         yield
     finally:
@@ -63,17 +63,19 @@ def _for(seconds: float, first_s: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def decide_within(check: Check, seconds: float, memory_mb: int, first_s: float | None) -> Finding | CallFailed | None:
+def decide_within(
+    check: Check, seconds: float, memory_mb: int, first_try_s: float | None
+) -> JudgeResult | CallFailure | None:
     """Decide a check; None where `first_s` seconds of the processor were not enough."""
     try:
-        with _for(seconds, first_s):
+        with _time_limits(seconds, first_try_s):
             return decide(check)
-    except Unfinished:
+    except TryTimeExceeded:
         return None
     except MemoryError:
-        return CallFailed("engine", f"the {check.program.method} check ran out of its {memory_mb} MB of memory")
+        return CallFailure("engine", f"the {check.program.method} check ran out of its {memory_mb} MB of memory")
     except Exception as error:  # noqa: BLE001 - whatever a library did not foresee is no verdict
-        return CallFailed("engine", f"the {check.program.method} check broke: {type(error).__name__}: {error!s:.200}")
+        return CallFailure("engine", f"the {check.program.method} check broke: {type(error).__name__}: {error!s:.200}")
 
 
 def compile_within(patterns: Sequence[str], seconds: float, compile_s: float) -> tuple[int, str] | None:
@@ -83,11 +85,11 @@ def compile_within(patterns: Sequence[str], seconds: float, compile_s: float) ->
     """
     place = -1
     try:
-        with _for(seconds, compile_s):
+        with _time_limits(seconds, compile_s):
             for pattern in patterns:
                 place += 1
                 re.compile(pattern)
-    except Unfinished:
+    except TryTimeExceeded:
         return place, f"this regular expression takes longer than {compile_s:g} s to compile; write a simpler one"
     except MemoryError:
         return place, "this regular expression takes too much memory to compile; write a simpler one"

@@ -4,20 +4,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from typing import Any
 
-from judge_server.ports import CallFailed, Reply
+from judge_server.ports import CallFailure, Reply
 
-_CLOSED = CallFailed("engine", "the engine was closed")
+_CLOSED = CallFailure("engine", "the engine was closed")
 
 
-class InFlight:
+class RunningCalls:
     """The calls under way, of any number of batches."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Reply | CallFailed]] = set()
+        self._tasks: set[asyncio.Task[Reply | CallFailure]] = set()
 
     async def answers(
-        self, calls: Mapping[int, Coroutine[Any, Any, Reply | CallFailed]]
-    ) -> AsyncGenerator[tuple[int, Reply | CallFailed], None]:
+        self, calls: Mapping[int, Coroutine[Any, Any, Reply | CallFailure]]
+    ) -> AsyncGenerator[tuple[int, Reply | CallFailure], None]:
         """Begin all calls, in order, and yield each one's index and outcome. Closing it gives up those not done."""
         tasks = {asyncio.create_task(call): index for index, call in calls.items()}
         self._tasks |= tasks.keys()
@@ -28,15 +28,15 @@ class InFlight:
                 for task in sorted(done, key=tasks.__getitem__):
                     yield tasks[task], _CLOSED if task.cancelled() else task.result()
         finally:
-            await _give_up(tasks)
+            await _cancel_tasks(tasks)
             self._tasks -= tasks.keys()
 
-    async def give_up(self) -> None:
+    async def cancel_all(self) -> None:
         """Cancel every call under way and wait until it has ended; its outcome says that the engine was closed."""
-        await _give_up(self._tasks.copy())
+        await _cancel_tasks(self._tasks.copy())
 
 
-async def _give_up(tasks: Collection[asyncio.Task[Reply | CallFailed]]) -> None:
+async def _cancel_tasks(tasks: Collection[asyncio.Task[Reply | CallFailure]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

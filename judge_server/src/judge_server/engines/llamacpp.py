@@ -15,21 +15,21 @@ from urllib.parse import SplitResult
 
 import httpx2
 
-from judge_server.engines.llamacpp_call import TOP_TOKENS, Answering, room
+from judge_server.engines.llamacpp_call import TOP_TOKENS, LlamaCppExchange, reserved_tokens
 from judge_server.engines.llamacpp_completion import complete, sampling
 from judge_server.engines.llamacpp_process import LlamaCppProcess
-from judge_server.engines.llamacpp_tokens import ChatTokens
-from judge_server.engines.options import Options
+from judge_server.engines.llamacpp_tokens import LlamaCppTokenizer
+from judge_server.engines.options import UrlOptions
 from judge_server.engines.weights import Weights, locate_weights
-from judge_server.errors import EngineGone, EngineStartError
-from judge_server.ports import Batch, Call, CallFailed, Capabilities, EngineIdentity, Reply
+from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.ports import Batch, Call, CallFailure, Capabilities, EngineIdentity, Reply
 
 log = logging.getLogger("adjudge")
 
 _GONE = (httpx2.HTTPError, RuntimeError)
 """What a request to a child that has died, or through a client that is closed, raises."""
 
-_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_PAUSE_S, _MAX_RESTART_PAUSE_S = 1.0, 60.0
 _STEADY_S = 60.0
 """A child that lived this long died of something new: it is started again after the shortest pause."""
 
@@ -37,14 +37,14 @@ _STEADY_S = 60.0
 class LlamaCppEngine:
     """A GGUF model on this machine. `model` is a catalogue name, an `hf://` reference or a path."""
 
-    dead = ""
+    fatal_error = ""
     concurrent_calls = None
 
     def __init__(self, model: str, *, context_tokens: int = 8192, threads: int | None = None) -> None:
         self._model = model
         self._context_tokens = context_tokens
         self._process = LlamaCppProcess(context_tokens=context_tokens, threads=threads or os.cpu_count() or 1)
-        self._tokens: ChatTokens | None = None
+        self._tokens: LlamaCppTokenizer | None = None
         self._down = "the engine is not started"
         self._upkeep: asyncio.Task[None] | None = None
 
@@ -55,11 +55,11 @@ class LlamaCppEngine:
         Options: `?context=8192` (tokens; a model that was trained for fewer takes fewer), `?threads=` (all cores
         unless given).
         """
-        options = Options(url)
+        options = UrlOptions(url)
         model = f"hf:/{url.path}" if url.netloc == "hf" else url.netloc or url.path
         threads = options.integer("threads", os.cpu_count() or 1)
         engine = cls(model, context_tokens=options.integer("context", 8192), threads=threads)
-        options.refuse_others()
+        options.reject_unknown()
         return engine
 
     async def start(self) -> EngineIdentity:
@@ -85,23 +85,23 @@ class LlamaCppEngine:
             ),
         )
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Answer in order; the first call pays for the shared part, the others reuse it."""
         for index, call in enumerate(batch.calls):
             try:
                 outcome = await self._answer_one(batch, call)
-            except (*_GONE, EngineGone) as error:
-                outcome = CallFailed("engine", f"llama.cpp gave no answer: {error or type(error).__name__}")
+            except (*_GONE, EngineUnavailable) as error:
+                outcome = CallFailure("engine", f"llama.cpp gave no answer: {error or type(error).__name__}")
             yield index, outcome
 
     async def count_tokens(self, batch: Batch) -> int:
         """Tokens of the longest prompt with the chat template, and room for all that comes after it."""
         tokens = self._loaded_tokens()
         try:
-            questions = [len(await tokens.question(c.question)) + await room(tokens, c) for c in batch.calls]
+            questions = [len(await tokens.question(c.question)) + await reserved_tokens(tokens, c) for c in batch.calls]
             return len(await tokens.prefix(batch)) + max(questions)
         except _GONE as error:
-            raise EngineGone(f"llama.cpp gave no answer: {error}") from error
+            raise EngineUnavailable(f"llama.cpp gave no answer: {error}") from error
 
     async def ready(self) -> bool:
         """Whether the child runs and llama.cpp says that it is healthy."""
@@ -115,27 +115,27 @@ class LlamaCppEngine:
             await asyncio.gather(self._upkeep, return_exceptions=True)
         await self._process.stop()
 
-    async def _answer_one(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    async def _answer_one(self, batch: Batch, call: Call) -> Reply | CallFailure:
         tokens = self._loaded_tokens()
         prompt = await tokens.prefix(batch) + await tokens.question(call.question)
-        after = await room(tokens, call)
+        after = await reserved_tokens(tokens, call)
         if len(prompt) + after > self._context_tokens:
-            return CallFailed(
+            return CallFailure(
                 "truncated_input",
                 f"the prompt takes {len(prompt)} tokens, its answer up to {after}, and the judge's context holds "
                 f"{self._context_tokens}; allow judging.truncate, or raise the engine's ?context=",
             )
-        return await Answering(self._process.http, tokens, prompt, call).reply()
+        return await LlamaCppExchange(self._process.http, tokens, prompt, call).reply()
 
-    async def _load(self, weights: Weights) -> tuple[str, ChatTokens]:
+    async def _load(self, weights: Weights) -> tuple[str, LlamaCppTokenizer]:
         """Start the child and warm it up; calls are answered from then on."""
         build = await self._process.start(weights.path)
         http = self._process.http
         try:
-            tokens = await ChatTokens.load(http)
+            tokens = await LlamaCppTokenizer.load(http)
             held = (await http.get("/props")).json()["default_generation_settings"]["n_ctx"]
             await complete(http, tokens.warm_up, 1, **sampling(None))
-        except (*_GONE, EngineGone) as error:
+        except (*_GONE, EngineUnavailable) as error:
             await self._process.stop()
             raise EngineStartError(f"llama.cpp loaded {weights.path} and then gave no answer: {error}") from error
         self._context_tokens = min(self._context_tokens, held)
@@ -147,14 +147,14 @@ class LlamaCppEngine:
         loop, pause = asyncio.get_running_loop(), 0.0
         while True:
             began = loop.time()
-            await self._process.ended()
+            await self._process.wait()
             if loop.time() - began > _STEADY_S:
                 pause = 0.0
             self._tokens, self._down = None, "its process died and is being started again"
             log.warning("the llama.cpp process died; starting it again")
             while self._tokens is None:
                 await self._process.stop()
-                pause = min(max(2 * pause, _PAUSE_S), _LONGEST_PAUSE_S)
+                pause = min(max(2 * pause, _PAUSE_S), _MAX_RESTART_PAUSE_S)
                 await asyncio.sleep(pause)
                 try:
                     await self._load_again(weights)
@@ -167,7 +167,7 @@ class LlamaCppEngine:
             raise EngineStartError(f"{weights.path} is another file now; restart the service to judge with it")
         await self._load(weights)
 
-    def _loaded_tokens(self) -> ChatTokens:
+    def _loaded_tokens(self) -> LlamaCppTokenizer:
         if self._tokens is None:
-            raise EngineGone(self._down)
+            raise EngineUnavailable(self._down)
         return self._tokens

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx2
 
-from judge_server.errors import EngineGone
-from judge_server.ports import Sample
+from judge_server.errors import EngineUnavailable
+from judge_server.ports import SamplingOptions
 
 _SEEDS = 2**32 - 1
 """llama.cpp draws a seed of its own for this one."""
@@ -23,7 +23,7 @@ _COMPACT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ",
 
 
 @dataclass(slots=True)
-class Completion:
+class LlamaCppCompletion:
     """What was written, and what it took.
 
     Attributes:
@@ -35,14 +35,14 @@ class Completion:
     """
 
     text: str = ""
-    limited: bool = False
+    truncated: bool = False
     first: dict[int, float] = field(default_factory=dict)
     prompt_read: int = 0
     prompt_cached: int = 0
     tokens: int = 0
 
 
-def sampling(sample: Sample | None) -> dict[str, Any]:
+def sampling(sample: SamplingOptions | None) -> dict[str, Any]:
     """llama.cpp's options for sampling from the whole distribution, or for greedy decoding."""
     if sample is None or not sample.temperature:
         return {"temperature": 0.0, "seed": 0}
@@ -60,32 +60,32 @@ def one_of(labels: tuple[str, ...]) -> dict[str, Any]:
     return {"grammar": "root ::= " + " | ".join(json.dumps(label, ensure_ascii=False) for label in labels)}
 
 
-async def complete(http: httpx2.AsyncClient, prompt: list[int], n_predict: int, **options: Any) -> Completion:
+async def complete(http: httpx2.AsyncClient, prompt: list[int], n_predict: int, **options: Any) -> LlamaCppCompletion:
     """Let the model write at most `n_predict` tokens after a prompt.
 
     Raises:
         EngineGone: llama.cpp refused, or stopped in the middle.
     """
     body = {"prompt": prompt, "n_predict": n_predict, "cache_prompt": True, "stream": True, "return_progress": True}
-    done = Completion()
+    done = LlamaCppCompletion()
     async with http.stream("POST", "/completion", json=body | options) as response:
         if response.status_code != 200:
             refusal = (await response.aread()).decode(errors="replace")
-            raise EngineGone(f"HTTP {response.status_code}: {refusal[:200]}")
+            raise EngineUnavailable(f"HTTP {response.status_code}: {refusal[:200]}")
         async for event in _events(response):
             if "error" in event:
-                raise EngineGone(str(event["error"])[:200])
+                raise EngineUnavailable(str(event["error"])[:200])
             done.text += event.get("content", "")
             if "completion_probabilities" in event and not done.first:
                 likely = event["completion_probabilities"][0]["top_logprobs"]
                 done.first = {token["id"]: math.exp(token["logprob"]) for token in likely}
             if event.get("stop"):
                 timings = event["timings"]
-                done.limited = event["stop_type"] == "limit"
+                done.truncated = event["stop_type"] == "limit"
                 done.prompt_read, done.prompt_cached = timings["prompt_n"], timings["cache_n"]
                 done.tokens = timings["predicted_n"]
                 return done  # unread to its end, the connection is not used again: llama.cpp hangs up after a stream
-    raise EngineGone("it stopped in the middle of its answer")
+    raise EngineUnavailable("it stopped in the middle of its answer")
 
 
 async def _events(response: httpx2.Response) -> AsyncIterator[Any]:

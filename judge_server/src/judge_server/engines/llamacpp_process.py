@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 
-from judge_server.errors import EngineGone, EngineStartError
+from judge_server.errors import EngineStartError, EngineUnavailable
 
 START_TIMEOUT_S = 180.0
 _KEPT_OUTPUT = 4096
@@ -27,13 +27,13 @@ class LlamaCppProcess:
         self._child: asyncio.subprocess.Process | None = None
         self._http: httpx2.AsyncClient | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._last_words = b""
+        self._stderr_tail = b""
 
     @property
     def http(self) -> httpx2.AsyncClient:
-        """The client of llama.cpp's HTTP API; raises `EngineGone` before `start`."""
+        """The client of llama.cpp's HTTP API; raises `EngineUnavailable` before `start`."""
         if self._http is None:
-            raise EngineGone("the engine is not started")
+            raise EngineUnavailable("the engine is not started")
         return self._http
 
     @property
@@ -51,7 +51,7 @@ class LlamaCppProcess:
             "key": key,
         }
         pipe = asyncio.subprocess.PIPE
-        self._last_words = b""
+        self._stderr_tail = b""
         self._child = child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "judge_server.engines.llamacpp_child", stdin=pipe, stdout=pipe, stderr=pipe
         )
@@ -65,7 +65,7 @@ class LlamaCppProcess:
         except TimeoutError:
             line = b""
         if not line:
-            reason = await self._why_it_ended()
+            reason = await self._start_failure()
             raise EngineStartError(
                 f"llama.cpp could not load {model}: {reason}. Check the file with adjudge doctor, free some memory, "
                 "lower the engine's ?context=, or choose a smaller model"
@@ -87,7 +87,7 @@ class LlamaCppProcess:
         except httpx2.HTTPError:
             return False
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until the child, which was started, is gone for whatever reason."""
         assert self._child is not None
         await self._child.wait()
@@ -104,9 +104,9 @@ class LlamaCppProcess:
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:
         while chunk := await stream.read(_KEPT_OUTPUT):
-            self._last_words = (self._last_words + chunk)[-_KEPT_OUTPUT:]
+            self._stderr_tail = (self._stderr_tail + chunk)[-_KEPT_OUTPUT:]
 
-    async def _why_it_ended(self) -> str:
+    async def _start_failure(self) -> str:
         """What a child that did not come up died of; stops one that still tries."""
         assert self._child is not None
         try:
@@ -114,9 +114,9 @@ class LlamaCppProcess:
         except TimeoutError:
             killed = False
         await self.stop()
-        said = self._last_words.decode(errors="replace").strip()
-        if complaint := _COMPLAINT.search(said):
+        output = self._stderr_tail.decode(errors="replace").strip()
+        if complaint := _COMPLAINT.search(output):
             return complaint[1].strip()
         if killed:
             return "it was killed while it loaded, as happens when memory runs out"
-        return said.splitlines()[-1] if said else "it gave no reason"
+        return output.splitlines()[-1] if output else "it gave no reason"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import httpx2
 
-from judge_server.engines.template_pieces import between
-from judge_server.errors import EngineGone, EngineStartError
+from judge_server.engines.template_pieces import split_at_marks
+from judge_server.errors import EngineStartError, EngineUnavailable
 from judge_server.ports import Batch, Option
 from trainer_client.byte_cache import ByteCache
 
@@ -40,7 +40,7 @@ class TemplateTokens:
     thought: list[int]
 
 
-class ChatTokens:
+class LlamaCppTokenizer:
     """Tokenises for one running llama.cpp server, remembering what recurs."""
 
     def __init__(self, http: httpx2.AsyncClient, template: str, pieces: TemplateTokens) -> None:
@@ -51,14 +51,14 @@ class ChatTokens:
         self.pieces = pieces
 
     @classmethod
-    async def load(cls, http: httpx2.AsyncClient) -> "ChatTokens":
+    async def load(cls, http: httpx2.AsyncClient) -> "LlamaCppTokenizer":
         """Read the model's chat template and tokenise its fixed pieces.
 
         Raises:
             EngineStartError: the template has no place for a system and a user message.
         """
         template = await _rendered(http, {"system": _SYSTEM}, {"user": _USER})
-        one_turn = between(template, _SYSTEM, _USER)
+        one_turn = split_at_marks(template, _SYSTEM, _USER)
         if one_turn is None:
             raise EngineStartError(
                 "the model's chat template takes no system message followed by a user message; "
@@ -66,7 +66,7 @@ class ChatTokens:
             )
         more = {"assistant": _REASONS}, {"user": _ASK}
         two_turns = await _rendered(http, {"system": _SYSTEM}, {"user": _USER}, *more)
-        second = between(two_turns, _SYSTEM, _USER, _REASONS, _ASK)
+        second = split_at_marks(two_turns, _SYSTEM, _USER, _REASONS, _ASK)
         head, middle, tail = one_turn
         *_, again, tail_again = second or ("", "")
         pieces = TemplateTokens(
@@ -98,9 +98,9 @@ class ChatTokens:
         return await self.plain(text) + self.pieces.tail
 
     async def second_turn(self, ask: str) -> list[int]:
-        """The end of the assistant's first message, and the user's `ask`; raises `EngineGone` where there is none."""
+        """The end of the assistant's first message, and the user's `ask`; raises `EngineUnavailable` where there is none."""
         if self.pieces.again is None:
-            raise EngineGone("the model's chat template takes no second turn, so it cannot give reasons first")
+            raise EngineUnavailable("the model's chat template takes no second turn, so it cannot give reasons first")
         return self.pieces.again + await self.plain(ask) + self.pieces.tail_again
 
     async def spellings(self, option: Option) -> list[int]:

@@ -12,23 +12,19 @@ from urllib.parse import SplitResult
 
 from pydantic import ValidationError
 
-from judge_server.engines.in_flight import InFlight
-from judge_server.engines.openai_calls import (
-    opening,
-    room,
-    with_reasons,
-)
+from judge_server.engines.in_flight import RunningCalls
+from judge_server.engines.openai_calls import first_messages, reserved_tokens, with_reasons
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp, base_url_of
 from judge_server.engines.openai_probe import Endpoint, probe
 from judge_server.engines.openai_tokens import TokenCounter
 from judge_server.engines.openai_turns import Conversation
 from judge_server.engines.openai_wire import ModelList
-from judge_server.engines.options import Options
-from judge_server.errors import EngineGone
-from judge_server.ports import Batch, Call, CallFailed, EngineIdentity, Reply
+from judge_server.engines.options import UrlOptions
+from judge_server.errors import EngineUnavailable
+from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Reply
 
 CONCURRENCY = 16
-READY_S = 2.0
+READY_TIMEOUT_S = 2.0
 """How long an endpoint may take to say that it is there."""
 
 
@@ -40,7 +36,7 @@ class OpenAIEngine:
     the server sends nothing for `timeout_s` seconds. `context_tokens` is asked of the server unless given.
     """
 
-    dead = ""
+    fatal_error = ""
 
     def __init__(
         self,
@@ -57,10 +53,10 @@ class OpenAIEngine:
         self._concurrency = concurrency or CONCURRENCY
         self._chosen_concurrency = concurrency
         self._context_tokens = context_tokens
-        self._turns = asyncio.Semaphore(self._concurrency)
+        self._semaphore = asyncio.Semaphore(self._concurrency)
         self._endpoint: Endpoint | None = None
         self._counter: TokenCounter | None = None
-        self._in_flight = InFlight()
+        self._running_calls = RunningCalls()
 
     @property
     def concurrent_calls(self) -> int:
@@ -75,7 +71,7 @@ class OpenAIEngine:
         `?timeout_s=120`.
         """
         base_url = base_url_of(url)  # before options, which show the whole URL where one is wrong
-        options = Options(url)
+        options = UrlOptions(url)
         context = options.integer("context", 0)
         engine = cls(
             base_url,
@@ -85,7 +81,7 @@ class OpenAIEngine:
             context_tokens=context or None,
             timeout_s=options.number("timeout_s", 120.0),
         )
-        options.refuse_others()
+        options.reject_unknown()
         return engine
 
     async def start(self) -> EngineIdentity:
@@ -94,7 +90,7 @@ class OpenAIEngine:
         dialect = endpoint.dialect
         if self._chosen_concurrency is None and "llamacpp" in endpoint.maker:
             self._concurrency = 1
-            self._turns = asyncio.Semaphore(1)
+            self._semaphore = asyncio.Semaphore(1)
         self._counter = TokenCounter(self._http, dialect.model, endpoint.counter, at_once=self._concurrency)
         self._endpoint = endpoint
         release = f" ({endpoint.release})" if endpoint.release else ""
@@ -109,7 +105,7 @@ class OpenAIEngine:
             capabilities=endpoint.capabilities,
         )
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Answer as the server does, in any order.
 
         The first call goes alone, unless the server shares the prefix of calls that come together.
@@ -119,7 +115,7 @@ class OpenAIEngine:
         waves = (range(alone), range(alone, len(batch.calls)))
         for wave in waves:
             calls = {index: self._outcome(batch, batch.calls[index]) for index in wave}
-            async with aclosing(self._in_flight.answers(calls)) as answers:
+            async with aclosing(self._running_calls.answers(calls)) as answers:
                 async for answer in answers:
                     yield answer
 
@@ -127,13 +123,13 @@ class OpenAIEngine:
         """Tokens of the longest prompt, counted by the server where it does, and room for what the model writes."""
         endpoint, counter = self._endpoint, self._counter
         if endpoint is None or counter is None:
-            raise EngineGone("the engine is not running")
+            raise EngineUnavailable("the engine is not running")
 
         async def count(call: Call) -> int:
-            messages = opening(batch, call)
+            messages = first_messages(batch, call)
             if call.reasoning is not None:
                 messages = with_reasons(messages, call, "")
-            return await counter.count(messages) + room(call, endpoint.dialect)
+            return await counter.count(messages) + reserved_tokens(call, endpoint.dialect)
 
         return max(await asyncio.gather(*map(count, dict.fromkeys(batch.calls))))
 
@@ -143,7 +139,7 @@ class OpenAIEngine:
         if endpoint is None:
             return False
         try:
-            async with asyncio.timeout(READY_S):
+            async with asyncio.timeout(READY_TIMEOUT_S):
                 answer = await self._http.get(f"{self._http.base_url}/models")
             if not endpoint.listed:
                 return answer.status < 500
@@ -155,14 +151,14 @@ class OpenAIEngine:
     async def close(self) -> None:
         """Drop what is under way and every connection."""
         self._endpoint = self._counter = None
-        await self._in_flight.give_up()
+        await self._running_calls.cancel_all()
         await self._http.close()
 
-    async def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    async def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailure:
         try:
-            async with self._turns:
+            async with self._semaphore:
                 if (endpoint := self._endpoint) is None:
-                    return CallFailed("engine", "the engine is not running")
+                    return CallFailure("engine", "the engine is not running")
                 return await Conversation(self._http, endpoint).reply(batch, call)
         except EndpointError as error:
             return error.failure

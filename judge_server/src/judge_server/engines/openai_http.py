@@ -20,14 +20,14 @@ import httpx2
 from aiohttp import AddrInfoType
 from pydantic import ValidationError
 
-from judge_server.engines.openai_wire import Completion, error_words, wrong_shape
-from judge_server.ports import CallFailed
-from trainer_client.sockets import keepalive
+from judge_server.engines.openai_wire import ChatCompletion, parse_error_body, shape_error
+from judge_server.ports import CallFailure
+from trainer_client.sockets import keepalive_options
 
-LONGEST_BODY = 4 * 1024 * 1024
+MAX_BODY_BYTES = 4 * 1024 * 1024
 """Bytes of an answer that are read; no verdict needs more."""
 
-LONGEST_WAIT_S = 3600.0
+MAX_RETRY_AFTER_S = 3600.0
 CONNECT_TIMEOUT_S = 10.0
 _IDLE_S = 2.0
 """How long an idle connection is kept: servers drop theirs after five seconds, and must not win that race."""
@@ -44,14 +44,14 @@ _TOO_LONG = re.compile(
 class EndpointError(Exception):
     """A request that brought no usable answer; `status` is that of the HTTP answer, None where there was none."""
 
-    def __init__(self, failure: CallFailed, status: int | None = None) -> None:
+    def __init__(self, failure: CallFailure, status: int | None = None) -> None:
         super().__init__(failure.detail)
         self.failure = failure
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """An HTTP answer, read to its end."""
 
     status: int
@@ -79,25 +79,25 @@ class OpenAIHttp:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    async def chat(self, body: dict[str, Any]) -> Completion:
+    async def chat(self, body: dict[str, Any]) -> ChatCompletion:
         """One chat completion. Raises `EndpointError`."""
         answer = await self.post(f"{self.base_url}/chat/completions", body)
         if answer.status != HTTPStatus.OK:
-            self.refuse(answer)
+            self.raise_for_status(answer)
         try:
-            return Completion.model_validate_json(answer.body)
+            return ChatCompletion.model_validate_json(answer.body)
         except ValidationError as error:
             self._fail(
-                f"the answer is no chat completion ({wrong_shape(error)}) but begins {_beginning(answer.body)}; "
+                f"the answer is no chat completion ({shape_error(error)}) but begins {_beginning(answer.body)}; "
                 "check the path of the engine URL",
                 answer.status,
             )
 
-    async def get(self, url: str) -> Answer:
+    async def get(self, url: str) -> HttpAnswer:
         """What stands there, whatever its status. Raises `EndpointError` where no answer came."""
         return await self._exchange("GET", url, None)
 
-    async def post(self, url: str, body: dict[str, Any]) -> Answer:
+    async def post(self, url: str, body: dict[str, Any]) -> HttpAnswer:
         """The answer to a JSON body, whatever its status. Raises `EndpointError` where none came."""
         return await self._exchange("POST", url, body)
 
@@ -105,15 +105,15 @@ class OpenAIHttp:
         """The JSON object that answers a JSON body. Raises `EndpointError` where none does."""
         answer = await self.post(url, body)
         if answer.status != HTTPStatus.OK:
-            self.refuse(answer)
+            self.raise_for_status(answer)
         found = answer.json()
         if not isinstance(found, dict):
             self._fail(f"the answer of {url} is no JSON object", answer.status)
         return found
 
-    def refuse(self, answer: Answer) -> NoReturn:
+    def raise_for_status(self, answer: HttpAnswer) -> NoReturn:
         """Raise the `EndpointError` that an answer's status means."""
-        words, code = error_words(answer.body)
+        words, code = parse_error_body(answer.body)
         said = f"HTTP {answer.status}: {words or 'no reason given'}"
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             why = "refused the key" if self._key else "wants a key"
@@ -125,10 +125,10 @@ class OpenAIHttp:
         if answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
             answer.status == HTTPStatus.SERVICE_UNAVAILABLE and wait_s is not None
         ):
-            raise EndpointError(CallFailed("overloaded", self._without_key(said), wait_s), answer.status)
+            raise EndpointError(CallFailure("overloaded", self._without_key(said), wait_s), answer.status)
         too_long = answer.status in (400, 422) and _TOO_LONG.search(f"{words} {code}")
         if too_long or answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            raise EndpointError(CallFailed("truncated_input", self._without_key(said)), answer.status)
+            raise EndpointError(CallFailure("truncated_input", self._without_key(said)), answer.status)
         self._fail(said, answer.status)
 
     async def close(self) -> None:
@@ -137,22 +137,22 @@ class OpenAIHttp:
         if self._session is not None:
             await self._session.close()
 
-    async def _exchange(self, method: str, url: str, body: dict[str, Any] | None) -> Answer:
+    async def _exchange(self, method: str, url: str, body: dict[str, Any] | None) -> HttpAnswer:
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         headers = {} if content is None else {"Content-Type": "application/json"}
         try:
-            async with self._reached().request(
+            async with self._get_session().request(
                 method, url, data=content, headers=headers, allow_redirects=False
             ) as response:
                 read = bytearray()
                 async for chunk in response.content.iter_any():
                     read += chunk
-                    if len(read) > LONGEST_BODY:
-                        self._fail(f"the answer is longer than {LONGEST_BODY} bytes", response.status)
-                return Answer(response.status, response.headers, bytes(read))
+                    if len(read) > MAX_BODY_BYTES:
+                        self._fail(f"the answer is longer than {MAX_BODY_BYTES} bytes", response.status)
+                return HttpAnswer(response.status, response.headers, bytes(read))
         except aiohttp.SocketTimeoutError as error:
             raise EndpointError(
-                CallFailed(
+                CallFailure(
                     "timeout", f"the endpoint sent nothing for {self._timeout_s:g} s; see the engine's ?timeout_s="
                 )
             ) from error
@@ -160,7 +160,7 @@ class OpenAIHttp:
             # RuntimeError: the session was closed meanwhile.
             self._fail(f"no answer from {self.base_url}: {str(error) or type(error).__name__}", None, error)
 
-    def _reached(self) -> aiohttp.ClientSession:
+    def _get_session(self) -> aiohttp.ClientSession:
         """The session, which belongs to the event loop that asks first."""
         if self._closed:
             raise RuntimeError("the engine is closed")
@@ -171,19 +171,19 @@ class OpenAIHttp:
                 headers={"Accept-Encoding": "identity"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 timeout=aiohttp.ClientTimeout(None, sock_read=self._timeout_s, sock_connect=connect_s),
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=_asking_socket),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=_keepalive_socket),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=bool(getproxies()),  # each request asks a thread for its proxy then
             )
         return self._session
 
-    def wrong(self, detail: str, status: int | None = None) -> EndpointError:
+    def make_error(self, detail: str, status: int | None = None) -> EndpointError:
         """The error for an answer that is of no use; its text has no key in it."""
-        return EndpointError(CallFailed("engine", self._without_key(detail)), status)
+        return EndpointError(CallFailure("engine", self._without_key(detail)), status)
 
     def _fail(self, detail: str, status: int | None, cause: Exception | None = None) -> NoReturn:
-        raise self.wrong(detail, status) from cause
+        raise self.make_error(detail, status) from cause
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "[the key]") if self._key else text
@@ -214,20 +214,20 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     """
     given = headers.get("Retry-After", "").strip()
     if given.isascii() and given.isdigit():
-        return min(float(given), LONGEST_WAIT_S)
+        return min(float(given), MAX_RETRY_AFTER_S)
     try:
         until = parsedate_to_datetime(given)
         clock = parsedate_to_datetime(headers["Date"]) if "Date" in headers else now
-        return min(max(0.0, (until - clock).total_seconds()), LONGEST_WAIT_S)
+        return min(max(0.0, (until - clock).total_seconds()), MAX_RETRY_AFTER_S)
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def _asking_socket(address: AddrInfoType) -> socket.socket:
+def _keepalive_socket(address: AddrInfoType) -> socket.socket:
     """A socket that finds out that the other host is gone: `trainer_client.sockets` has the times."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
-    for option in keepalive():
+    for option in keepalive_options():
         made.setsockopt(*option)
     return made
 

@@ -14,27 +14,27 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from judge_server.engines.openai_calls import Dialect, Message, held_to, json_schema, labels_schema
+from judge_server.engines.openai_calls import ChatMessage, Dialect, json_schema, labels_schema, structured_choice
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
-from judge_server.engines.openai_tokens import Counter, find_counter
-from judge_server.engines.openai_wire import Completion, ModelCard, ModelList, wrong_shape
-from judge_server.errors import EngineAway, EngineStartError
+from judge_server.engines.openai_tokens import CountMethod, find_counter
+from judge_server.engines.openai_wire import ChatCompletion, ModelCard, ModelList, shape_error
+from judge_server.errors import EngineNotReady, EngineStartError
 from judge_server.ports import Capabilities
-from judge_server.prompts.fencing import breaking
+from judge_server.prompts.fencing import control_token_pattern
 
 DEFAULT_CONTEXT_TOKENS = 8192
 TOP_LOGPROBS = (20, 10, 5)
 """How many log-probabilities are asked for: the most that servers give unless told otherwise, then fewer."""
 
 _LISTED = 10
-_MOST_CONTEXT_TOKENS = 2**30
-_MOST_CONTROL_TOKENS = 4096
+_MAX_CONTEXT_TOKENS = 2**30
+_MAX_CONTROL_TOKENS = 4096
 _IN_TEMPLATE = re.compile(r"<[^\s<>'\"]{1,62}>|\[/?[A-Z_]{2,60}\]")
 """What a chat template writes as a control token; it may also be a tag that the template explains to the model."""
 
 _COLOUR = "Name any colour, in one word."
 _CAPITAL = "What is the capital of France? Answer in one word."
-_UNSAID = ("quartz-17", "basalt-42")
+_IMPLAUSIBLE_LABELS = ("quartz-17", "basalt-42")
 _STAR = "Invent a name for a star that has none yet."
 _REFUSALS = frozenset({400, 404, 405, 415, 422, 500, 501})
 """Statuses that servers give to what they do not support."""
@@ -63,7 +63,7 @@ class Endpoint:
     template_digest: str
     context_tokens: int
     capabilities: Capabilities
-    counter: Counter
+    counter: CountMethod
     listed: bool
 
 
@@ -79,7 +79,7 @@ async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | No
     except EndpointError as error:
         way_out = "" if error.status else "; start the server, or correct the engine URL"
         may_come = error.status in _NOT_YET or error.failure.kind == "overloaded"
-        refusal = EngineAway if may_come else EngineStartError
+        refusal = EngineNotReady if may_come else EngineStartError
         raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{way_out}") from error
 
 
@@ -87,17 +87,20 @@ async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None
     cards, server = await _models(http)
     card = _choose(http, cards, model)
     dialect, first = await _first_answer(http, Dialect(model or card.id))
-    dialect = replace(dialect, choices=await _holds_to_labels(http, dialect))
-    properties = await _told(http, "props")
-    tokenizer = await _told(http, "tokenizer_info")
-    dialect = replace(dialect, breaks=breaking(islice(_control_tokens(properties, tokenizer), _MOST_CONTROL_TOKENS)))
+    dialect = replace(dialect, choices=await _supports_structured_choice(http, dialect))
+    properties = await _get_json_object(http, "props")
+    tokenizer = await _get_json_object(http, "tokenizer_info")
+    dialect = replace(
+        dialect,
+        control_tokens=control_token_pattern(islice(_control_tokens(properties, tokenizer), _MAX_CONTROL_TOKENS)),
+    )
     capabilities = Capabilities(
         logprobs=dialect.top_logprobs > 0,
         token_menus=False,
-        json_schema=await _holds_to_schema(http, dialect),
-        prompt_logprobs=await _reads_prompts(http, dialect),
+        json_schema=await _supports_json_schema(http, dialect),
+        prompt_logprobs=await _supports_prompt_logprobs(http, dialect),
         prefix_in_flight=card.owned_by == "vllm",
-        seeds=await _repeats(http, dialect),
+        seeds=await _honours_seeds(http, dialect),
     )
     template = properties.get("chat_template") or tokenizer.get("chat_template")
     return Endpoint(
@@ -119,12 +122,12 @@ async def _models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         return (), server
     if answer.status != HTTPStatus.OK:
-        http.refuse(answer)
+        http.raise_for_status(answer)
     try:
         return ModelList.model_validate_json(answer.body).data, server
     except ValidationError as error:
         raise EngineStartError(
-            f"{http.base_url}/models is no list of models ({wrong_shape(error)}); "
+            f"{http.base_url}/models is no list of models ({shape_error(error)}); "
             "check that the engine URL ends where the OpenAI API begins, mostly in /v1"
         ) from None
 
@@ -146,7 +149,7 @@ def _choose(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | None) -
     return ModelCard(id=model)
 
 
-async def _first_answer(http: OpenAIHttp, dialect: Dialect) -> tuple[Dialect, Completion]:
+async def _first_answer(http: OpenAIHttp, dialect: Dialect) -> tuple[Dialect, ChatCompletion]:
     """The endpoint's dialect, and an answer in it."""
     limit_field = await _limit_field(http, dialect)
     dialect = replace(dialect, limit_field=limit_field)
@@ -156,10 +159,10 @@ async def _first_answer(http: OpenAIHttp, dialect: Dialect) -> tuple[Dialect, Co
         if answer is None:
             continue
         at = answer.first_position
-        thinks = answer.thoughts or answer.said(thinking=False) != answer.content.strip()
-        if at is None or not answer.spread or thinks:
+        thinks = answer.thoughts or answer.answer_text(thinking=False) != answer.content.strip()
+        if at is None or not answer.has_spread_logprobs or thinks:
             return dialect, answer
-        return replace(asked, menu_tokens=at + 1), answer
+        return replace(asked, choice_tokens=at + 1), answer
     return dialect, await http.chat(dialect.body(_user(_COLOUR), 4))
 
 
@@ -173,26 +176,28 @@ async def _limit_field(http: OpenAIHttp, dialect: Dialect) -> Any:
     return "max_tokens"
 
 
-async def _holds_to_schema(http: OpenAIHttp, dialect: Dialect) -> bool:
-    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **json_schema(labels_schema(_UNSAID))))
-    return answer is not None and any(f'"{label}"' in answer.said(thinking=False) for label in _UNSAID)
+async def _supports_json_schema(http: OpenAIHttp, dialect: Dialect) -> bool:
+    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **json_schema(labels_schema(_IMPLAUSIBLE_LABELS))))
+    return answer is not None and any(
+        f'"{label}"' in answer.answer_text(thinking=False) for label in _IMPLAUSIBLE_LABELS
+    )
 
 
-async def _holds_to_labels(http: OpenAIHttp, dialect: Dialect) -> bool:
-    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **held_to(_UNSAID)))
-    return answer is not None and answer.said(thinking=False) in _UNSAID
+async def _supports_structured_choice(http: OpenAIHttp, dialect: Dialect) -> bool:
+    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **structured_choice(_IMPLAUSIBLE_LABELS)))
+    return answer is not None and answer.answer_text(thinking=False) in _IMPLAUSIBLE_LABELS
 
 
-async def _repeats(http: OpenAIHttp, dialect: Dialect) -> bool:
+async def _honours_seeds(http: OpenAIHttp, dialect: Dialect) -> bool:
     """Whether a sampled answer comes again by its seed."""
-    said = []
+    answer_text = []
     for _ in range(2):
         answer = await _try(http, dialect.body(_user(_STAR), 16, temperature=1.0, seed=7))
-        said.append(answer and answer.thoughts + answer.content)
-    return bool(said[0]) and said[0] == said[1]
+        answer_text.append(answer and answer.thoughts + answer.content)
+    return bool(answer_text[0]) and answer_text[0] == answer_text[1]
 
 
-async def _reads_prompts(http: OpenAIHttp, dialect: Dialect) -> bool:
+async def _supports_prompt_logprobs(http: OpenAIHttp, dialect: Dialect) -> bool:
     """Whether `/completions` gives the log-probabilities of token ids it is given, as vLLM does."""
     prompt = [1, 2, 3]
     body = {"model": dialect.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}
@@ -210,7 +215,7 @@ async def _reads_prompts(http: OpenAIHttp, dialect: Dialect) -> bool:
         raise
 
 
-async def _told(http: OpenAIHttp, path: str) -> Mapping[str, Any]:
+async def _get_json_object(http: OpenAIHttp, path: str) -> Mapping[str, Any]:
     """What llama.cpp tells of itself (`props`), or vLLM of its tokenizer (`tokenizer_info`); nothing from others."""
     answer = await http.get(f"{http.root_url}/{path}")
     found = answer.json() if answer.status == HTTPStatus.OK else None
@@ -223,28 +228,28 @@ def _control_tokens(properties: Mapping[str, Any], tokenizer: Mapping[str, Any])
     tokens = list(added.values()) if isinstance(added, dict) else []
     more = tokenizer.get("additional_special_tokens")
     tokens += more if isinstance(more, list) else []
-    for told in (properties, tokenizer):
-        tokens += [told.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")]
+    for reported in (properties, tokenizer):
+        tokens += [reported.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")]
     for token in tokens:
         content = token.get("content") if isinstance(token, dict) else token
         if isinstance(content, str):
             yield content
-    for told in (properties, tokenizer):
-        if isinstance(template := told.get("chat_template"), str):
+    for reported in (properties, tokenizer):
+        if isinstance(template := reported.get("chat_template"), str):
             yield from (match[0] for match in _IN_TEMPLATE.finditer(template))
 
 
 def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
     settings = properties.get("default_generation_settings")
-    told = (
+    reported = (
         card.max_model_len,
         (card.meta or {}).get("n_ctx"),
         settings.get("n_ctx") if isinstance(settings, dict) else None,
     )
-    return next((n for n in told if isinstance(n, int) and 0 < n <= _MOST_CONTEXT_TOKENS), DEFAULT_CONTEXT_TOKENS)
+    return next((n for n in reported if isinstance(n, int) and 0 < n <= _MAX_CONTEXT_TOKENS), DEFAULT_CONTEXT_TOKENS)
 
 
-async def _try(http: OpenAIHttp, body: dict[str, Any]) -> Completion | None:
+async def _try(http: OpenAIHttp, body: dict[str, Any]) -> ChatCompletion | None:
     """The answer to a body; None where the endpoint does not take it."""
     try:
         return await http.chat(body)
@@ -254,5 +259,5 @@ async def _try(http: OpenAIHttp, body: dict[str, Any]) -> Completion | None:
         raise
 
 
-def _user(text: str) -> list[Message]:
+def _user(text: str) -> list[ChatMessage]:
     return [{"role": "user", "content": text}]

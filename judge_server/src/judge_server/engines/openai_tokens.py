@@ -9,20 +9,20 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
-from judge_server.engines.openai_calls import Message, most_prompt_tokens
+from judge_server.engines.openai_calls import ChatMessage, max_prompt_tokens
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
-from judge_server.errors import EngineGone
-from judge_server.ports import CallFailed
+from judge_server.errors import EngineUnavailable
+from judge_server.ports import CallFailure
 
 FoundT = TypeVar("FoundT")
 
-Counter = Literal["messages", "template", "estimate"]
+CountMethod = Literal["messages", "template", "estimate"]
 """How tokens are counted: vLLM counts messages, llama.cpp a text into which it first renders them."""
 
-AROUND_MESSAGE = 16
+MESSAGE_OVERHEAD_TOKENS = 16
 """Tokens that a chat template puts around a message, in the estimate."""
 
-LONGEST_TOKEN = 128
+MAX_TOKEN_BYTES = 128
 """No common vocabulary has a token of more bytes; longer ones are runs of spaces or dashes."""
 
 _PROSE = re.compile(r"[A-Za-z ]+")
@@ -34,15 +34,15 @@ def estimate(text: str) -> int:
     return math.ceil(prose / 2) + len(text.encode("utf-8", "replace")) - prose
 
 
-def at_least(messages: Sequence[Message]) -> int:
+def min_tokens(messages: Sequence[ChatMessage]) -> int:
     """A number of tokens that the messages exceed with any tokenizer."""
-    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) // LONGEST_TOKEN
+    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) // MAX_TOKEN_BYTES
 
 
-async def find_counter(http: OpenAIHttp, model: str) -> Counter:
+async def find_counter(http: OpenAIHttp, model: str) -> CountMethod:
     """The way this endpoint counts."""
-    messages: list[Message] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "One, two."}]
-    counters: tuple[Counter, ...] = ("messages", "template")
+    messages: list[ChatMessage] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "One, two."}]
+    counters: tuple[CountMethod, ...] = ("messages", "template")
     for counter in counters:
         try:
             if await _count(http, model, counter, messages):
@@ -56,34 +56,36 @@ async def find_counter(http: OpenAIHttp, model: str) -> Counter:
 class TokenCounter:
     """Counts the tokens of conversations, a few at a time."""
 
-    def __init__(self, http: OpenAIHttp, model: str, counter: Counter, *, at_once: int) -> None:
+    def __init__(self, http: OpenAIHttp, model: str, counter: CountMethod, *, at_once: int) -> None:
         self._http = http
         self._model = model
         self._counter = counter
         self._at_once = asyncio.Semaphore(at_once)
 
-    async def count(self, messages: Sequence[Message]) -> int:
-        """Tokens of the prompt made of these messages, within what their length allows. Raises `EngineGone`."""
+    async def count(self, messages: Sequence[ChatMessage]) -> int:
+        """Tokens of the prompt made of these messages, within what their length allows. Raises `EngineUnavailable`."""
         if self._counter == "estimate":
-            return sum(estimate(m["content"]) + AROUND_MESSAGE for m in messages) + AROUND_MESSAGE
+            return sum(estimate(m["content"]) + MESSAGE_OVERHEAD_TOKENS for m in messages) + MESSAGE_OVERHEAD_TOKENS
         try:
             async with self._at_once:
-                told = await _count(self._http, self._model, self._counter, messages)
+                reported = await _count(self._http, self._model, self._counter, messages)
         except EndpointError as error:
-            raise EngineGone(error.failure.detail) from error
-        return min(max(told, at_least(messages)), most_prompt_tokens(messages))
+            raise EngineUnavailable(error.failure.detail) from error
+        return min(max(reported, min_tokens(messages)), max_prompt_tokens(messages))
 
 
-async def _count(http: OpenAIHttp, model: str, counter: Counter, messages: Sequence[Message]) -> int:
+async def _count(http: OpenAIHttp, model: str, counter: CountMethod, messages: Sequence[ChatMessage]) -> int:
     tokenize = f"{http.root_url}/tokenize"
     if counter == "messages":
-        return _is(int, (await http.post_for_object(tokenize, {"model": model, "messages": messages})).get("count"))
+        return _require_type(
+            int, (await http.post_for_object(tokenize, {"model": model, "messages": messages})).get("count")
+        )
     rendered = await http.post_for_object(f"{http.root_url}/apply-template", {"messages": messages})
-    body = {"content": _is(str, rendered.get("prompt")), "add_special": True, "parse_special": True}
-    return len(_is(list, (await http.post_for_object(tokenize, body)).get("tokens")))
+    body = {"content": _require_type(str, rendered.get("prompt")), "add_special": True, "parse_special": True}
+    return len(_require_type(list, (await http.post_for_object(tokenize, body)).get("tokens")))
 
 
-def _is(kind: type[FoundT], found: object) -> FoundT:
+def _require_type(kind: type[FoundT], found: object) -> FoundT:
     if not isinstance(found, kind):
-        raise EndpointError(CallFailed("engine", "the endpoint's tokenizer answers in a shape of its own"), 200)
+        raise EndpointError(CallFailure("engine", "the endpoint's tokenizer answers in a shape of its own"), 200)
     return found

@@ -4,24 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 from judge_server.engines.openai_calls import (
-    Message,
+    ChatMessage,
     answer_body,
     chosen_label,
+    context_overflow,
+    first_messages,
     follow_up,
-    most_prompt_tokens,
-    opening,
+    max_prompt_tokens,
     read_answer,
-    room,
+    reserved_tokens,
     sampling,
-    too_long,
     with_choice,
     with_reasons,
 )
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp
 from judge_server.engines.openai_probe import Endpoint
-from judge_server.engines.openai_tokens import at_least
-from judge_server.engines.openai_wire import Completion, TokenCounts
-from judge_server.ports import Batch, Call, CallFailed, Menu, Reply
+from judge_server.engines.openai_tokens import min_tokens
+from judge_server.engines.openai_wire import ChatCompletion, TokenCounts
+from judge_server.ports import Batch, Call, CallFailure, Reply, TokenChoice
 
 
 class Conversation:
@@ -31,40 +31,42 @@ class Conversation:
         self._http = http
         self._endpoint = endpoint
 
-    async def reply(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    async def reply(self, batch: Batch, call: Call) -> Reply | CallFailure:
         """Ask one call; raises `EndpointError`, which says how it failed."""
         dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
-        messages = opening(batch, call)
-        least = at_least(messages) + room(call, dialect)
+        messages = first_messages(batch, call)
+        least = min_tokens(messages) + reserved_tokens(call, dialect)
         if least > self._endpoint.context_tokens:
-            return too_long(least, self._endpoint.context_tokens)
+            return context_overflow(least, self._endpoint.context_tokens)
         if call.reasoning is None:
             return await self._answered(call, messages)
         limit = call.reasoning.max_tokens + call.think_tokens
         first, tokens = await self._chat(dialect.body(messages, limit, **sampling(call, capabilities)))
-        reasons = first.said(thinking=bool(call.think_tokens))
+        reasons = first.answer_text(thinking=bool(call.think_tokens))
         messages = with_reasons(messages, call, reasons)
         reply = await self._answered(call, messages)
-        return reply if isinstance(reply, CallFailed) else replace(_and(reply, tokens), reasoning=reasons)
+        return reply if isinstance(reply, CallFailure) else replace(_add_tokens(reply, tokens), reasoning=reasons)
 
-    async def _answered(self, call: Call, messages: list[Message]) -> Reply | CallFailed:
+    async def _answered(self, call: Call, messages: list[ChatMessage]) -> Reply | CallFailure:
         """The answer; a choice that follows a menu has a turn of its own where it can be held to its labels."""
         dialect, capabilities = self._endpoint.dialect, self._endpoint.capabilities
         choice = follow_up(call, dialect, capabilities)
-        if choice is None or not isinstance(call.answer, Menu):
+        if choice is None or not isinstance(call.answer, TokenChoice):
             return read_answer(call, *await self._constrained(answer_body(call, messages, dialect, capabilities)))
-        menu = replace(call, answer=replace(call.answer, then=None))
-        reply = read_answer(menu, *await self._constrained(answer_body(menu, messages, dialect, capabilities)))
-        if isinstance(reply, CallFailed) or reply.masses is None or not any(reply.masses):
+        token_choice = replace(call, answer=replace(call.answer, then=None))
+        reply = read_answer(
+            token_choice, *await self._constrained(answer_body(token_choice, messages, dialect, capabilities))
+        )
+        if isinstance(reply, CallFailure) or reply.masses is None or not any(reply.masses):
             return reply
         label = call.answer.options[reply.masses.index(max(reply.masses))].label
         asked = replace(call, answer=choice)
         turns = with_choice(messages, label, choice)
         second, tokens = await self._constrained(answer_body(asked, turns, dialect, capabilities))
-        chosen = chosen_label(second.said(thinking=False), choice)
-        return replace(_and(reply, tokens), chosen=chosen, text=None if chosen else second.content)
+        chosen = chosen_label(second.answer_text(thinking=False), choice)
+        return replace(_add_tokens(reply, tokens), chosen=chosen, text=None if chosen else second.content)
 
-    async def _constrained(self, body: dict[str, Any]) -> tuple[Completion, TokenCounts]:
+    async def _constrained(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
         try:
             return await self._chat(body)
         except EndpointError as error:
@@ -77,11 +79,11 @@ class Conversation:
                 raise
             return await self._chat(body)
 
-    async def _chat(self, body: dict[str, Any]) -> tuple[Completion, TokenCounts]:
+    async def _chat(self, body: dict[str, Any]) -> tuple[ChatCompletion, TokenCounts]:
         completion = await self._http.chat(body)
         if completion.model != self._endpoint.answered_as:
             raise EndpointError(
-                CallFailed(
+                CallFailure(
                     "engine",
                     f"answered as {completion.model!r}, where {self._endpoint.answered_as!r} was found at the start; "
                     "verdicts of other weights need a judge of their own: restart this one",
@@ -89,15 +91,15 @@ class Conversation:
                 200,
             )
         limit = body[self._endpoint.dialect.limit_field]
-        return completion, completion.tokens(most_prompt=most_prompt_tokens(body["messages"]), most_written=limit)
+        return completion, completion.tokens(most_prompt=max_prompt_tokens(body["messages"]), most_written=limit)
 
 
-def _and(reply: Reply, other: TokenCounts) -> Reply:
+def _add_tokens(reply: Reply, other: TokenCounts) -> Reply:
     """The reply with the tokens of another of its turns."""
     return replace(
         reply,
         tokens_computed=other.computed + reply.tokens_computed,
         tokens_reused=other.reused + reply.tokens_reused,
         tokens_written=other.written + reply.tokens_written,
-        miscounted=other.clipped or reply.miscounted,
+        count_clipped_reply=other.clipped or reply.count_clipped_reply,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from judge_server.ports import MASS_ROUNDING, Menu
+from judge_server.ports import MASS_TOLERANCE, TokenChoice
 
 _OPENING, _CLOSING = "<think>", "</think>"
 _SPACE_MARKS = str.maketrans({"\u2581": " ", "\u0120": " "})
@@ -19,35 +19,35 @@ _NO_COUNT = -1
 """Stands for what was given as a number of tokens and is none: it is clipped as every impossible count is."""
 
 
-class _Shape(BaseModel):
+class _ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class TopToken(_Shape):
+class TopToken(_ResponseModel):
     """A token that could have stood at a position, and the natural logarithm of its probability."""
 
     token: str
     logprob: float
 
 
-class Position(_Shape):
+class Position(_ResponseModel):
     """A token that was written, and the likeliest ones at its place."""
 
     token: str
     top_logprobs: tuple[TopToken, ...] = ()
 
 
-class _Logprobs(_Shape):
+class _Logprobs(_ResponseModel):
     content: tuple[Position, ...] | None = None
 
 
-class _Message(_Shape):
+class _Message(_ResponseModel):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
 
-class _Answered(_Shape):
+class _CompletionChoice(_ResponseModel):
     message: _Message
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
@@ -69,11 +69,11 @@ def _as_counts(given: Any) -> Any:
 _Count = Annotated[int, BeforeValidator(_as_count)]
 
 
-class _PromptTokens(_Shape):
+class _PromptTokens(_ResponseModel):
     cached_tokens: _Count = 0
 
 
-class _Usage(_Shape):
+class _Usage(_ResponseModel):
     prompt_tokens: _Count = 0
     completion_tokens: _Count = 0
     prompt_tokens_details: Annotated[_PromptTokens, BeforeValidator(_as_counts)] = _PromptTokens()
@@ -88,12 +88,12 @@ class TokenCounts(NamedTuple):
     clipped: bool
 
 
-class Completion(_Shape):
+class ChatCompletion(_ResponseModel):
     """An answer of `/chat/completions`; only its first choice is read."""
 
     model: str | None = None
     system_fingerprint: str | None = None
-    choices: Annotated[tuple[_Answered, ...], Field(min_length=1)]
+    choices: Annotated[tuple[_CompletionChoice, ...], Field(min_length=1)]
     usage: Annotated[_Usage, BeforeValidator(_as_counts)] = _Usage()
 
     @property
@@ -112,7 +112,7 @@ class Completion(_Shape):
         """Whether it ended at its limit of tokens."""
         return self.choices[0].finish_reason == "length"
 
-    def said(self, *, thinking: bool) -> str:
+    def answer_text(self, *, thinking: bool) -> str:
         """What was said without the thoughts before it.
 
         Some chat templates open the block of thoughts themselves, so that only its end is said: that is looked for
@@ -128,7 +128,7 @@ class Completion(_Shape):
         """Where the first token stands that is more than white space; None without log-probabilities."""
         return next((i for i, p in enumerate(self._positions) if p.token.translate(_SPACE_MARKS).strip()), None)
 
-    def masses(self, menu: Menu) -> tuple[float, ...] | None:
+    def masses(self, token_choice: TokenChoice) -> tuple[float, ...] | None:
         """Probability of each option at the first token that is not white space; None without log-probabilities.
 
         Read them only where they are not `impossible`.
@@ -136,10 +136,10 @@ class Completion(_Shape):
         if not self._positions:
             return None
         at = self.first_position
-        return tuple(0.0 for _ in menu.options) if at is None else _masses(self._positions[at], menu)
+        return tuple(0.0 for _ in token_choice.options) if at is None else _masses(self._positions[at], token_choice)
 
     @property
-    def impossible(self) -> str:
+    def invalid_reason(self) -> str:
         """Why the log-probabilities that `masses` reads are none, in words; empty where they can be, or are not there.
 
         A probability is at most 1, and so is the sum over different tokens.
@@ -147,16 +147,16 @@ class Completion(_Shape):
         at = self.first_position
         logprobs = [] if at is None else [t.logprob for t in self._positions[at].top_logprobs]
         highest = max(logprobs, default=0.0)
-        if highest > MASS_ROUNDING:
+        if highest > MASS_TOLERANCE:
             return f"a log-probability of {highest:g}"
         total = math.fsum(map(math.exp, logprobs))
-        return f"probabilities that add up to {total:.6g}" if total > 1.0 + MASS_ROUNDING else ""
+        return f"probabilities that add up to {total:.6g}" if total > 1.0 + MASS_TOLERANCE else ""
 
     @property
-    def spread(self) -> bool:
+    def has_spread_logprobs(self) -> bool:
         """Whether the first token's log-probabilities can be such, and more than one token is likely."""
         at = self.first_position
-        if at is None or self.impossible:
+        if at is None or self.invalid_reason:
             return False
         logprobs = sorted((t.logprob for t in self._positions[at].top_logprobs), reverse=True)
         return len(logprobs) > 1 and logprobs[1] > math.log(1e-6)
@@ -167,11 +167,11 @@ class Completion(_Shape):
         A server counts what it likes: below zero, above any integer of a database, or nothing that is a number.
         """
         usage = self.usage
-        told = (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens, usage.completion_tokens)
-        prompt = min(max(0, told[0]), most_prompt)
-        reused = min(max(0, told[1]), prompt)
-        written = min(max(0, told[2]), most_written)
-        return TokenCounts(prompt - reused, reused, written, clipped=told != (prompt, reused, written))
+        reported = (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens, usage.completion_tokens)
+        prompt = min(max(0, reported[0]), most_prompt)
+        reused = min(max(0, reported[1]), prompt)
+        written = min(max(0, reported[2]), most_written)
+        return TokenCounts(prompt - reused, reused, written, clipped=reported != (prompt, reused, written))
 
     @property
     def _positions(self) -> tuple[Position, ...]:
@@ -179,7 +179,7 @@ class Completion(_Shape):
         return (logprobs.content or ()) if logprobs is not None else ()
 
 
-class ModelCard(_Shape):
+class ModelCard(_ResponseModel):
     """A model of `/models`; `max_model_len` is vLLM's, `aliases` and `meta` are llama.cpp's."""
 
     id: str
@@ -194,20 +194,20 @@ class ModelCard(_Shape):
         return (self.id, *(self.aliases or ()))
 
 
-class ModelList(_Shape):
+class ModelList(_ResponseModel):
     """An answer of `/models`."""
 
     data: tuple[ModelCard, ...]
 
 
-def wrong_shape(error: ValidationError) -> str:
+def shape_error(error: ValidationError) -> str:
     """Say in a few words where an answer departs from its shape."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
-def error_words(body: bytes) -> tuple[str, str]:
+def parse_error_body(body: bytes) -> tuple[str, str]:
     """What an error's body says, and the code or type it gives the error; both may be empty."""
     try:
         found = json.loads(body)
@@ -220,6 +220,6 @@ def error_words(body: bytes) -> tuple[str, str]:
     return str(words)[:300], f"{error.get('code') or ''} {error.get('type') or ''}".strip()
 
 
-def _masses(position: Position, menu: Menu) -> tuple[float, ...]:
+def _masses(position: Position, token_choice: TokenChoice) -> tuple[float, ...]:
     tops = [(top.token.translate(_SPACE_MARKS), math.exp(top.logprob)) for top in position.top_logprobs]
-    return tuple(math.fsum(p for token, p in tops if token in option.spellings) for option in menu.options)
+    return tuple(math.fsum(p for token, p in tops if token in option.spellings) for option in token_choice.options)

@@ -3,8 +3,8 @@
 from urllib.parse import SplitResult, parse_qsl
 
 
-class Options:
-    """Reads `?name=value` pairs; `refuse_others` complains of any that nobody asked for."""
+class UrlOptions:
+    """Reads `?name=value` pairs; `reject_unknown` complains of any that nobody asked for."""
 
     def __init__(self, url: SplitResult) -> None:
         self._url = url.geturl()
@@ -40,7 +40,7 @@ class Options:
         self._known.append(name)
         return self._values.get(name)
 
-    def refuse_others(self) -> None:
+    def reject_unknown(self) -> None:
         """Raise `ValueError` for an option that was not read."""
         others = sorted(set(self._values) - set(self._known))
         if others:

@@ -12,19 +12,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from judge_server.engines.pool_member import KeptEngine, difference
-from judge_server.errors import EngineAway, EngineGone, EngineStartError
-from judge_server.pools import Breaker, Member, MemberGone, MemberView, Pool, key_of
-from judge_server.ports import Batch, CallFailed, Engine, EngineIdentity, Reply
+from judge_server.engines.pool_member import PooledEngine, difference
+from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.pools import CircuitBreaker, Member, MemberUnavailable, MemberView, Pool, key_of
+from judge_server.ports import Batch, CallFailure, Engine, EngineIdentity, Reply
 
 log = logging.getLogger("adjudge")
 
-START_PATIENCE_S = 30.0
+STRAGGLER_TIMEOUT_S = 30.0
 """How long the others may still take once one has started; what takes longer joins when it is up."""
 
-_ASKED_AGAIN = frozenset({"engine", "overloaded"})
-_ITS_OWN_FAULT = frozenset({"engine", "timeout"})
-_SILENT = CallFailed("engine", "the engine ended a batch without an answer to this call")
+_RETRIED_KINDS = frozenset({"engine", "overloaded"})
+_BREAKER_KINDS = frozenset({"engine", "timeout"})
+_MISSING_ANSWER = CallFailure("engine", "the engine ended a batch without an answer to this call")
 _OURS = re.compile(r"HTTP \d{3}|no answer from \S+[^\s:]|the endpoint sent nothing for \S+ s")
 
 
@@ -34,7 +34,7 @@ class EnginePool:
     `every_s` seconds lie between two looks at a member's health; `options` are those of `Pool`.
     """
 
-    dead = ""
+    fatal_error = ""
     concurrent_calls = None  # a member has places of its own, which a batch of another member leaves free
 
     def __init__(
@@ -42,15 +42,16 @@ class EnginePool:
         engines: Mapping[str, Callable[[], Engine]],
         *,
         clock: Callable[[], float] = time.monotonic,
-        every_s: float = 2.0,
-        start_patience_s: float = START_PATIENCE_S,
+        interval_s: float = 2.0,
+        straggler_timeout_s: float = STRAGGLER_TIMEOUT_S,
         **options: Any,
     ) -> None:
-        kept = {
-            name: KeptEngine(name, make, Breaker(clock, failures=1, pause_s=every_s)) for name, make in engines.items()
+        pooled = {
+            name: PooledEngine(name, make, CircuitBreaker(clock, failures=1, pause_s=interval_s))
+            for name, make in engines.items()
         }
-        self._pool = Pool(kept, self._healthy, clock=clock, every_s=every_s, **options)
-        self._start_patience_s = start_patience_s
+        self._pool = Pool(pooled, self._check_health, clock=clock, interval_s=interval_s, **options)
+        self._straggler_timeout_s = straggler_timeout_s
         self._identity: EngineIdentity | None = None
 
     def members(self) -> list[MemberView]:
@@ -60,7 +61,7 @@ class EnginePool:
     @property
     def capacity(self) -> int:
         """How many batches those that are up take together at this moment."""
-        return sum(member.of.batches for member in self._pool.members if not member.gone.is_set())
+        return sum(member.target.batches for member in self._pool.members if not member.gone.is_set())
 
     async def start(self) -> EngineIdentity:
         """Start all at once; one is enough, and the others join as they come up.
@@ -71,13 +72,13 @@ class EnginePool:
             EngineAway: none has started, with each one's reason, and all may come later: try again.
             EngineStartError: none has started, and one of them never will; or two are not the same judge.
         """
-        starting = {asyncio.create_task(member.of.start()): member.of for member in self._pool.members}
+        starting = {asyncio.create_task(member.target.start()): member.target for member in self._pool.members}
         pending = set(starting)
         identities: dict[str, EngineIdentity] = {}
         try:
             while pending:
-                patience = self._start_patience_s if identities else None
-                done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                timeout_s = self._straggler_timeout_s if identities else None
+                done, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 for task in done:
@@ -86,16 +87,16 @@ class EnginePool:
         finally:
             for task in pending:
                 task.cancel()
-        self._identity = identity = self._agreed(identities)
+        self._identity = identity = self._common_identity(identities)
         for member in self._pool.members:
             if member.name in identities:
-                member.of.accept(identities[member.name])
+                member.target.accept(identities[member.name])
             else:
-                member.lose(member.of.why)
+                member.mark_down(member.target.why)
         self._pool.start()
         return identity
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Answer by the member that the batch's shared text belongs to.
 
         Calls that it fails, refuses or leaves out, or that hang when it is found gone, are asked of the next member,
@@ -103,9 +104,9 @@ class EnginePool:
         """
         key = _key(batch)
         left = dict(enumerate(batch.calls))
-        failed: dict[int, CallFailed] = {}
+        failed: dict[int, CallFailure] = {}
         tried: set[str] = set()
-        while left and (member := self._pool.choose(key, len(left), without=tried)) is not None:
+        while left and (member := self._pool.choose(key, len(left), exclude=tried)) is not None:
             tried.add(member.name)
             places = list(left)
             part = replace(batch, calls=tuple(left.values()))
@@ -114,7 +115,7 @@ class EnginePool:
                 try:
                     async for place, outcome in asking:
                         index = places[place]
-                        if isinstance(outcome, CallFailed) and outcome.kind in _ASKED_AGAIN:
+                        if isinstance(outcome, CallFailure) and outcome.kind in _RETRIED_KINDS:
                             failed[index] = outcome
                         else:
                             del left[index]
@@ -122,40 +123,40 @@ class EnginePool:
                 finally:
                     await asking.aclose()
         for index in left:
-            yield index, failed.get(index) or self._nobody()
+            yield index, failed.get(index) or self._no_member_failure()
 
     async def count_tokens(self, batch: Batch) -> int:
-        """Counted by the first available member that can; raises `EngineGone` where none can."""
-        why = self._nobody().detail
+        """Counted by the first available member that can; raises `EngineUnavailable` where none can."""
+        why = self._no_member_failure().detail
         for member in self._pool.in_order(_key(batch)):
             try:
-                async with member.present():
-                    return await member.of.engine.count_tokens(batch)
-            except (EngineGone, MemberGone) as error:
+                async with member.cancel_when_gone():
+                    return await member.target.engine.count_tokens(batch)
+            except (EngineUnavailable, MemberUnavailable) as error:
                 why = str(error)
-        raise EngineGone(why)
+        raise EngineUnavailable(why)
 
     async def ready(self) -> bool:
         """Whether any member could answer a batch now."""
         available = [member for member in self._pool.members if member.available]
-        return any(await asyncio.gather(*(member.of.engine.ready() for member in available)))
+        return any(await asyncio.gather(*(member.target.engine.ready() for member in available)))
 
     async def close(self) -> None:
         """Release all members; calls in flight fail."""
         await self._pool.close()
-        await asyncio.gather(*(member.of.close() for member in self._pool.members))
+        await asyncio.gather(*(member.target.close() for member in self._pool.members))
 
     async def _ask(
-        self, member: Member[KeptEngine], batch: Batch
-    ) -> AsyncGenerator[tuple[int, Reply | CallFailed], None]:
+        self, member: Member[PooledEngine], batch: Batch
+    ) -> AsyncGenerator[tuple[int, Reply | CallFailure], None]:
         """One member's outcomes, one for each call, and its breaker is told how it did last."""
         left = set(range(len(batch.calls)))
-        answers = member.of.engine.answer(batch)
-        last: Reply | CallFailed | None = None
-        why = _SILENT
+        answers = member.target.engine.answer(batch)
+        last: Reply | CallFailure | None = None
+        why = _MISSING_ANSWER
         try:
             while left:
-                async with member.present():
+                async with member.cancel_when_gone():
                     place, outcome = await anext(answers)
                 last = outcome
                 member.answers += isinstance(outcome, Reply)
@@ -163,45 +164,47 @@ class EnginePool:
                 yield place, outcome
         except StopAsyncIteration:
             last = why
-        except MemberGone:
-            why = CallFailed("engine", f"{member.name} was found gone before it answered")
+        except MemberUnavailable:
+            why = CallFailure("engine", f"{member.name} was found gone before it answered")
         except Exception as error:
             log.exception("%s broke off a batch of %d calls", member.name, len(batch.calls))
-            last = why = CallFailed("engine", f"{member.name} broke off: {type(error).__name__}; the log says more")
+            last = why = CallFailure("engine", f"{member.name} broke off: {type(error).__name__}; the log says more")
         finally:
             if (close := getattr(answers, "aclose", None)) is not None:
                 await close()
             if isinstance(last, Reply):
                 member.succeeded()
-            elif last is not None and last.kind in _ITS_OWN_FAULT:
+            elif last is not None and last.kind in _BREAKER_KINDS:
                 member.failed(_loggable(last))
         for place in sorted(left):
             yield place, why
 
-    async def _healthy(self, kept: KeptEngine) -> bool:
+    async def _check_health(self, pooled: PooledEngine) -> bool:
         """Whether a member is well; one that is gone is started until it is up and the same judge as the others."""
-        if kept.up and not self._pool.member(kept.name).gone.is_set():
-            return await kept.engine.ready()
-        kept.up = False
-        told = kept.why
-        identity = await kept.start()
+        if pooled.up and not self._pool.member(pooled.name).gone.is_set():
+            return await pooled.engine.ready()
+        pooled.up = False
+        told = pooled.why
+        identity = await pooled.start()
         if identity is None:
             return False
         assert self._identity is not None
         if not (differs := difference(identity, self._identity)):
-            kept.accept(identity)
+            pooled.accept(identity)
             return True
         why = f"it came back as another judge: {differs}"
         if why != told:
-            log.warning("%s stays out of the pool: %s", kept.name, why)
-        kept.refuse(why)
+            log.warning("%s stays out of the pool: %s", pooled.name, why)
+        pooled.reject(why)
         return False
 
-    def _agreed(self, identities: Mapping[str, EngineIdentity]) -> EngineIdentity:
+    def _common_identity(self, identities: Mapping[str, EngineIdentity]) -> EngineIdentity:
         """What all that have started are together."""
         if not identities:
-            whys = "; ".join(f"{member.name}: {member.of.why}" for member in self._pool.members)
-            refusal = EngineAway if all(member.of.away for member in self._pool.members) else EngineStartError
+            whys = "; ".join(f"{member.name}: {member.target.why}" for member in self._pool.members)
+            refusal = (
+                EngineNotReady if all(member.target.may_recover for member in self._pool.members) else EngineStartError
+            )
             raise refusal(f"no engine of the pool can start. {whys}")
         first, *others = (member.name for member in self._pool.members if member.name in identities)
         for other in others:
@@ -213,12 +216,12 @@ class EnginePool:
         together = sum(identity.concurrent_batches for identity in identities.values())
         return replace(identities[first], concurrent_batches=together)
 
-    def _nobody(self) -> CallFailed:
+    def _no_member_failure(self) -> CallFailure:
         states = ", ".join(f"{view.name} is {view.state}" for view in self.members())
-        return CallFailed("engine", f"no engine of the pool can be asked now: {states}")
+        return CallFailure("engine", f"no engine of the pool can be asked now: {states}")
 
 
-def _loggable(failure: CallFailed) -> str:
+def _loggable(failure: CallFailure) -> str:
     """What a log may say of a failure: an endpoint's own words may repeat the prompt that it refuses."""
     ours = _OURS.match(failure.detail)
     return f"calls fail ({failure.kind})" if ours is None else f"calls fail ({failure.kind}: {ours[0]})"

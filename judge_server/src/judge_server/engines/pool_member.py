@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from judge_server.errors import EngineAway, EngineStartError
-from judge_server.pools import Breaker
+from judge_server.errors import EngineNotReady, EngineStartError
+from judge_server.pools import CircuitBreaker
 from judge_server.ports import Engine, EngineIdentity
 
 
@@ -25,7 +25,7 @@ def difference(one: EngineIdentity, other: EngineIdentity) -> str:
     return ""
 
 
-class KeptEngine:
+class PooledEngine:
     """An engine, and the start that is under way.
 
     Attributes:
@@ -37,16 +37,16 @@ class KeptEngine:
         batches: how many batches it takes at a time, once it has been up.
     """
 
-    def __init__(self, name: str, make: Callable[[], Engine], tries: Breaker) -> None:
+    def __init__(self, name: str, make: Callable[[], Engine], start_breaker: CircuitBreaker) -> None:
         self.name = name
         self.engine = make()
         self.up = False
         self.why = "it has not started yet"
-        self.away = False
+        self.may_recover = False
         self.batches = 0
         self._make = make
         self._used = False
-        self._tries = tries
+        self._start_breaker = start_breaker
         self._starting: asyncio.Task[EngineIdentity | None] | None = None
 
     async def start(self) -> EngineIdentity | None:
@@ -55,7 +55,7 @@ class KeptEngine:
         A start goes on where the wait for it is cancelled; the next call waits for the same one.
         """
         if self._starting is None:
-            if not self._tries.allows():
+            if not self._start_breaker.try_acquire():
                 return None
             self._starting = asyncio.create_task(self._start())
         starting = self._starting
@@ -63,18 +63,18 @@ class KeptEngine:
         self._starting = None
         identity = starting.result()
         if identity is None:
-            self._tries.failed()
+            self._start_breaker.failed()
         return identity
 
     def accept(self, identity: EngineIdentity) -> None:
         """It is the judge that the pool is."""
         self.up, self.why, self.batches = True, "", identity.concurrent_batches
-        self._tries.succeeded()
+        self._start_breaker.succeeded()
 
-    def refuse(self, why: str) -> None:
+    def reject(self, why: str) -> None:
         """It has started as something else, and is tried again after a pause."""
         self.up, self.why = False, why
-        self._tries.failed()
+        self._start_breaker.failed()
 
     async def close(self) -> None:
         """Start no more, and release the engine."""
@@ -91,7 +91,7 @@ class KeptEngine:
         try:
             return await self.engine.start()
         except (EngineStartError, OSError) as error:
-            self.why, self.away = str(error), isinstance(error, EngineAway)
+            self.why, self.may_recover = str(error), isinstance(error, EngineNotReady)
             return None
 
 

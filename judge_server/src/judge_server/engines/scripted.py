@@ -9,24 +9,24 @@ from contextlib import aclosing
 from dataclasses import replace
 from urllib.parse import SplitResult
 
-from judge_server.engines.in_flight import InFlight
-from judge_server.engines.options import Options
+from judge_server.engines.in_flight import RunningCalls
+from judge_server.engines.options import UrlOptions
 from judge_server.engines.scripted_answers import Draw, drawing, fill, fraction, say
 from judge_server.ports import (
     AnswerForm,
     Batch,
     Call,
-    CallFailed,
+    CallFailure,
     Capabilities,
-    Choice,
     EngineIdentity,
-    Menu,
-    Prose,
+    JsonOutput,
+    LabelChoice,
     Reply,
-    Written,
+    TextOutput,
+    TokenChoice,
 )
 
-Script = Callable[[Batch, Call], Reply | CallFailed]
+Script = Callable[[Batch, Call], Reply | CallFailure]
 
 CAPABILITIES = Capabilities(
     logprobs=True, token_menus=True, json_schema=True, prompt_logprobs=False, prefix_in_flight=True, seeds=True
@@ -77,7 +77,7 @@ def always(satisfied: bool) -> Script:
         return tuple(0.9 if i == best(labels) else rest for i in range(len(labels)))
 
     def script(batch: Batch, call: Call) -> Reply:
-        labels = call.answer.labels if isinstance(call.answer, Choice) else ()
+        labels = call.answer.labels if isinstance(call.answer, LabelChoice) else ()
         return _reply(
             batch,
             call,
@@ -98,7 +98,7 @@ class ScriptedEngine:
     What `capabilities` withholds it does not show: it then says its answer in text, as a chat model would.
     """
 
-    dead = ""
+    fatal_error = ""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class ScriptedEngine:
         self._context_tokens = context_tokens
         self._concurrent_batches = concurrent_batches
         self._capabilities = capabilities
-        self._in_flight = InFlight()
+        self._running_calls = RunningCalls()
         self._running = False
 
     @property
@@ -128,20 +128,20 @@ class ScriptedEngine:
         scripts: dict[str, Script] = {"hash": by_hash, "yes": always(True), "no": always(False)}
         if url.netloc not in scripts:
             raise ValueError(f"scripted://{url.netloc} is unknown; use scripted://{' or scripted://'.join(scripts)}")
-        options = Options(url)
+        options = UrlOptions(url)
         engine = cls(
             scripts[url.netloc],
             delay_s=options.number("delay_s", 0.0),
             context_tokens=options.integer("context", 1_000_000),
             concurrent_batches=options.integer("concurrency", 64),
         )
-        options.refuse_others()
+        options.reject_unknown()
         return engine
 
     async def start(self) -> EngineIdentity:
         """Nothing to load."""
         self._running = True
-        self._turns = asyncio.Semaphore(self._concurrent_batches)
+        self._semaphore = asyncio.Semaphore(self._concurrent_batches)
         return EngineIdentity(
             model="scripted",
             weights_digest="none",
@@ -153,7 +153,7 @@ class ScriptedEngine:
             capabilities=self._capabilities,
         )
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Answer each call after the delay asked for; one that exceeds the context is refused."""
         if not self._delay_s:
             await asyncio.sleep(0)
@@ -161,7 +161,7 @@ class ScriptedEngine:
                 yield index, self._outcome(batch, call)
             return
         calls = {index: self._delayed(batch, call) for index, call in enumerate(batch.calls)}
-        async with aclosing(self._in_flight.answers(calls)) as answers:
+        async with aclosing(self._running_calls.answers(calls)) as answers:
             async for answer in answers:
                 yield answer
 
@@ -177,16 +177,16 @@ class ScriptedEngine:
         """Calls from now on fail."""
         self._running = False
 
-    async def _delayed(self, batch: Batch, call: Call) -> Reply | CallFailed:
-        async with self._turns:
+    async def _delayed(self, batch: Batch, call: Call) -> Reply | CallFailure:
+        async with self._semaphore:
             await asyncio.sleep(self._delay_s)
             return self._outcome(batch, call)
 
-    def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailed:
+    def _outcome(self, batch: Batch, call: Call) -> Reply | CallFailure:
         if not self._running:
-            return CallFailed("engine", "the scripted engine is closed")
+            return CallFailure("engine", "the scripted engine is closed")
         if (tokens := _room(batch, call)) > self._context_tokens:
-            return CallFailed("truncated_input", f"{tokens} tokens; the context holds {self._context_tokens}")
+            return CallFailure("truncated_input", f"{tokens} tokens; the context holds {self._context_tokens}")
         outcome = self._script(batch, call)
         return _shown(call.answer, outcome, self._capabilities) if isinstance(outcome, Reply) else outcome
 
@@ -209,13 +209,13 @@ def _reply(
         tokens_written=_tokens(given) if given is not None else 0,
     )
     match call.answer:
-        case Menu(options, then):
+        case TokenChoice(options, then):
             chosen = then.labels[label(len(then.labels))] if then is not None else None
             return replace(reply, masses=masses([option.label for option in options]), chosen=chosen)
-        case Choice(labels):
+        case LabelChoice(labels):
             return replace(reply, chosen=labels[label(len(labels))])
-        case (Written() | Prose()) as form:
-            text = fill(form.schema, value, label) if isinstance(form, Written) else say(label)
+        case (JsonOutput() | TextOutput()) as form:
+            text = fill(form.schema, value, label) if isinstance(form, JsonOutput) else say(label)
             shown = text[: 4 * form.max_tokens]
             written = reply.tokens_written + _tokens(shown)
             return replace(reply, text=shown, cut=shown != text, tokens_written=written)
@@ -224,14 +224,14 @@ def _reply(
 def _shown(form: AnswerForm, reply: Reply, able: Capabilities) -> Reply:
     """The reply as an engine of these capabilities would give it."""
     match form:
-        case Menu(options, then) if reply.masses is not None and not (able.logprobs and able.token_menus):
+        case TokenChoice(options, then) if reply.masses is not None and not (able.logprobs and able.token_menus):
             said = options[reply.masses.index(max(reply.masses))].label
             if then is not None:
                 said += f"{then.lead}{reply.chosen}"
             return replace(reply, masses=reply.masses if able.logprobs else None, chosen=None, text=said)
-        case Choice() if not able.token_menus:
+        case LabelChoice() if not able.token_menus:
             return replace(reply, chosen=None, text=reply.chosen)
-        case Written() if not able.json_schema and reply.text is not None:
+        case JsonOutput() if not able.json_schema and reply.text is not None:
             end = "" if reply.cut else "\n```\n"
             return replace(reply, text=f"These are my verdicts:\n```json\n{reply.text}{end}")
     return reply
@@ -241,7 +241,7 @@ def _room(batch: Batch, call: Call) -> int:
     asked = _tokens(batch.system + batch.shared + call.question) + call.think_tokens
     if call.reasoning is not None:
         asked += call.reasoning.max_tokens + _tokens(call.reasoning.ask)
-    return asked + (call.answer.max_tokens if isinstance(call.answer, Written | Prose) else 1)
+    return asked + (call.answer.max_tokens if isinstance(call.answer, JsonOutput | TextOutput) else 1)
 
 
 def _tokens(text: str) -> int:

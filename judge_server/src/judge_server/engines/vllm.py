@@ -10,18 +10,28 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
-from judge_server.engines.in_flight import InFlight
+from judge_server.engines.in_flight import RunningCalls
 from judge_server.engines.vllm_folder import digest, locate
 from judge_server.engines.vllm_settings import VllmOptions, VllmSettings
 from judge_server.engines.vllm_start import load
-from judge_server.engines.vllm_tokens import ChatTokens
-from judge_server.errors import EngineGone, EngineStartError
-from judge_server.ports import Batch, Call, CallFailed, Capabilities, Choice, EngineIdentity, Menu, Option, Reply
+from judge_server.engines.vllm_tokens import VllmTokenizer
+from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.ports import (
+    Batch,
+    Call,
+    CallFailure,
+    Capabilities,
+    EngineIdentity,
+    LabelChoice,
+    Option,
+    Reply,
+    TokenChoice,
+)
 
 if TYPE_CHECKING:
-    from judge_server.engines.vllm_calls import Answerer
+    from judge_server.engines.vllm_calls import VllmAnswerer
 
-WARM_UP = Call("?", Menu((Option("Yes", ("Yes",)), Option("No", ("No",))), then=Choice(("0", "1"), " ")))
+WARM_UP = Call("?", TokenChoice((Option("Yes", ("Yes",)), Option("No", ("No",))), then=LabelChoice(("0", "1"), " ")))
 """A first call that makes vLLM load what constrains answers."""
 
 SHUTDOWN_S = 15.0
@@ -41,8 +51,8 @@ class VllmEngine:
     def __init__(self, model: str, settings: VllmSettings | None = None) -> None:
         self._model = model
         self._settings = settings or VllmSettings()
-        self._answerer: Answerer | None = None
-        self._in_flight = InFlight()
+        self._answerer: VllmAnswerer | None = None
+        self._running_calls = RunningCalls()
 
     @classmethod
     def from_url(cls, url: SplitResult) -> "VllmEngine":
@@ -54,21 +64,21 @@ class VllmEngine:
         return cls(url.netloc + url.path, VllmOptions(url).settings())
 
     @property
-    def dead(self) -> str:
+    def fatal_error(self) -> str:
         """vLLM starts none of its processes again."""
         return _DEAD if self._answerer is not None and self._answerer.llm.errored else ""
 
     async def start(self) -> EngineIdentity:
         """Find the model, load it and warm it up; takes from half a minute to many, by the model's size."""
         model = await asyncio.to_thread(locate, self._model)
-        tokens = await asyncio.to_thread(ChatTokens.load, model.path)
+        tokens = await asyncio.to_thread(VllmTokenizer.load, model.path)
         hashing = asyncio.create_task(asyncio.to_thread(digest, model.path))
         llm, version = await asyncio.to_thread(load, model, self._settings)
-        from judge_server.engines.vllm_calls import Answerer
+        from judge_server.engines.vllm_calls import VllmAnswerer
 
-        self._answerer = answerer = Answerer(llm, tokens)
+        self._answerer = answerer = VllmAnswerer(llm, tokens)
         warm = await answerer.reply(tokens.prefix("", ""), WARM_UP)
-        if isinstance(warm, CallFailed):
+        if isinstance(warm, CallFailure):
             await self.close()
             raise EngineStartError(f"vLLM loaded {model.name}, and its first call failed: {warm.detail}")
         return EngineIdentity(
@@ -84,16 +94,16 @@ class VllmEngine:
             ),
         )
 
-    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Submit every call at once, in order, and yield each as it is done."""
         answerer = self._answerer
         if answerer is None:
             for index in range(len(batch.calls)):
-                yield index, CallFailed("engine", "the engine is not running")
+                yield index, CallFailure("engine", "the engine is not running")
             return
         prefix = await asyncio.to_thread(answerer.tokens.prefix, batch.system, batch.shared)
         calls = {index: answerer.reply(prefix, call) for index, call in enumerate(batch.calls)}
-        async with aclosing(self._in_flight.answers(calls)) as answers:
+        async with aclosing(self._running_calls.answers(calls)) as answers:
             async for answer in answers:
                 yield answer
 
@@ -101,7 +111,7 @@ class VllmEngine:
         """Tokens of the longest prompt with the chat template, and of the most that can be written after it."""
         answerer = self._answerer
         if answerer is None:
-            raise EngineGone("the engine is not running")
+            raise EngineUnavailable("the engine is not running")
         prefix = await asyncio.to_thread(answerer.tokens.prefix, batch.system, batch.shared)
         return max(answerer.tokens_needed(prefix, call) for call in batch.calls)
 
@@ -114,13 +124,13 @@ class VllmEngine:
         answerer, self._answerer = self._answerer, None
         if answerer is None:
             return
-        await self._in_flight.give_up()
+        await self._running_calls.cancel_all()
         llm = answerer.llm
         if llm.output_handler is not None:
             llm.output_handler.cancel()  # it would take the end of the processes for their death
         await asyncio.to_thread(llm.shutdown, SHUTDOWN_S)
-        llm.shutdown = _nothing  # vLLM does it again when it is collected, and fails if the interpreter is ending
+        llm.shutdown = _no_op  # vLLM does it again when it is collected, and fails if the interpreter is ending
 
 
-def _nothing(timeout: float | None = None) -> None:
+def _no_op(timeout: float | None = None) -> None:
     """What there is left to shut down."""

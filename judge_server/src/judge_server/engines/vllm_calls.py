@@ -15,14 +15,14 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineGenerateError
 
-from judge_server.engines.vllm_tokens import THOUGHT, ChatTokens
-from judge_server.ports import AnswerForm, Call, CallFailed, Choice, Menu, Prose, Reply, Written
+from judge_server.engines.vllm_tokens import THOUGHT, VllmTokenizer
+from judge_server.ports import AnswerForm, Call, CallFailure, JsonOutput, LabelChoice, Reply, TextOutput, TokenChoice
 
 
-class Answerer:
+class VllmAnswerer:
     """Answers calls with one loaded model."""
 
-    def __init__(self, llm: AsyncLLM, tokens: ChatTokens) -> None:
+    def __init__(self, llm: AsyncLLM, tokens: VllmTokenizer) -> None:
         self.llm = llm
         self.tokens = tokens
         self.context_tokens: int = llm.model_config.max_model_len
@@ -38,21 +38,21 @@ class Answerer:
         if call.reasoning:
             needed += call.reasoning.max_tokens + len(tokens.ask) + len(tokens.plain(call.reasoning.ask))
             needed += len(tokens.answer)
-        return needed + self._room(call.answer)
+        return needed + self._reserved_tokens(call.answer)
 
-    async def reply(self, prefix: list[int], call: Call) -> Reply | CallFailed:
+    async def reply(self, prefix: list[int], call: Call) -> Reply | CallFailure:
         """The call's outcome. `prefix` is everything before its question."""
         needed = self.tokens_needed(prefix, call)
         if needed > self.context_tokens:
-            return CallFailed(
+            return CallFailure(
                 "truncated_input",
                 f"the prompt and its answer take {needed} tokens and the judge's context holds {self.context_tokens}; "
                 "allow judging.truncate, or raise the engine's ?context=",
             )
         try:
-            return await _Exchange(self, prefix, call).run()
+            return await _VllmExchange(self, prefix, call).run()
         except (VLLMError, ValueError) as error:
-            return CallFailed("engine", f"vLLM gave no answer: {error or type(error).__name__}")
+            return CallFailure("engine", f"vLLM gave no answer: {error or type(error).__name__}")
 
     async def generate(self, prompt: list[int], params: SamplingParams) -> Any:
         """vLLM's output for a prompt; cancelling it ends the request in the engine."""
@@ -62,19 +62,19 @@ class Answerer:
                 return output
         raise EngineGenerateError("the request was ended before its answer")
 
-    def _room(self, form: AnswerForm) -> int:
-        if isinstance(form, Written | Prose):
+    def _reserved_tokens(self, form: AnswerForm) -> int:
+        if isinstance(form, JsonOutput | TextOutput):
             return form.max_tokens
-        if isinstance(form, Choice):
-            return len(self.tokens.plain(form.lead)) + form.room
+        if isinstance(form, LabelChoice):
+            return len(self.tokens.plain(form.lead)) + form.reserved_tokens
         label = max(len(self.tokens.plain(option.label)) for option in form.options)
-        return max(1, label + self._room(form.then) if form.then else 0)
+        return max(1, label + self._reserved_tokens(form.then) if form.then else 0)
 
 
-class _Exchange:
+class _VllmExchange:
     """One call being answered: the prompt so far, and what it has cost."""
 
-    def __init__(self, answerer: Answerer, prefix: list[int], call: Call) -> None:
+    def __init__(self, answerer: VllmAnswerer, prefix: list[int], call: Call) -> None:
         self._answerer = answerer
         self._tokens = answerer.tokens
         self._call = call
@@ -95,13 +95,13 @@ class _Exchange:
         return Reply(masses, chosen, text, cut, reasons, self._computed, self._reused or 0, self._written)
 
     async def _answer(self, form: AnswerForm) -> tuple[tuple[float, ...] | None, str | None, str | None, bool]:
-        if isinstance(form, Written):
+        if isinstance(form, JsonOutput):
             output = await self._generate(form.max_tokens, structured=StructuredOutputsParams(json=form.schema))
             return None, None, output.text, output.finish_reason == "length"
-        if isinstance(form, Prose):
+        if isinstance(form, TextOutput):
             output = await self._generate(form.max_tokens)
             return None, None, output.text.strip(), output.finish_reason == "length"
-        if isinstance(form, Choice):
+        if isinstance(form, LabelChoice):
             return None, *await self._choose(form), False
         masses = await self._masses(form)
         if form.then is None or not any(masses):
@@ -119,8 +119,8 @@ class _Exchange:
         self._prompt += self._tokens.plain(output.text)[:most]
         return str(output.text)
 
-    async def _masses(self, menu: Menu) -> tuple[float, ...]:
-        ids = [self._tokens.spellings(option) for option in menu.options]
+    async def _masses(self, token_choice: TokenChoice) -> tuple[float, ...]:
+        ids = [self._tokens.spellings(option) for option in token_choice.options]
         every = sorted({i for of_one in ids for i in of_one})
         if not every:
             return (0.0,) * len(ids)
@@ -137,10 +137,12 @@ class _Exchange:
         mass = {i: math.exp(output.logprobs[0][i].logprob) for i in every}
         return tuple([min(1.0, sum(mass[i] for i in of_one)) for of_one in ids])
 
-    async def _choose(self, choice: Choice) -> tuple[str | None, str | None]:
+    async def _choose(self, choice: LabelChoice) -> tuple[str | None, str | None]:
         """The label picked, or what was said instead."""
         self._prompt += self._tokens.plain(choice.lead)
-        output = await self._generate(choice.room, structured=StructuredOutputsParams(choice=list(choice.labels)))
+        output = await self._generate(
+            choice.reserved_tokens, structured=StructuredOutputsParams(choice=list(choice.labels))
+        )
         return (output.text, None) if output.text in choice.labels else (None, output.text)
 
     async def _generate(

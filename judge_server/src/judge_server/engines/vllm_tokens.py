@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from judge_server.engines.template_pieces import between
-from judge_server.engines.vllm_folder import MISSING
+from judge_server.engines.template_pieces import split_at_marks
+from judge_server.engines.vllm_folder import VLLM_NOT_INSTALLED
 from judge_server.errors import EngineStartError
 from judge_server.ports import Option
 from trainer_client.byte_cache import ByteCache
@@ -23,7 +23,7 @@ THINK, THOUGHT = "<think>", "</think>"
 """How a model that thinks first marks its thoughts."""
 
 
-class ChatTokens:
+class VllmTokenizer:
     """Tokenises for one model. `tokenizer` is a tokenizer of transformers, with a chat template.
 
     Attributes:
@@ -56,7 +56,7 @@ class ChatTokens:
         self.thought = control(f"\n{THOUGHT}\n\n")
 
     @classmethod
-    def load(cls, folder: Path) -> "ChatTokens":
+    def load(cls, folder: Path) -> "VllmTokenizer":
         """Read the tokenizer of a model's folder.
 
         Raises:
@@ -66,7 +66,7 @@ class ChatTokens:
         try:
             from transformers import AutoTokenizer
         except ImportError as error:
-            raise EngineStartError(MISSING) from error
+            raise EngineStartError(VLLM_NOT_INSTALLED) from error
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
@@ -75,7 +75,7 @@ class ChatTokens:
 
     def prefix(self, system: str, shared: str) -> list[int]:
         """Everything before the question, as it was made lately or anew."""
-        return self._prefixes.made((system, shared), lambda: self._prefix(system, shared))
+        return self._prefixes.get_or_create((system, shared), lambda: self._prefix(system, shared))
 
     def _prefix(self, system: str, shared: str) -> list[int]:
         return self._head + self.plain(system) + self._middle + self.plain(shared)
@@ -122,7 +122,7 @@ def _rendered(tokenizer: Any, messages: list[tuple[str, str]], *, think: bool) -
 
 
 def _split(text: str, *marks: str) -> list[str]:
-    pieces = between(text, *marks)
+    pieces = split_at_marks(text, *marks)
     if pieces is None:
         raise EngineStartError(_UNFIT)
     return pieces

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from judge_server.errors import EngineStartError
-from judge_server.models import ModelError, check_installed, location, models_dir, parse
+from judge_server.models import ModelError, check_installed, model_path, models_dir, parse_model_reference
 
 
 class Weights(NamedTuple):
@@ -22,8 +22,8 @@ def locate_weights(reference: str) -> Weights:
         EngineStartError: it is not here, or cut short, or altered; the message says what to run.
     """
     try:
-        target = parse(reference)
-        path = target if isinstance(target, Path) else location(target, models_dir())
+        target = parse_model_reference(reference)
+        path = target if isinstance(target, Path) else model_path(target, models_dir())
         if not isinstance(target, Path) and not path.is_file():
             raise EngineStartError(
                 f"The model {reference} is not on this machine. Fetch it: adjudge models pull {reference}"

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from judge_server.engines.openai_http import EndpointError, OpenAIHttp, base_url_of
-from judge_server.engines.openai_wire import wrong_shape
-from judge_server.engines.options import Options
+from judge_server.engines.openai_wire import shape_error
+from judge_server.engines.options import UrlOptions
 from trainer_client.measures import semantic_distance
 
 TEXTS_PER_REQUEST = 16
@@ -53,9 +53,9 @@ class EmbeddingEndpoint:
                 "openai+https://…"
             )
         base_url = base_url_of(parts)  # before options, which show the whole URL where one is wrong
-        options = Options(parts)
+        options = UrlOptions(parts)
         model, timeout_s = options.text("model"), options.number("timeout_s", 120.0)
-        options.refuse_others()
+        options.reject_unknown()
         return cls(base_url, model=model, api_key=api_key, timeout_s=timeout_s)
 
     async def embeddings(self, texts: Sequence[str]) -> list[list[float]]:
@@ -66,22 +66,22 @@ class EmbeddingEndpoint:
         """
         found: list[list[float]] = []
         for first in range(0, len(texts), TEXTS_PER_REQUEST):
-            found += await self._some(texts[first : first + TEXTS_PER_REQUEST])
+            found += await self._embed_batch(texts[first : first + TEXTS_PER_REQUEST])
         return found
 
     async def close(self) -> None:
         """Close every connection."""
         await self._http.close()
 
-    async def _some(self, texts: Sequence[str]) -> list[list[float]]:
+    async def _embed_batch(self, texts: Sequence[str]) -> list[list[float]]:
         body = {"input": list(texts), "encoding_format": "float"} | ({"model": self._model} if self._model else {})
         answer = await self._http.post_for_object(f"{self._http.base_url}/embeddings", body)
         try:
             data = sorted(_Embeddings.model_validate(answer).data, key=lambda each: each.index)
         except ValidationError as error:
-            raise self._http.wrong(f"the answer holds no embeddings ({wrong_shape(error)})") from error
+            raise self._http.make_error(f"the answer holds no embeddings ({shape_error(error)})") from error
         if [each.index for each in data] != list(range(len(texts))):
-            raise self._http.wrong(f"the endpoint answered {len(data)} embeddings to {len(texts)} texts")
+            raise self._http.make_error(f"the endpoint answered {len(data)} embeddings to {len(texts)} texts")
         return [each.embedding for each in data]
 
 
@@ -102,12 +102,12 @@ async def semantic_distances(
     slots = asyncio.Semaphore(concurrency)
 
     async def one(texts: Sequence[str]) -> float | str | None:
-        said = [text for text in texts if text.strip()]
-        if len(said) < 2:
+        non_empty = [text for text in texts if text.strip()]
+        if len(non_empty) < 2:
             return None
         async with slots:
             try:
-                return semantic_distance(await endpoint.embeddings(said))
+                return semantic_distance(await endpoint.embeddings(non_empty))
             except (EndpointError, ValueError) as error:
                 return f"no embeddings: {error}"
 

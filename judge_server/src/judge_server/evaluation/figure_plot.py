@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from judge_server.evaluation.trajectories import Figure
-from judge_server.generation.plots import NO_MATPLOTLIB, PlotsMissing
+from judge_server.evaluation.trajectories import MeasureEstimate
+from judge_server.generation.plots import NO_MATPLOTLIB, MatplotlibMissing
 
 _COLOUR = "#3b6ea5"
 _WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35
 
 
-def plot_figures(found: Mapping[str, Figure], file: Path, *, title: str) -> None:
+def plot_estimates(found: Mapping[str, MeasureEstimate], file: Path, *, title: str) -> None:
     """Draw each measure as a point with its 95% interval, where it has one, into a file, SVG or PNG by its ending.
 
     Raises:
@@ -20,7 +20,7 @@ def plot_figures(found: Mapping[str, Figure], file: Path, *, title: str) -> None
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError as error:
-        raise PlotsMissing(NO_MATPLOTLIB) from error
+        raise MatplotlibMissing(NO_MATPLOTLIB) from error
     canvas = Canvas(figsize=(_WIDTH_INCHES, 1.5 + _INCHES_A_ROW * len(found)), layout="constrained")
     axes = canvas.subplots()
     rows = list(found.items())[::-1]

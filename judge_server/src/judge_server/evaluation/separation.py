@@ -17,7 +17,7 @@ _TAILS = (0.025, 0.975)
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledPrompt:
     """A prompt's judged responses: those known to be good, those known to be bad, and the rubric they were judged by.
 
     `rubric` names the rubric in a report; responses under the same name and criterion id are counted together.
@@ -78,7 +78,7 @@ class Separation:
     criteria: tuple[CriterionSeparation, ...]
 
 
-def separation(labelled: Sequence[Labelled], *, seed: int = 0) -> Separation:
+def separation(labelled: Sequence[LabelledPrompt], *, seed: int = 0) -> Separation:
     """Measure how rewards and verdicts separate good from bad responses.
 
     Args:
@@ -120,7 +120,7 @@ def _interval(values: Sequence[float], seed: int) -> tuple[float, float] | None:
     return low, high
 
 
-def _by_criterion(labelled: Sequence[Labelled]) -> tuple[CriterionSeparation, ...]:
+def _by_criterion(labelled: Sequence[LabelledPrompt]) -> tuple[CriterionSeparation, ...]:
     scores: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     failed: dict[tuple[str, str], int] = defaultdict(int)
     inverted: dict[tuple[str, str], bool] = {}
@@ -133,7 +133,7 @@ def _by_criterion(labelled: Sequence[Labelled]) -> tuple[CriterionSeparation, ..
                     failed[key] += 1
                 else:
                     scores[key][side].append(verdict.score)
-    measured = [_criterion(key, *scores[key], failed[key], turned) for key, turned in inverted.items()]
+    measured = [_criterion(key, *scores[key], failed[key], is_inverted) for key, is_inverted in inverted.items()]
     return tuple(sorted(measured, key=lambda one: math.inf if one.difference is None else one.difference))
 
 

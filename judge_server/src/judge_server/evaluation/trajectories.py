@@ -13,17 +13,9 @@ from functools import partial
 from statistics import NormalDist, fmean, pvariance
 from typing import NamedTuple, TypeVar
 
-from trainer_client.measures import (
-    Loops,
-    Novelty,
-    average_at_k,
-    best_of_n,
-    faithfulness,
-    loop_statistics,
-    novelty,
-    pass_at_k,
-    point_biserial,
-)
+from trainer_client._loops import LoopSigns, loop_statistics
+from trainer_client._samples import average_at_k, best_of_n, pass_at_k
+from trainer_client.measures import Novelty, faithfulness, novelty, point_biserial
 
 RESAMPLES = 500
 _TAILS = (0.025, 0.975)
@@ -47,7 +39,7 @@ class Trajectory:
             training; None where they are not known.
     """
 
-    loops: Loops | None
+    loops: LoopSigns | None
     correct: float | None = None
     steps: tuple[float | None, ...] | None = None
     reward: float | None = None
@@ -57,7 +49,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ProblemResponses:
     """The responses to a problem.
 
     Attributes:
@@ -79,7 +71,7 @@ class LoopLimits(NamedTuple):
     min_paragraph_words: int = 5
 
 
-class Figure(NamedTuple):
+class MeasureEstimate(NamedTuple):
     """A measure, its 95% interval over problems, and of how many problems it was taken.
 
     `low` and `high` are None where the problems are too few to tell: see `interval`.
@@ -91,7 +83,7 @@ class Figure(NamedTuple):
     problems: int
 
 
-Measure = Callable[[Sequence[Problem]], float | None]
+Measure = Callable[[Sequence[ProblemResponses]], float | None]
 
 
 def satisfied(scores: Sequence[tuple[str, float, float | None]]) -> float | None:
@@ -125,18 +117,20 @@ def by_kind(scores: Sequence[tuple[str, float, float | None]]) -> dict[str, floa
     return {kind: fmean(found) for kind, found in known.items() if len(found) == len(kinds[kind])}
 
 
-def alignment(problems: Sequence[Problem]) -> dict[str, int]:
+def count_alignment(problems: Sequence[ProblemResponses]) -> dict[str, int]:
     """Count trajectories by answer and steps, as SRaR's Table 2 and Figure 2 (b) do.
 
     `without_steps` has no parsed step. `undecided` is one where a missing verdict, or an unknown answer, leaves open
     which it is.
     """
     names = ["right_faithful", "right_unfaithful", "wrong_faithful", "wrong_unfaithful", "without_steps", "undecided"]
-    counts = Counter(_aligned(one) for problem in problems for one in problem.trajectories if one.steps is not None)
+    counts = Counter(
+        _alignment_class(one) for problem in problems for one in problem.trajectories if one.steps is not None
+    )
     return {name: counts[name] for name in names}
 
 
-def _aligned(one: Trajectory) -> str:
+def _alignment_class(one: Trajectory) -> str:
     steps = one.steps or ()
     if not steps:
         return "without_steps"
@@ -145,9 +139,9 @@ def _aligned(one: Trajectory) -> str:
     return f"{'right' if one.correct == 1.0 else 'wrong'}_{'unfaithful' if 0.0 in steps else 'faithful'}"
 
 
-def figures(
-    problems: Sequence[Problem], *, ks: Sequence[int] = (1, 2, 4, 8), seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Figure]:
+def estimate_measures(
+    problems: Sequence[ProblemResponses], *, ks: Sequence[int] = (1, 2, 4, 8), seed: int = 0, resamples: int = RESAMPLES
+) -> dict[str, MeasureEstimate]:
     """Take every measure that there is something to take of.
 
     Args:
@@ -161,30 +155,30 @@ def figures(
     """
     if any(k < 1 for k in ks):
         raise ValueError(f"k is {min(ks)}; of a problem at least one sample is drawn")
-    found: dict[str, Figure] = {}
+    found: dict[str, MeasureEstimate] = {}
     kinds = dict.fromkeys(kind for p in problems for one in p.trajectories for kind in one.by_kind)
     correlations = _correlations(list(kinds) if len(kinds) > 1 else [])
-    shares = _shares(ks)
-    for name, measure in {**shares, **_others(ks), **correlations}.items():
+    shares = _share_measures(ks)
+    for name, measure in {**shares, **_unbounded_measures(ks), **correlations}.items():
         used = [problem for problem in problems if name in correlations or measure([problem]) is not None]
         value = measure(used)
         if value is not None and math.isfinite(value):
             low, high = interval(used, measure, value, share=name in shares, seed=seed, resamples=resamples)
-            found[name] = Figure(value, low, high, len(used))
+            found[name] = MeasureEstimate(value, low, high, len(used))
     if "accuracy_looping" not in found:  # nothing loops: those that do not loop are all there are
         found.pop("accuracy_not_looping", None)
     return found
 
 
-def values(problems: Sequence[Problem], *, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
+def measure_values(problems: Sequence[ProblemResponses], *, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
     """Take every measure that there is something to take of, without intervals; arguments and errors as `figures`."""
-    return {name: one.value for name, one in figures(problems, ks=ks, resamples=0).items()}
+    return {name: one.value for name, one in estimate_measures(problems, ks=ks, resamples=0).items()}
 
 
 def _correlations(kinds: Sequence[str]) -> dict[str, Measure]:
     """Correlations of a right answer, which one problem alone cannot give."""
 
-    def correlation(given: Sequence[Problem], of: Callable[[Trajectory], float | None]) -> float | None:
+    def correlation(given: Sequence[ProblemResponses], of: Callable[[Trajectory], float | None]) -> float | None:
         every = [one for problem in given for one in problem.trajectories]
         return point_biserial([one.correct for one in every], [of(one) for one in every])
 
@@ -200,7 +194,7 @@ def _of_kind(one: Trajectory, kind: str) -> float | None:
     return one.by_kind.get(kind)
 
 
-def _shares(ks: Sequence[int]) -> dict[str, Measure]:
+def _share_measures(ks: Sequence[int]) -> dict[str, Measure]:
     """Measures that are means of values in [0, 1]."""
     steps = ("faithful_reasoning_rate", "misaligned_trajectory_rate", "step_accuracy")
     loops = {
@@ -210,20 +204,20 @@ def _shares(ks: Sequence[int]) -> dict[str, Measure]:
     }
     return {
         "answer_accuracy": lambda given: average_at_k([[one.correct for one in p.trajectories] for p in given]),
-        **{f"pass_at_{k}": partial(_pass, k=k) for k in ks},
-        **{name: partial(_faithful, name=name) for name in steps},
-        **{name: partial(_loops, name=found) for name, found in loops.items()},
+        **{f"pass_at_{k}": partial(_pass_at_k, k=k) for k in ks},
+        **{name: partial(_faithfulness_rate, name=name) for name in steps},
+        **{name: partial(_loop_rate, name=found) for name, found in loops.items()},
         "zero_reward_share": lambda given: _mean([float(r <= 0) for p in given for r in _rewards(p)]),
         **{f"novelty_above_{limit}": partial(_novel_share, limit=limit) for limit in _NOVEL_ABOVE},
     }
 
 
-def _others(ks: Sequence[int]) -> dict[str, Measure]:
+def _unbounded_measures(ks: Sequence[int]) -> dict[str, Measure]:
     return {
-        "mean_self_corrections": partial(_loops, name="mean_self_corrections"),
+        "mean_self_corrections": partial(_loop_rate, name="mean_self_corrections"),
         "diversity": lambda given: _mean([1.0 - p.self_bleu for p in given if p.self_bleu is not None]),
         "semantic_distance": lambda given: _mean([d for p in given if (d := p.semantic_distance) is not None]),
-        **{f"best_of_{k}": partial(_best, k=k) for k in ks},
+        **{f"best_of_{k}": partial(_best_of_k, k=k) for k in ks},
         "novelty_mean": lambda given: (found := _novelty(given)) and found.mean,
         "novelty_median": lambda given: (found := _novelty(given)) and found.median,
     }
@@ -233,40 +227,40 @@ _NOVEL_ABOVE = (2, 10, 100)
 """Importance ratios above which responses are counted (RuscaRL, appendix D.4)."""
 
 
-def _novelty(given: Sequence[Problem]) -> Novelty | None:
+def _novelty(given: Sequence[ProblemResponses]) -> Novelty | None:
     known = [one.likelihoods for p in given for one in p.trajectories if one.likelihoods is not None]
     return novelty([new for new, _ in known], [old for _, old in known], thresholds=_NOVEL_ABOVE) if known else None
 
 
-def _novel_share(given: Sequence[Problem], limit: int) -> float | None:
+def _novel_share(given: Sequence[ProblemResponses], limit: int) -> float | None:
     found = _novelty(given)
     known = sum(one.likelihoods is not None for p in given for one in p.trajectories)
     return None if found is None else found.counts[limit] / known
 
 
-def _pass(given: Sequence[Problem], k: int) -> float | None:
+def _pass_at_k(given: Sequence[ProblemResponses], k: int) -> float | None:
     known = [[one.correct for one in p.trajectories if one.correct is not None] for p in given]
     return _mean([pass_at_k(len(row), sum(score == 1.0 for score in row), k) for row in known if len(row) >= k])
 
 
-def _best(given: Sequence[Problem], k: int) -> float | None:
+def _best_of_k(given: Sequence[ProblemResponses], k: int) -> float | None:
     return _mean([best for p in given if (best := best_of_n(_rewards(p), k)) is not None])
 
 
-def _rewards(problem: Problem) -> list[float]:
+def _rewards(problem: ProblemResponses) -> list[float]:
     return [one.reward for one in problem.trajectories if one.reward is not None]
 
 
-def _faithful(given: Sequence[Problem], name: str) -> float | None:
+def _faithfulness_rate(given: Sequence[ProblemResponses], name: str) -> float | None:
     judged = [(one.correct, one.steps) for p in given for one in p.trajectories if one.steps is not None]
     rate: float | None = faithfulness([a for a, _ in judged], [s for _, s in judged])[name]  # type: ignore[literal-required]
     return rate
 
 
-def _loops(given: Sequence[Problem], name: str) -> float | None:
+def _loop_rate(given: Sequence[ProblemResponses], name: str) -> float | None:
     known = [(one.loops, one.correct) for p in given for one in p.trajectories if one.loops is not None]
-    said = loop_statistics([found for found, _ in known], [correct for _, correct in known])
-    value: float | None = said[name]  # type: ignore[literal-required]
+    loop_figures = loop_statistics([found for found, _ in known], [correct for _, correct in known])
+    value: float | None = loop_figures[name]  # type: ignore[literal-required]
     return value
 
 

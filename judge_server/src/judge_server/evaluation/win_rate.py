@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from judge_server.evaluation.trajectories import Figure, interval
+from judge_server.evaluation.trajectories import MeasureEstimate, interval
 from trainer_client.wire import Comparison
 
 
-def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dict[str, Figure]:
+def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dict[str, MeasureEstimate]:
     """Measure wins of `a` over `b`; every problem weighs the same.
 
     `win_rate` is the mean score of `a` in [0, 1]: each order of a pair is a win (1), a loss (0) or a tie (one half),
@@ -37,5 +37,5 @@ def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dic
     for name, column in zip(("win_rate", "tie_rate", "order_agreement"), zip(*rows, strict=True), strict=True):
         value = fmean(column)
         low, high = interval(column, fmean, value, share=True, seed=seed)
-        found[name] = Figure(value, low, high, len(rows))
+        found[name] = MeasureEstimate(value, low, high, len(rows))
     return found

@@ -26,9 +26,9 @@ DiscardReason = Literal[
     "invalid_rubric",
 ]
 """
-- `unreadable`: no JSON in what was written, or no answer on offer; `wrong_shape`: JSON that is not what was asked for;
+- `unreadable`: no JSON in what was written, or no answer on offer; `shape_error`: JSON that is not what was asked for;
   `cut_short`: the text ended at its limit of tokens.
-- `too_long`: the prompt does not fit the model's context; `empty_source`: there is nothing to make a rubric from.
+- `context_overflow`: the prompt does not fit the model's context; `empty_source`: there is nothing to make a rubric from.
 - `too_few`, `too_many`: the number of criteria; `duplicate_criteria`: two of them say the same.
 - `empty_criterion`: one of them says nothing; `unknown_kind`: one is of a kind that the method has not.
 - `bad_weight`: a weight outside the method's range, or none above zero.
@@ -43,7 +43,7 @@ DiscardReason = Literal[
 DISCARD_REASONS: tuple[DiscardReason, ...] = get_args(DiscardReason)
 
 
-class Discarded(Exception):
+class RubricDiscarded(Exception):
     """What was made of an input is no rubric. `detail` says in a sentence what was wrong with it."""
 
     def __init__(self, reason: DiscardReason, detail: str) -> None:

@@ -16,8 +16,13 @@ from filelock import FileLock, Timeout
 from judge_server.generation.journal import Journal, read_journal
 from judge_server.operations.job import JobFailed
 
-RUBRICS, DISCARDED, PUBLISHED, FAILED = "rubrics.jsonl", "discarded.jsonl", "published.jsonl", "failed.jsonl"
-_LOCK = ".lock"
+RUBRICS_FILE, DISCARDED_FILE, PUBLISHED_FILE, FAILED_FILE = (
+    "rubrics.jsonl",
+    "discarded.jsonl",
+    "published.jsonl",
+    "failed.jsonl",
+)
+_LOCK_FILE = ".lock"
 
 
 class FolderInUse(JobFailed):
@@ -49,17 +54,18 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             try:
-                stack.enter_context(FileLock(self.path / _LOCK, timeout=0))
+                stack.enter_context(FileLock(self.path / _LOCK_FILE, timeout=0))
             except Timeout:
                 raise FolderInUse(f"another run works in {self.path}; wait for it, or use another folder") from None
             self._rubrics, self._discarded, self._published = (
-                stack.enter_context(Journal(self.path / name)) for name in (RUBRICS, DISCARDED, PUBLISHED)
+                stack.enter_context(Journal(self.path / name))
+                for name in (RUBRICS_FILE, DISCARDED_FILE, PUBLISHED_FILE)
             )
-            (self.path / FAILED).unlink(missing_ok=True)
-            self._failed = stack.enter_context(Journal(self.path / FAILED))
+            (self.path / FAILED_FILE).unlink(missing_ok=True)
+            self._failed = stack.enter_context(Journal(self.path / FAILED_FILE))
             self.made = {record["key"] for record in self.rubrics()}
-            self.discarded = {r["key"]: r["reason"] for r in read_journal(self.path / DISCARDED)}
-            self.published = {record["key"] for record in read_journal(self.path / PUBLISHED)}
+            self.discarded = {r["key"]: r["reason"] for r in read_journal(self.path / DISCARDED_FILE)}
+            self.published = {record["key"] for record in read_journal(self.path / PUBLISHED_FILE)}
             self._open = stack.pop_all()
         return self
 
@@ -67,13 +73,13 @@ class RunFolder:
         """Close the files."""
         self._open.close()
 
-    def knows(self, key: str) -> bool:
+    def is_done(self, key: str) -> bool:
         """Whether the input of this key needs no model any more."""
         return key in self.made or key in self.discarded
 
     def rubrics(self) -> Iterator[dict[str, Any]]:
         """The rubrics made, in the order in which they were."""
-        return read_journal(self.path / RUBRICS)
+        return read_journal(self.path / RUBRICS_FILE)
 
     def keep(self, key: str, record: Mapping[str, Any]) -> None:
         """Keep a rubric that was made."""
@@ -97,13 +103,13 @@ class RunFolder:
 
 def read_failures(path: Path) -> Iterator[dict[str, Any]]:
     """What the last run in a folder reported of lines: `line`, `kind` and `detail`."""
-    return read_journal(path / FAILED)
+    return read_journal(path / FAILED_FILE)
 
 
 def first_discards(path: Path, reasons: Collection[str]) -> dict[str, tuple[int, str]]:
     """Of each of these reasons, one discard in a folder: its line, and what was wrong."""
     found: dict[str, tuple[int, str]] = {}
-    for record in read_journal(path / DISCARDED):
+    for record in read_journal(path / DISCARDED_FILE):
         if record["reason"] in reasons:
             found.setdefault(record["reason"], (record["line"], record["detail"]))
     return found

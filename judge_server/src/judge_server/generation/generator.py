@@ -17,7 +17,7 @@ from judge_server.generation.writer import Writer
 from trainer_client.wire import RubricContent, RubricName, RubricVersion
 
 
-class Row(BaseModel):
+class InputRow(BaseModel):
     """One input, a line of the JSONL; white space around texts is dropped, fields it does not know are passed over.
 
     Attributes:
@@ -53,7 +53,7 @@ class Parameters(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class GeneratedRubric:
     """A rubric that a generator made.
 
     Attributes:
@@ -75,10 +75,10 @@ class Made:
     parent_reference: str | None = None
 
 
-Find = Callable[[str], Awaitable[RubricVersion | None]]
+RubricLookup = Callable[[str], Awaitable[RubricVersion | None]]
 """The rubric a reference stands for; None if there is none."""
 
-RowT = TypeVar("RowT", bound=Row)
+RowT = TypeVar("RowT", bound=InputRow)
 ParametersT = TypeVar("ParametersT", bound=Parameters)
 
 
@@ -102,7 +102,7 @@ class Generator(ABC, Generic[RowT, ParametersT]):
     revises: ClassVar[bool] = False
 
     def __init__(
-        self, parameters: ParametersT, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+        self, parameters: ParametersT, *, find: RubricLookup | None = None, templates: Mapping[str, str] | None = None
     ) -> None:
         """`templates` take the place of the generator's own, by file name; see `wording.read_templates`."""
         self.parameters = parameters
@@ -123,7 +123,7 @@ class Generator(ABC, Generic[RowT, ParametersT]):
         return (row,)
 
     @abstractmethod
-    async def make(self, row: RowT, writer: Writer) -> Made:
+    async def make(self, row: RowT, writer: Writer) -> GeneratedRubric:
         """Make one rubric.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from judge_server.generation.generator import Generator, Row, source_digest
+from judge_server.generation.generator import Generator, InputRow, source_digest
 from judge_server.generation.splits import Split, split_of
 from judge_server.ports import EngineIdentity
 from trainer_client.wire.problems import field_errors
@@ -45,7 +45,7 @@ class RunInput:
     """
 
     line: int
-    row: Row
+    row: InputRow
     key: str
     source: str
     split: Split
@@ -61,7 +61,7 @@ class Inputs:
         self._file = file
         self._generator = generator
         self._limit = limit
-        self._way = _way(generator, identity)
+        self._fingerprint = _fingerprint(generator, identity)
 
     def __iter__(self) -> Iterator[RunInput | BadLine]:
         """Each line's inputs, in order; blank lines are passed over. Raises `OSError` where the file cannot be read."""
@@ -94,10 +94,10 @@ class Inputs:
             reason = str(error)
         return [BadLine(number, reason)]
 
-    def _input(self, number: int, row: Row) -> RunInput:
+    def _input(self, number: int, row: InputRow) -> RunInput:
         content = hashlib.sha256(row.canonical.encode("utf-8", "surrogatepass")).hexdigest()
         source = source_digest(self._generator.source_of(row))
-        key = hashlib.sha256(f"{self._way}\0{content}".encode()).hexdigest()
+        key = hashlib.sha256(f"{self._fingerprint}\0{content}".encode()).hexdigest()
         name = self._generator.name_of(row) or f"{self._generator.kind}/{content[:SHORT_DIGEST]}"
         return RunInput(number, row, key, source, split_of(source), name)
 
@@ -106,7 +106,7 @@ class Inputs:
         return ", ".join(needed) or "the generator's fields"
 
 
-def _way(generator: Generator[Any, Any], identity: EngineIdentity) -> str:
+def _fingerprint(generator: Generator[Any, Any], identity: EngineIdentity) -> str:
     """All but the input that could change what is made, as canonical JSON."""
     parts = [
         generator.kind,

@@ -8,23 +8,23 @@ from typing import Any
 
 from pydantic import Field, JsonValue, PositiveInt, ValidationError
 
-from judge_server.generation.folder import RUBRICS, RunFolder
+from judge_server.generation.folder import RUBRICS_FILE, RunFolder
 from judge_server.generation.generator import Generator
 from judge_server.generation.registry import check_parameters, generator_of
 from judge_server.generation.results import write_results
-from judge_server.generation.runner import Publish, Run, RunSettings
-from judge_server.generation.tally import Tally
+from judge_server.generation.runner import GeneratorRun, GeneratorRunSettings, Publisher
+from judge_server.generation.tally import RunCounts
 from judge_server.generation.wording import read_templates
 from judge_server.generation.writer import Writer
 from judge_server.operations.job import JobContext
 from judge_server.ports import RubricSource
 from trainer_client.wire import RubricContent, RubricVersion
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import RequestModel
 from trainer_client.wire.lineage import Lineage
 from trainer_client.wire.problems import field_errors
 
 
-class GenerateRequest(Request):
+class GenerateRequest(RequestModel):
     """A request to generate rubrics.
 
     Attributes:
@@ -60,18 +60,18 @@ class GenerateJob:
     def check(self, request: dict[str, Any]) -> None:
         """Raises `ValueError` for what cannot be run."""
         try:
-            read = GenerateRequest.model_validate(request)
-            check_parameters(read.generator, read.parameters)
+            parsed = GenerateRequest.model_validate(request)
+            check_parameters(parsed.generator, parsed.parameters)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             raise ValueError(f"{first.field}: {first.message}") from None
-        if not read.input.is_file():
-            raise ValueError(f"there is no file {read.input}")
-        _templates(read)
+        if not parsed.input.is_file():
+            raise ValueError(f"there is no file {parsed.input}")
+        _read_templates(parsed)
 
     def results_file(self, request: dict[str, Any], folder: Path) -> Path:
         """Where the results stand, a line each."""
-        return (GenerateRequest.model_validate(request).out or folder) / RUBRICS
+        return (GenerateRequest.model_validate(request).out or folder) / RUBRICS_FILE
 
     async def run(self, context: JobContext) -> None:
         """Run it to its end, from wherever an earlier attempt got to.
@@ -87,7 +87,7 @@ class GenerateJob:
         async def find(reference: str) -> RubricVersion | None:
             return await self._rubrics.find(context.project_id, reference)
 
-        templates = await asyncio.to_thread(_templates, request)
+        templates = await asyncio.to_thread(_read_templates, request)
         generator = generator_of(request.generator, request.parameters, find=find, templates=templates)
         try:
             await self._run(context, request, generator)
@@ -95,24 +95,26 @@ class GenerateJob:
             await generator.close()
 
     async def _run(self, context: JobContext, request: GenerateRequest, generator: Generator[Any, Any]) -> None:
-        writer = (await self._writer()).apart()
-        settings = RunSettings(request.concurrency, request.limit, request.prefix)
-        publish: Publish | None = None
+        writer = (await self._writer()).with_own_usage()
+        settings = GeneratorRunSettings(request.concurrency, request.limit, request.prefix)
+        publish: Publisher | None = None
         if request.publish:
             model = writer.identity.model
             publish = publisher(self._rubrics, context.project_id, context.operation_id, generator, model)
 
-        def report(tally: Tally) -> None:
-            context.report(tally.progress())
+        def report(run_counts: RunCounts) -> None:
+            context.report(run_counts.progress())
 
         with RunFolder(request.out or context.folder) as folder:
-            run = Run(generator, writer, folder, request.input, settings=settings, publish=publish, report=report)
+            run = GeneratorRun(
+                generator, writer, folder, request.input, settings=settings, publish=publish, report=report
+            )
             keys = await run.run()
             title = f"{request.generator}: {request.input.name}"
             await asyncio.to_thread(write_results, folder, keys, title=title)
 
 
-def _templates(request: GenerateRequest) -> Mapping[str, str] | None:
+def _read_templates(request: GenerateRequest) -> Mapping[str, str] | None:
     """The templates that replace the generator's own; raises `ValueError` for a set that cannot be used."""
     return None if request.templates is None else read_templates(request.templates)
 
@@ -123,8 +125,8 @@ def publisher(
     operation_id: str,
     generator: Generator[Any, Any],
     model: str,
-    told: Mapping[str, JsonValue] = MappingProxyType({}),
-) -> Publish:
+    extra_parameters: Mapping[str, JsonValue] = MappingProxyType({}),
+) -> Publisher:
     """What publishes an operation's rubrics, with who made them; `told` joins the generator's parameters there."""
 
     async def publish(record: dict[str, Any]) -> tuple[str, bool]:
@@ -135,7 +137,7 @@ def publisher(
             metadata=record["metadata"],
             tags=record["tags"],
             parent=_parent(record),
-            lineage=lineage_of(generator, model, record["source_digest"], operation_id, told),
+            lineage=lineage_of(generator, model, record["source_digest"], operation_id, extra_parameters),
         )
         return version.reference, added
 
@@ -147,14 +149,14 @@ def lineage_of(
     model: str,
     source_digest: str,
     operation_id: str,
-    told: Mapping[str, JsonValue] = MappingProxyType({}),
+    extra_parameters: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Lineage:
     """Say what made a rubric; `told` joins the generator's parameters."""
     return Lineage(
         generator=generator.kind,
         model=model,
         template_digest=generator.template_digest,
-        parameters={**generator.parameters.model_dump(mode="json"), **told},
+        parameters={**generator.parameters.model_dump(mode="json"), **extra_parameters},
         source_digest=source_digest,
         operation_id=operation_id,
     )

@@ -13,10 +13,10 @@ NO_MATPLOTLIB = "plots need matplotlib: pip install 'adjudge[plots]'"
 
 _COLOUR = "#3b6ea5"
 _SIZE_INCHES = (11.0, 6.5)
-_MOST_LABELS = 6
+_MAX_LABELS = 6
 
 
-class PlotsMissing(Exception):
+class MatplotlibMissing(Exception):
     """matplotlib is not installed; the message says what to run."""
 
 
@@ -29,7 +29,7 @@ def plot_statistics(statistics: CorpusStatistics, file: Path, *, title: str) -> 
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PlotsMissing(NO_MATPLOTLIB) from error
+        raise MatplotlibMissing(NO_MATPLOTLIB) from error
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots(2, 3)
     _columns(axes[0, 0], "criteria per rubric", statistics.criteria_counts)
@@ -44,24 +44,24 @@ def plot_statistics(statistics: CorpusStatistics, file: Path, *, title: str) -> 
 
 def _columns(at: Any, name: str, counts: Mapping[str, int]) -> None:
     """One column a number, side by side in order; only some are labelled where there are many."""
-    if not _titled(at, name, counts):
+    if not _set_title(at, name, counts):
         return
     at.bar(range(len(counts)), list(counts.values()), color=_COLOUR)
-    step = -(-len(counts) // _MOST_LABELS)
+    step = -(-len(counts) // _MAX_LABELS)
     at.set_xticks(range(0, len(counts), step), list(counts)[::step])
     at.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _bars(at: Any, name: str, counts: Mapping[str, int]) -> None:
     """One bar a word, the first on top."""
-    if not _titled(at, name, counts):
+    if not _set_title(at, name, counts):
         return
     at.barh(list(counts)[::-1], list(counts.values())[::-1], color=_COLOUR)
     at.tick_params(axis="y", labelsize=8)
     at.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _titled(at: Any, name: str, counts: Mapping[str, int]) -> bool:
+def _set_title(at: Any, name: str, counts: Mapping[str, int]) -> bool:
     """Whether there is anything to draw."""
     at.set_title(name, fontsize=10)
     at.spines[["top", "right"]].set_visible(False)

@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from judge_server.generation.generator import Find, Generator
-from judge_server.generation.kinds import ALL
+from judge_server.generation.generator import Generator, RubricLookup
+from judge_server.generation.kinds import ALL_GENERATORS
 
-GENERATORS: dict[str, type[Generator[Any, Any]]] = {one.kind: one for one in ALL}
+GENERATORS: dict[str, type[Generator[Any, Any]]] = {one.kind: one for one in ALL_GENERATORS}
 
 
 def generator_of(
     kind: str,
     parameters: dict[str, Any],
     *,
-    find: Find | None = None,
+    find: RubricLookup | None = None,
     templates: Mapping[str, str] | None = None,
 ) -> Generator[Any, Any]:
     """A generator of a kind, told these parameters; close it when done. Raises as `check_parameters`."""
-    return _kind(kind)(check_parameters(kind, parameters), find=find, templates=templates)
+    return _generator_class(kind)(check_parameters(kind, parameters), find=find, templates=templates)
 
 
 def check_parameters(kind: str, parameters: dict[str, Any]) -> Any:
@@ -26,10 +26,10 @@ def check_parameters(kind: str, parameters: dict[str, Any]) -> Any:
     Raises:
         ValueError: there is no such kind, or a parameter is unknown or out of range (pydantic's `ValidationError`).
     """
-    return _kind(kind).Parameters.model_validate(parameters)
+    return _generator_class(kind).Parameters.model_validate(parameters)
 
 
-def _kind(kind: str) -> type[Generator[Any, Any]]:
+def _generator_class(kind: str) -> type[Generator[Any, Any]]:
     if kind not in GENERATORS:
         raise ValueError(f"there is no generator {kind!r}; there are {', '.join(GENERATORS)}")
     return GENERATORS[kind]

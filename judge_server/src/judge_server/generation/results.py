@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from judge_server.generation.folder import RunFolder
-from judge_server.generation.plots import PlotsMissing, plot_statistics
+from judge_server.generation.plots import MatplotlibMissing, plot_statistics
 from judge_server.generation.splits import Split
 from judge_server.generation.statistics import CorpusStatistics, corpus_statistics
 
@@ -24,7 +24,7 @@ def write_results(folder: RunFolder, keys: Set[str], *, title: str) -> CorpusSta
         [reason for key, reason in folder.discarded.items() if key in keys],
     )
     _replace(folder.path / STATISTICS, [statistics.model_dump_json(indent=2)])
-    with suppress(PlotsMissing):
+    with suppress(MatplotlibMissing):
         plot_statistics(statistics, folder.path / PLOT, title=title)
     (folder.path / SPLITS).mkdir(exist_ok=True)
     for split in get_args(Split):

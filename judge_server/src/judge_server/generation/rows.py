@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from judge_server.generation.folder import PUBLISHED, RUBRICS
+from judge_server.generation.folder import PUBLISHED_FILE, RUBRICS_FILE
 from judge_server.generation.journal import read_journal
 from judge_server.generation.results import SPLITS
 from judge_server.generation.splits import Split
@@ -36,9 +36,9 @@ def trainer_rows(
     file = folder / SPLITS / f"{split}.jsonl"
     if not file.is_file():
         raise ValueError(
-            f"there is no {file}; give the --out folder of an `adjudge generate` that ended, with {RUBRICS} in it"
+            f"there is no {file}; give the --out folder of an `adjudge generate` that ended, with {RUBRICS_FILE} in it"
         )
-    references = {} if inline else {one["key"]: one["reference"] for one in read_journal(folder / PUBLISHED)}
+    references = {} if inline else {one["key"]: one["reference"] for one in read_journal(folder / PUBLISHED_FILE)}
     for number, record in enumerate(read_journal(file), 1):
         question = record["metadata"].get("question")
         if not isinstance(question, str) or not question.strip():

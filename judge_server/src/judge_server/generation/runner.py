@@ -12,19 +12,19 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from judge_server.generation.discards import Discarded
+from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.folder import RunFolder
-from judge_server.generation.generator import Generator, Made
+from judge_server.generation.generator import GeneratedRubric, Generator
 from judge_server.generation.inputs import BadLine, Inputs, RunInput
-from judge_server.generation.tally import Tally
+from judge_server.generation.tally import RunCounts
 from judge_server.generation.writer import Writer, WriterFailed
 from judge_server.operations.job import JobFailed
 from trainer_client.wire.problems import field_errors
 
-MOST_FAILURES = 8
+MAX_CONSECUTIVE_FAILURES = 8
 """Inputs in a row that the engine may leave undone, over those in flight, before the run ends."""
 
-TELL_EVERY_S = 1.0
+REPORT_INTERVAL_S = 1.0
 """How often progress is told while no input is done: tokens are written all the while."""
 
 
@@ -32,7 +32,7 @@ class RunStopped(JobFailed):
     """A run that ended before its last input; the message says why, and that it can go on."""
 
 
-class Publish(Protocol):
+class Publisher(Protocol):
     """Puts a rubric into the store; the same one again changes nothing."""
 
     def __call__(self, record: dict[str, Any]) -> Awaitable[tuple[str, bool]]:
@@ -43,7 +43,7 @@ class Publish(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RunSettings:
+class GeneratorRunSettings:
     """How a run goes.
 
     Attributes:
@@ -57,7 +57,7 @@ class RunSettings:
     prefix: str = ""
 
 
-class Run:
+class GeneratorRun:
     """One run: make it, then `await run()` once. `tally` says at any time how far it is."""
 
     def __init__(
@@ -67,11 +67,11 @@ class Run:
         folder: RunFolder,
         file: Path,
         *,
-        settings: RunSettings,
-        publish: Publish | None,
-        report: Callable[[Tally], None],
+        settings: GeneratorRunSettings,
+        publish: Publisher | None,
+        report: Callable[[RunCounts], None],
     ) -> None:
-        self.tally = Tally(usage=writer.usage)
+        self.run_counts = RunCounts(usage=writer.usage)
         self._generator = generator
         self._writer = writer
         self._folder = folder
@@ -89,53 +89,62 @@ class Run:
             OSError: the file cannot be read, or the folder cannot be written to.
         """
         self._clock = asyncio.get_running_loop().time
-        self._began = self._clock()
-        todo, keys = await asyncio.to_thread(self._survey)
-        self._told()
+        self._started_at = self._clock()
+        todo, keys = await asyncio.to_thread(self._scan_inputs)
+        self._report_progress()
         await self._publish_rest(keys)
         concurrency = self._settings.concurrency or self._writer.identity.concurrent_batches
-        waiting = (one for one in self._inputs if isinstance(one, RunInput) and (one.line, one.key) in todo)
-        telling = asyncio.create_task(self._keep_telling())
+        waiting = (
+            run_input
+            for run_input in self._inputs
+            if isinstance(run_input, RunInput) and (run_input.line, run_input.key) in todo
+        )
+        reporter = asyncio.create_task(self._report_periodically())
         try:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(min(concurrency, len(todo))):
-                    workers.create_task(self._work(waiting, concurrency))
+                    workers.create_task(self._worker(waiting, concurrency))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            telling.cancel()
+            reporter.cancel()
         return keys
 
-    def _survey(self) -> tuple[set[tuple[int, str]], set[str]]:
+    def _scan_inputs(self) -> tuple[set[tuple[int, str]], set[str]]:
         """The lines and keys of what is to be done, and the keys of all inputs; reports lines that are no inputs."""
         todo: set[tuple[int, str]] = set()
         lines: dict[str, int] = {}
         names: dict[str, int] = {}
-        for one in self._inputs:
-            if isinstance(one, BadLine):
-                self._refuse(one.line, one.reason)
-            elif one.key in lines:
-                self.tally.repeated += 1
-                self._folder.fail(_problem(one.line, "repeated", f"it has the content of line {lines[one.key]}"))
-            elif one.name in names and not self._generator.revises:
-                self._refuse(one.line, f"its rubric would be called {one.name}, as that of line {names[one.name]} is")
+        for run_input in self._inputs:
+            if isinstance(run_input, BadLine):
+                self._refuse(run_input.line, run_input.reason)
+            elif run_input.key in lines:
+                self.run_counts.repeated += 1
+                self._folder.fail(
+                    _problem(run_input.line, "repeated", f"it has the content of line {lines[run_input.key]}")
+                )
+            elif run_input.name in names and not self._generator.revises:
+                self._refuse(
+                    run_input.line,
+                    f"its rubric would be called {run_input.name}, as that of line {names[run_input.name]} is",
+                )
             else:
-                lines[one.key] = names[one.name] = one.line
-                self._count_known(one.key)
-                if not self._folder.knows(one.key):
-                    todo.add((one.line, one.key))
-        self.tally.total = len(lines)
-        self.tally.known = self.tally.done
+                lines[run_input.key] = names[run_input.name] = run_input.line
+                self._count_known(run_input.key)
+                if not self._folder.is_done(run_input.key):
+                    todo.add((run_input.line, run_input.key))
+        self.run_counts.total = len(lines)
+        self.run_counts.known = self.run_counts.done
         return todo, set(lines)
 
     def _count_known(self, key: str) -> None:
         if key in self._folder.made:
-            self.tally.made += 1
+            self.run_counts.made += 1
         elif (reason := self._folder.discarded.get(key)) is not None:
-            self.tally.discarded[reason] += 1
+            self.run_counts.discarded[reason] += 1
 
     def _refuse(self, line: int, reason: str) -> None:
-        self.tally.refused += 1
+        self.run_counts.refused += 1
         self._folder.fail(_problem(line, "refused", reason))
 
     async def _publish_rest(self, keys: set[str]) -> None:
@@ -144,56 +153,58 @@ class Run:
             return
         for record in self._folder.rubrics():
             if record["key"] in keys and record["key"] not in self._folder.published:
-                await self._published(record)
+                await self._publish_record(record)
 
-    async def _work(self, waiting: Iterator[RunInput], concurrency: int) -> None:
-        for one in waiting:
-            await self._one(one, MOST_FAILURES + concurrency)
-            self._told()
+    async def _worker(self, waiting: Iterator[RunInput], concurrency: int) -> None:
+        for run_input in waiting:
+            await self._generate_one(run_input, MAX_CONSECUTIVE_FAILURES + concurrency)
+            self._report_progress()
 
-    async def _one(self, one: RunInput, most_failures: int) -> None:
-        writer = self._writer.apart()
-        about = {"line": one.line, "id": one.row.id}
+    async def _generate_one(self, run_input: RunInput, most_failures: int) -> None:
+        writer = self._writer.with_own_usage()
+        line_fields = {"line": run_input.line, "id": run_input.row.id}
         try:
-            made = await self._generator.make(one.row, writer)
+            made = await self._generator.make(run_input.row, writer)
         except WriterFailed as failed:
-            self.tally.failed += 1
-            self._folder.fail(_problem(one.line, "engine", str(failed)))
+            self.run_counts.failed += 1
+            self._folder.fail(_problem(run_input.line, "engine", str(failed)))
             self._failures_in_a_row += 1
             if self._failures_in_a_row >= most_failures:
                 raise RunStopped(
                     f"the engine gave no answer for {self._failures_in_a_row} inputs in a row, the last time: {failed}"
                 ) from failed
             return
-        except (Discarded, ValidationError) as wrong:
-            discarded = wrong if isinstance(wrong, Discarded) else _invalid(wrong)
+        except (RubricDiscarded, ValidationError) as wrong:
+            discarded = wrong if isinstance(wrong, RubricDiscarded) else _invalid(wrong)
             cost = {"usage": asdict(writer.usage)}
-            self._folder.discard(one.key, about | {"reason": discarded.reason, "detail": discarded.detail} | cost)
-            self.tally.discarded[discarded.reason] += 1
+            self._folder.discard(
+                run_input.key, line_fields | {"reason": discarded.reason, "detail": discarded.detail} | cost
+            )
+            self.run_counts.discarded[discarded.reason] += 1
         else:
-            record = about | self._record(one, made, writer)
-            self._folder.keep(one.key, record)
-            self.tally.made += 1
+            record = line_fields | self._record(run_input, made, writer)
+            self._folder.keep(run_input.key, record)
+            self.run_counts.made += 1
             if self._publish is not None:
-                await self._published({"key": one.key, **record})
+                await self._publish_record({"key": run_input.key, **record})
         self._failures_in_a_row = 0
 
-    async def _published(self, record: dict[str, Any]) -> None:
+    async def _publish_record(self, record: dict[str, Any]) -> None:
         assert self._publish is not None
         try:
             reference, added = await self._publish(record)
         except ValueError as error:
-            self.tally.unpublished += 1
+            self.run_counts.unpublished += 1
             self._folder.fail(_problem(record["line"], "unpublished", str(error)))
             return
         self._folder.mark_published(record["key"], {"reference": reference, "digest": record["digest"]})
-        self.tally.added += added
+        self.run_counts.added += added
 
-    def _record(self, one: RunInput, made: Made, writer: Writer) -> dict[str, Any]:
+    def _record(self, run_input: RunInput, made: GeneratedRubric, writer: Writer) -> dict[str, Any]:
         return {
-            "name": self._settings.prefix + (made.name or one.name),
-            "split": one.split,
-            "source_digest": one.source,
+            "name": self._settings.prefix + (made.name or run_input.name),
+            "split": run_input.split,
+            "source_digest": run_input.source,
             "digest": made.content.digest,
             "criteria": made.content.model_dump(mode="json", exclude_none=True)["criteria"],
             "metadata": made.metadata,
@@ -204,20 +215,20 @@ class Run:
             "usage": asdict(writer.usage),
         }
 
-    async def _keep_telling(self) -> None:
+    async def _report_periodically(self) -> None:
         while True:
-            await asyncio.sleep(TELL_EVERY_S)
-            self._told()
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            self._report_progress()
 
-    def _told(self) -> None:
-        self.tally.seconds = self._clock() - self._began
-        self._report(self.tally)
+    def _report_progress(self) -> None:
+        self.run_counts.seconds = self._clock() - self._started_at
+        self._report(self.run_counts)
 
 
 def _problem(line: int, kind: str, detail: str) -> dict[str, Any]:
     return {"line": line, "kind": kind, "detail": detail}
 
 
-def _invalid(error: ValidationError) -> Discarded:
+def _invalid(error: ValidationError) -> RubricDiscarded:
     first = field_errors(error.errors())[0]
-    return Discarded("invalid_rubric", f"{first.field}: {first.message}")
+    return RubricDiscarded("invalid_rubric", f"{first.field}: {first.message}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-_FOR_PEOPLE = frozenset({"title", "description", "default", "examples"})
+_ANNOTATION_KEYS = frozenset({"title", "description", "default", "examples"})
 
 
 @cache
@@ -18,25 +18,25 @@ def schema_of(shape: type[BaseModel]) -> str:
     """
     schema = shape.model_json_schema()
     definitions = schema.pop("$defs", {})
-    return json.dumps(_placed(schema, definitions, ()), separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(_inline_references(schema, definitions, ()), separators=(",", ":"), ensure_ascii=False)
 
 
-def _placed(schema: dict[str, Any], definitions: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+def _inline_references(schema: dict[str, Any], definitions: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     if (reference := schema.get("$ref")) is not None:
         name = reference.rpartition("/")[2]
-        if name in inside:
+        if name in path:
             raise ValueError(f"{name} contains itself, so no model can be held to it; give it a depth")
-        return _placed(definitions[name], definitions, (*inside, name))
-    made: dict[str, Any] = {}
+        return _inline_references(definitions[name], definitions, (*path, name))
+    inlined: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
-            made[key] = {name: _placed(part, definitions, inside) for name, part in value.items()}
+            inlined[key] = {name: _inline_references(part, definitions, path) for name, part in value.items()}
         elif key in ("items", "additionalProperties") and isinstance(value, dict):
-            made[key] = _placed(value, definitions, inside)
+            inlined[key] = _inline_references(value, definitions, path)
         elif key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            made[key] = [_placed(part, definitions, inside) for part in value]
-        elif key not in _FOR_PEOPLE:
-            made[key] = value
-    if made.get("type") == "object" and "properties" in made:
-        made |= {"required": list(made["properties"]), "additionalProperties": False}
-    return made
+            inlined[key] = [_inline_references(part, definitions, path) for part in value]
+        elif key not in _ANNOTATION_KEYS:
+            inlined[key] = value
+    if inlined.get("type") == "object" and "properties" in inlined:
+        inlined |= {"required": list(inlined["properties"]), "additionalProperties": False}
+    return inlined

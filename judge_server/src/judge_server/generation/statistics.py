@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from judge_server.generation.validity import rates_by_kind
-from trainer_client.wire.base import Answer
+from trainer_client.wire.base import AnswerModel
 
 
-class Distribution(Answer):
+class Distribution(AnswerModel):
     """Numbers in short: how many, the least, the quartiles, the most, mean and population deviation; zeros for none."""
 
     count: int = 0
@@ -54,7 +54,7 @@ class Distribution(Answer):
         )
 
 
-class CorpusStatistics(Answer):
+class CorpusStatistics(AnswerModel):
     """A corpus of rubrics in numbers.
 
     Attributes:

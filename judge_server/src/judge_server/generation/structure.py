@@ -7,17 +7,17 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from judge_server.generation.discards import Discarded
+from judge_server.generation.discards import RubricDiscarded
 from trainer_client.wire import Criterion
 
-LONGEST_QUOTE = 20
+MAX_QUOTED_WORDS = 20
 """Words in a row that a criterion may not share with a reference answer; a shorter answer not as a whole."""
 
-SHORTEST_REFERENCE = 6
+MIN_REFERENCE_WORDS = 6
 """A reference answer of fewer words is a result, which criteria must be able to name."""
 
-_ENDS = ".,;:!?\"'`“”‘’()[]*_"
-_SOURCE = re.compile(
+_EDGE_PUNCTUATION = ".,;:!?\"'`“”‘’()[]*_"
+_SOURCE_MENTION = re.compile(
     r"\b(?:the|this|that|given|provided|above|following|source)\s+"
     r"(?:(?:given|provided|above|following|source|original)\s+)?"
     r"(?:document|passage|text|excerpt|article|abstract)(?:'s|’s)?\b(?![\s-]+(?:editors?|files?|fields?|modes?|box))",
@@ -26,7 +26,7 @@ _SOURCE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RubricRules:
     """What the rubrics of a kind must keep to.
 
     Attributes:
@@ -34,8 +34,8 @@ class Rules:
         most: the greatest number of criteria.
         kinds: the kinds a criterion may have.
         lowest: the least weight.
-        highest: the greatest weight; 0 is never one where `whole` is set.
-        whole: weights are whole numbers.
+        highest: the greatest weight; 0 is never one where `integer_weights` is set.
+        integer_weights: weights are whole numbers.
         positive: some weight must be above 0.
         least_total: the least sum of the weights.
     """
@@ -45,7 +45,7 @@ class Rules:
     kinds: Collection[str]
     lowest: float
     highest: float
-    whole: bool = True
+    integer_weights: bool = True
     positive: bool = True
     least_total: float = 0.0
 
@@ -59,7 +59,7 @@ class Draft:
     weight: float = 1.0
 
 
-def check_drafts(drafts: Sequence[Draft], rules: Rules, *, references: Iterable[str] = ()) -> None:
+def check_drafts(drafts: Sequence[Draft], rules: RubricRules, *, references: Iterable[str] = ()) -> None:
     """Check all that a rubric of a kind must keep to.
 
     Raises:
@@ -70,15 +70,19 @@ def check_drafts(drafts: Sequence[Draft], rules: Rules, *, references: Iterable[
     for number, draft in enumerate(drafts, 1):
         if draft.kind not in rules.kinds:
             known = ", ".join(rules.kinds)
-            raise Discarded("unknown_kind", f"criterion {number} is of kind {draft.kind!r}; there are {known}")
+            raise RubricDiscarded("unknown_kind", f"criterion {number} is of kind {draft.kind!r}; there are {known}")
         if len(words(draft.description)) < 2:
-            raise Discarded("empty_criterion", f"criterion {number} says {draft.description!r}, which checks nothing")
+            raise RubricDiscarded(
+                "empty_criterion", f"criterion {number} says {draft.description!r}, which checks nothing"
+            )
         _check_weight(number, draft.weight, rules)
     if rules.positive and not any(draft.weight > 0 for draft in drafts):
-        raise Discarded("bad_weight", "no criterion has a weight above 0")
+        raise RubricDiscarded("bad_weight", "no criterion has a weight above 0")
     total = sum(draft.weight for draft in drafts)
     if rules.least_total > 0 and total < rules.least_total:
-        raise Discarded("bad_weight", f"the weights add up to {total:g}, and at least {rules.least_total:g} are needed")
+        raise RubricDiscarded(
+            "bad_weight", f"the weights add up to {total:g}, and at least {rules.least_total:g} are needed"
+        )
     check_distinct([draft.description for draft in drafts])
     check_leaks([draft.description for draft in drafts], references)
 
@@ -89,32 +93,35 @@ def check_distinct(descriptions: Sequence[str]) -> None:
     for number, description in enumerate(descriptions, 1):
         earlier = first.setdefault(" ".join(words(description)), number)
         if earlier != number:
-            raise Discarded("duplicate_criteria", f"criteria {earlier} and {number} are alike: {description!r}")
+            raise RubricDiscarded("duplicate_criteria", f"criteria {earlier} and {number} are alike: {description!r}")
 
 
 def check_leaks(descriptions: Sequence[str], references: Iterable[str]) -> None:
     """Raise `leaks_reference` where a criterion repeats a reference answer word for word."""
     for reference in references:
-        said = words(reference)
-        if len(said) < SHORTEST_REFERENCE:
+        reference_words = words(reference)
+        if len(reference_words) < MIN_REFERENCE_WORDS:
             continue
-        length = min(len(said), LONGEST_QUOTE)
-        quotes = {tuple(said[at : at + length]) for at in range(len(said) - length + 1)}
+        length = min(len(reference_words), MAX_QUOTED_WORDS)
+        quotes = {tuple(reference_words[at : at + length]) for at in range(len(reference_words) - length + 1)}
         for number, description in enumerate(descriptions, 1):
-            heard = words(description)
-            if any(tuple(heard[at : at + length]) in quotes for at in range(len(heard) - length + 1)):
-                raise Discarded(
+            description_words = words(description)
+            if any(
+                tuple(description_words[at : at + length]) in quotes
+                for at in range(len(description_words) - length + 1)
+            ):
+                raise RubricDiscarded(
                     "leaks_reference", f"criterion {number} repeats {length} words in a row of the reference answer"
                 )
 
 
 def check_self_contained(what: str, text: str) -> None:
     """Raise `not_self_contained` where a text names a document that its reader does not have."""
-    if named := _SOURCE.search(text):
-        raise Discarded("not_self_contained", f"{what} speaks of {named[0]!r}, which its reader does not have")
+    if named := _SOURCE_MENTION.search(text):
+        raise RubricDiscarded("not_self_contained", f"{what} speaks of {named[0]!r}, which its reader does not have")
 
 
-def names(text: str, result: str) -> bool:
+def contains_result(text: str, result: str) -> bool:
     """Whether a text has a result in it, and not only as a part of another: 7 is not in 57, nor in 7.5."""
     alone = rf"(?<![\w.,-]){re.escape(result)}(?!\w|[.,]\d)"
     return re.search(alone, text, re.IGNORECASE) is not None
@@ -122,10 +129,10 @@ def names(text: str, result: str) -> bool:
 
 def words(text: str) -> list[str]:
     """The words of a text in lower case, without the punctuation around them; signs such as + stay."""
-    return [word for part in text.casefold().split() if (word := part.strip(_ENDS))]
+    return [word for part in text.casefold().split() if (word := part.strip(_EDGE_PUNCTUATION))]
 
 
-def named_by_kind(drafts: Iterable[Draft]) -> tuple[Criterion, ...]:
+def criteria_from_drafts(drafts: Iterable[Draft]) -> tuple[Criterion, ...]:
     """The criteria of drafts that were checked, called by their kinds: `factual-1`, `process-1`, `factual-2`, …"""
     seen: dict[str, int] = {}
     made = []
@@ -136,18 +143,18 @@ def named_by_kind(drafts: Iterable[Draft]) -> tuple[Criterion, ...]:
     return tuple(made)
 
 
-def _check_count(count: int, rules: Rules) -> None:
+def _check_count(count: int, rules: RubricRules) -> None:
     if count < rules.fewest:
-        raise Discarded("too_few", f"{count} criteria, and at least {rules.fewest} are needed")
+        raise RubricDiscarded("too_few", f"{count} criteria, and at least {rules.fewest} are needed")
     if count > rules.most:
-        raise Discarded("too_many", f"{count} criteria, and at most {rules.most} are taken")
+        raise RubricDiscarded("too_many", f"{count} criteria, and at most {rules.most} are taken")
 
 
-def _check_weight(number: int, weight: float, rules: Rules) -> None:
+def _check_weight(number: int, weight: float, rules: RubricRules) -> None:
     within = rules.lowest <= weight <= rules.highest
-    if not within or (rules.whole and (weight != int(weight) or weight == 0)):
-        raise Discarded(
+    if not within or (rules.integer_weights and (weight != int(weight) or weight == 0)):
+        raise RubricDiscarded(
             "bad_weight",
-            f"criterion {number} weighs {weight:g}, and {'whole numbers ' if rules.whole else ''}from {rules.lowest:g} "
-            f"to {rules.highest:g}{' but 0' if rules.whole and rules.lowest < 0 else ''} are taken",
+            f"criterion {number} weighs {weight:g}, and {'whole numbers ' if rules.integer_weights else ''}from {rules.lowest:g} "
+            f"to {rules.highest:g}{' but 0' if rules.integer_weights and rules.lowest < 0 else ''} are taken",
         )

@@ -4,11 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from judge_server.generation.writer import WriterUsage
-from judge_server.ports.operations import OperationProgress
+from trainer_client.wire.operations import OperationProgress
 
 
 @dataclass(slots=True)
-class Tally:
+class RunCounts:
     """Counts of a run.
 
     Attributes:

@@ -15,44 +15,44 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from judge_server.generation.journal import Journal, read_journal
-from judge_server.generation.tally import Tally
-from judge_server.generation.validity import VALIDITY_WORDING, ItemValidity, judge_version, kind_of
+from judge_server.generation.tally import RunCounts
+from judge_server.generation.validity import VALIDITY_PROMPTS, ItemValidity, judge_version, kind_of
 from judge_server.generation.writer import Writer, WriterFailed
 from judge_server.operations.job import JobContext
 from judge_server.ports import EngineIdentity, RubricSource, RubricValidations
 from trainer_client.wire import RubricVersion
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import RequestModel
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.validations import CriterionValidity
 
 RESULTS = "validity.jsonl"
-NO_QUESTION, UNKNOWN = "no_question", "unknown_rubric"
-_PAGE = 500
+NO_QUESTION, UNKNOWN_RUBRIC = "no_question", "unknown_rubric"
+_PAGE_SIZE = 500
 
 
-class ValidateRequest(Request):
+class ValidateRequest(RequestModel):
     """Which rubrics: `references`, or the newest version of every name that begins with `prefix`."""
 
     references: tuple[str, ...] = Field(default=(), max_length=100_000)
     prefix: str | None = None
 
     @model_validator(mode="after")
-    def _says_which(self) -> "ValidateRequest":
+    def _check_selection(self) -> "ValidateRequest":
         if bool(self.references) == (self.prefix is not None):
             raise ValueError("give references, or a prefix of names, and not both")
         return self
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _ValidationRun:
     """One run of the operation: what it works with, what an earlier one left, and the versions that have their turn."""
 
     project_id: str
     writer: Writer
     journal: Journal
     known: set[str]
-    tally: Tally
-    taken: set[str] = field(default_factory=set)
+    run_counts: RunCounts
+    started: set[str] = field(default_factory=set)
 
 
 class ValidateJob:
@@ -80,21 +80,21 @@ class ValidateJob:
     async def run(self, context: JobContext) -> None:
         """Judge what an earlier attempt did not; what an engine's failure leaves undone is counted as failed."""
         request = ValidateRequest.model_validate(context.request)
-        writer = (await self._writer()).apart()
+        writer = (await self._writer()).with_own_usage()
         clock = asyncio.get_running_loop().time
-        began, tally = clock(), Tally(usage=writer.usage)
+        began, run_counts = clock(), RunCounts(usage=writer.usage)
         context.folder.mkdir(parents=True, exist_ok=True)
         with Journal(context.folder / RESULTS) as journal:
             known = {record["key"] for record in read_journal(journal.path)}
             references = [one async for one in self._references(context.project_id, request)]
-            tally.total = len(references)
-            attempt = _Attempt(context.project_id, writer, journal, known, tally)
+            run_counts.total = len(references)
+            attempt = _ValidationRun(context.project_id, writer, journal, known, run_counts)
 
             async def work(waiting: Any) -> None:
                 for reference in waiting:
-                    await self._one(attempt, reference)
-                    tally.seconds = clock() - began
-                    context.report(tally.progress())
+                    await self._validate_one(attempt, reference)
+                    run_counts.seconds = clock() - began
+                    context.report(run_counts.progress())
 
             waiting = iter(references)
             async with asyncio.TaskGroup() as workers:
@@ -107,7 +107,7 @@ class ValidateJob:
         after: str | None = None
         while request.prefix is not None:
             page = await self._rubrics.list(
-                project_id, prefix=request.prefix, tag=None, text="", after=after, limit=_PAGE
+                project_id, prefix=request.prefix, tag=None, text="", after=after, limit=_PAGE_SIZE
             )
             for row in page.rubrics:
                 yield f"{row.name}@{row.latest_version}"
@@ -115,59 +115,59 @@ class ValidateJob:
             if after is None:
                 return
 
-    async def _one(self, attempt: _Attempt, reference: str) -> None:
-        tally, identity = attempt.tally, attempt.writer.identity
+    async def _validate_one(self, attempt: _ValidationRun, reference: str) -> None:
+        run_counts, identity = attempt.run_counts, attempt.writer.identity
         version = await self._rubrics.find(attempt.project_id, reference)
         if version is None:
-            tally.discarded[UNKNOWN] += 1
+            run_counts.discarded[UNKNOWN_RUBRIC] += 1
             return
-        if version.reference in attempt.taken:
-            tally.repeated += 1
-            tally.total -= 1
+        if version.reference in attempt.started:
+            run_counts.repeated += 1
+            run_counts.total -= 1
             return
-        attempt.taken.add(version.reference)
+        attempt.started.add(version.reference)
         key = _key(version, identity)
         if key in attempt.known:
-            tally.known += 1
-            tally.made += 1
+            run_counts.known += 1
+            run_counts.made += 1
             return
-        items = await self._found_before(attempt.project_id, version, identity)
+        items = await self._find_earlier(attempt.project_id, version, identity)
         if items is not None:
-            tally.known += 1
+            run_counts.known += 1
         else:
             try:
                 items = await judge_version(attempt.writer, version)
             except ValueError:
-                tally.discarded[NO_QUESTION] += 1
+                run_counts.discarded[NO_QUESTION] += 1
                 return
             except WriterFailed:
-                tally.failed += 1
+                run_counts.failed += 1
                 return
             await self._keep(attempt.project_id, version, identity, items)
-            tally.added += 1
-        told = {"reference": version.reference, "digest": version.digest, "model": identity.model}
-        attempt.journal.append({"key": key, **told, "items": [asdict(item) for item in items]})
-        tally.made += 1
+            run_counts.added += 1
+        record_fields = {"reference": version.reference, "digest": version.digest, "model": identity.model}
+        attempt.journal.append({"key": key, **record_fields, "items": [asdict(item) for item in items]})
+        run_counts.made += 1
 
-    async def _found_before(
+    async def _find_earlier(
         self, project_id: str, version: RubricVersion, identity: EngineIdentity
     ) -> list[ItemValidity] | None:
         """What this judge found of a version in these words; None where it was not asked."""
         for kept in await self._validations.validations(project_id, version.name, version.version):
-            if (kept.judge, kept.template_digest) == (judge_digest(identity), VALIDITY_WORDING.digest):
+            if (kept.judge, kept.template_digest) == (judge_digest(identity), VALIDITY_PROMPTS.digest):
                 return with_kinds(version, kept.items)
         return None
 
     async def _keep(
         self, project_id: str, version: RubricVersion, identity: EngineIdentity, items: Sequence[ItemValidity]
     ) -> None:
-        await self._validations.keep_validation(
+        await self._validations.add_validation(
             project_id,
             version.name,
             version.version,
             judge=judge_digest(identity),
             model=identity.model,
-            template_digest=VALIDITY_WORDING.digest,
+            template_digest=VALIDITY_PROMPTS.digest,
             items=[CriterionValidity(criterion=item.id, valid=item.valid, reason=item.reason) for item in items],
         )
 
@@ -185,7 +185,7 @@ def judge_digest(identity: EngineIdentity) -> str:
 
 def _key(version: RubricVersion, identity: EngineIdentity) -> str:
     """Equal for what need not be judged twice: the version, the model, and how it is asked."""
-    return _hash([version.reference, version.digest, judge_digest(identity), VALIDITY_WORDING.digest])
+    return _hash([version.reference, version.digest, judge_digest(identity), VALIDITY_PROMPTS.digest])
 
 
 def _hash(parts: list[Any]) -> str:

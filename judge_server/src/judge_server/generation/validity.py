@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError, WithJsonSchema
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.wording import Wording
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricVersion
 
-VALIDITY_WORDING = Wording("checker.system", "validity")
-VERDICT_TOKENS = 120
+VALIDITY_PROMPTS = GeneratorTemplates("checker.system", "validity")
+MAX_VERDICT_TOKENS = 120
 
 
-class Verdict(BaseModel):
+class ValidityVerdict(BaseModel):
     """What the judge writes of one criterion."""
 
     valid: bool
@@ -45,20 +45,20 @@ async def judge_items(
     *,
     question: str,
     correct: str | None,
-    wording: Wording = VALIDITY_WORDING,
+    prompt_templates: GeneratorTemplates = VALIDITY_PROMPTS,
 ) -> list[ItemValidity]:
     """Judge each criterion by itself, in order; `correct` is the known answer, if there is one.
 
     Raises:
         WriterFailed: the engine gave no answer.
     """
-    return [await _judge_item(writer, one, question, correct, wording) for one in criteria]
+    return [await _judge_item(writer, one, question, correct, prompt_templates) for one in criteria]
 
 
 async def _judge_item(
-    writer: Writer, criterion: Criterion, question: str, correct: str | None, wording: Wording
+    writer: Writer, criterion: Criterion, question: str, correct: str | None, prompt_templates: GeneratorTemplates
 ) -> ItemValidity:
-    prompt = wording(
+    prompt = prompt_templates(
         "validity",
         question=question,
         correct=correct,
@@ -66,11 +66,11 @@ async def _judge_item(
         negative=criterion.weight < 0,
         description=criterion.description,
     )
-    system = wording("checker.system")
+    system = prompt_templates("checker.system")
     try:
-        verdict = await writer.written(Verdict, prompt, system=system, max_tokens=VERDICT_TOKENS)
-    except Discarded as unread:
-        return ItemValidity(criterion.id, kind_of(criterion), None, str(unread))
+        verdict = await writer.written(ValidityVerdict, prompt, system=system, max_tokens=MAX_VERDICT_TOKENS)
+    except RubricDiscarded as unreadable:
+        return ItemValidity(criterion.id, kind_of(criterion), None, str(unreadable))
     return ItemValidity(criterion.id, kind_of(criterion), verdict.valid, verdict.reason)
 
 
@@ -80,13 +80,13 @@ def kind_of(criterion: Criterion) -> str:
 
 
 def validity_metadata(
-    items: Sequence[ItemValidity], model: str, wording: Wording = VALIDITY_WORDING
+    items: Sequence[ItemValidity], model: str, prompt_templates: GeneratorTemplates = VALIDITY_PROMPTS
 ) -> dict[str, JsonValue]:
     """What is kept with a version: a verdict and a reason a criterion, and who said so in which words."""
     return {
         "items": [asdict(item) for item in items],
         "model": model,
-        "template_digest": wording.digest,
+        "template_digest": prompt_templates.digest,
     }
 
 
@@ -135,8 +135,8 @@ def rates_by_kind(items: Iterable[Mapping[str, Any] | ItemValidity]) -> dict[str
     """Of each kind: `items`, `valid`, `invalid`, `unjudged`, and `rate`, the valid of those judged (None of none)."""
     counts: dict[str, Counter[bool | None]] = {}
     for item in items:
-        told = asdict(item) if isinstance(item, ItemValidity) else item
-        counts.setdefault(told["kind"], Counter())[told["valid"]] += 1
+        fields = asdict(item) if isinstance(item, ItemValidity) else item
+        counts.setdefault(fields["kind"], Counter())[fields["valid"]] += 1
     return {kind: _rate(counted) for kind, counted in sorted(counts.items())}
 
 

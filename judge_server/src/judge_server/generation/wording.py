@@ -20,13 +20,13 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from judge_server.operations.job import JobFailed
-from judge_server.prompts import TemplateRefused
+from judge_server.prompts import InvalidTemplate
 from judge_server.prompts.fencing import Fence, neutralise
 from judge_server.prompts.sources import read_source
 
 TEMPLATE_VERSION = "1"
 
-MAY_BE_LEFT_OUT = frozenset(
+OPTIONAL_VARIABLES = frozenset(
     {"fewest", "most", "scale", "known", "analysis", "name", "negative", "kind", "correct", "focus"}
 )
 """What a template may leave out of what ours shows: bounds, which are checked in any case, and hints."""
@@ -36,21 +36,21 @@ NO_TEMPLATES: Mapping[str, str] = MappingProxyType({})
 _fence = Fence(b"no secret: the marker hangs on the text alone")
 
 
-class Wording:
+class GeneratorTemplates:
     """The templates of one purpose, by their names without `.j2`; those in `replaced`, by file name, for ours."""
 
-    def __init__(self, *names: str, replaced: Mapping[str, str] = NO_TEMPLATES) -> None:
+    def __init__(self, *names: str, overrides: Mapping[str, str] = NO_TEMPLATES) -> None:
         self.names = tuple(sorted(set(names)))
-        self.replaced = replaced
+        self.overrides = overrides
 
-    def using(self, replaced: Mapping[str, str]) -> Self:
+    def with_overrides(self, overrides: Mapping[str, str]) -> Self:
         """The same with these templates in place of ours."""
-        return type(self)(*self.names, replaced=replaced)
+        return type(self)(*self.names, overrides=overrides)
 
     @property
     def digest(self) -> str:
         """`sha256:…` of all of them, their names included."""
-        templates = {**own_templates(), **self.replaced}
+        templates = {**default_templates(), **self.overrides}
         content = "\0".join(f"{name}\0{templates[name + '.j2']}" for name in self.names)
         return "sha256:" + hashlib.sha256(content.encode()).hexdigest()
 
@@ -64,13 +64,13 @@ class Wording:
         if name not in self.names:
             raise KeyError(name)
         try:
-            return self._filled.get_template(f"{name}.j2").render(**values)
+            return self._rendering_environment.get_template(f"{name}.j2").render(**values)
         except (TemplateError, TypeError, ValueError) as error:
             raise JobFailed(f"the template {name}.j2 cannot be filled in: {error}; mend it") from error
 
     @cached_property
-    def _filled(self) -> Environment:
-        return _environment_of({**own_templates(), **self.replaced}) if self.replaced else _environment()
+    def _rendering_environment(self) -> Environment:
+        return _environment_of({**default_templates(), **self.overrides}) if self.overrides else _environment()
 
 
 def read_templates(folder: Path) -> dict[str, str]:
@@ -80,34 +80,34 @@ def read_templates(folder: Path) -> dict[str, str]:
         TemplateRefused: there is no such folder or no template in it; or one has no name of ours, is no text of at most
             20,000 bytes, does not parse, uses what it is not given, or leaves out what ours shows.
     """
-    own = own_templates()
+    defaults = default_templates()
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.endswith(".j2"))
     except OSError as error:
-        raise TemplateRefused(f"the folder {folder} cannot be read: {error.strerror}") from error
+        raise InvalidTemplate(f"the folder {folder} cannot be read: {error.strerror}") from error
     if not paths:
-        raise TemplateRefused(f"the folder {folder} holds no template; it may hold {', '.join(own)}")
-    return {path.name: _read(path, own) for path in paths}
+        raise InvalidTemplate(f"the folder {folder} holds no template; it may hold {', '.join(defaults)}")
+    return {path.name: _read(path, defaults) for path in paths}
 
 
-def _read(path: Path, own: Mapping[str, str]) -> str:
+def _read(path: Path, defaults: Mapping[str, str]) -> str:
     where = f"{path.parent.name}/{path.name}"
-    if path.name not in own:
-        raise TemplateRefused(f"{where} is not a template of the generators; there are {', '.join(own)}")
+    if path.name not in defaults:
+        raise InvalidTemplate(f"{where} is not a template of the generators; there are {', '.join(defaults)}")
     text = read_source(path, where=where)
-    given = _variables(own[path.name])
+    given = _variables(defaults[path.name])
     try:
         used = _variables(text)
     except TemplateSyntaxError as error:
-        raise TemplateRefused(f"{where}:{error.lineno}: {error.message}") from error
+        raise InvalidTemplate(f"{where}:{error.lineno}: {error.message}") from error
     except (TemplateError, RecursionError, MemoryError, ValueError) as error:
-        raise TemplateRefused(f"{where} is too much to be compiled; make it simpler") from error
+        raise InvalidTemplate(f"{where} is too much to be compiled; make it simpler") from error
     if unknown := used - given:
         has = ", ".join(sorted(given)) or "nothing"
-        raise TemplateRefused(f"{where} uses {min(unknown)!r}, which it is not given; it is given {has}")
-    if hidden := given - used - MAY_BE_LEFT_OUT:
+        raise InvalidTemplate(f"{where} uses {min(unknown)!r}, which it is not given; it is given {has}")
+    if hidden := given - used - OPTIONAL_VARIABLES:
         name = min(hidden)
-        raise TemplateRefused(f"{where} does not show {name!r}; write {{{{ {name} | fenced }}}} where it belongs")
+        raise InvalidTemplate(f"{where} does not show {name!r}; write {{{{ {name} | fenced }}}} where it belongs")
     return text
 
 
@@ -118,7 +118,7 @@ def _variables(text: str) -> set[str]:
 
 
 @cache
-def own_templates() -> Mapping[str, str]:
+def default_templates() -> Mapping[str, str]:
     """The package's templates of generation by file name."""
     folder = files("judge_server.generation") / "templates" / f"v{TEMPLATE_VERSION}"
     found = (file for file in folder.iterdir() if file.name.endswith(".j2"))
@@ -127,7 +127,7 @@ def own_templates() -> Mapping[str, str]:
 
 @cache
 def _environment() -> Environment:
-    return _environment_of(own_templates())
+    return _environment_of(default_templates())
 
 
 def _environment_of(templates: Mapping[str, str]) -> Environment:

@@ -1,6 +1,6 @@
 """A model that writes for a generator: words, JSON of a shape, or one of some labels, over any engine.
 
-What it wrote and cannot be used is `Discarded`. An engine that gave no answer is asked again a few times and then is
+What it wrote and cannot be used is `RubricDiscarded`. An engine that gave no answer is asked again a few times and then is
 `WriterFailed`, which says nothing about the input: whoever runs the generator leaves that input for another time.
 """
 
@@ -11,31 +11,31 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from judge_server.generation.discards import Discarded
+from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.schemas import schema_of
 from judge_server.generation.written import read_shape
-from judge_server.judging.reading import read_choice
+from judge_server.judging.reading import read_label_choice
 from judge_server.ports import (
     AnswerForm,
     Batch,
     Call,
-    CallFailed,
-    Choice,
+    CallFailure,
     Engine,
     EngineIdentity,
-    Prose,
+    JsonOutput,
+    LabelChoice,
     Reasoning,
     Reply,
-    Sample,
-    Written,
+    SamplingOptions,
+    TextOutput,
 )
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
-ATTEMPTS = 4
+MAX_CALL_ATTEMPTS = 4
 """How often an engine that gives no answer is asked."""
 
-PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+RETRY_DELAY_S, MAX_RETRY_DELAY_S = 0.2, 30.0
 
 
 class WriterFailed(Exception):
@@ -71,16 +71,16 @@ class Writer:
         identity: EngineIdentity,
         *,
         concurrency: int | None = None,
-        pause_s: float = PAUSE_S,
+        retry_delay_s: float = RETRY_DELAY_S,
     ) -> None:
         self.identity = identity
         self.usage = WriterUsage()
         self._engine = engine
-        self._turns = asyncio.Semaphore(concurrency or identity.concurrent_batches)
-        self._pause_s = pause_s
+        self._slots = asyncio.Semaphore(concurrency or identity.concurrent_batches)
+        self._retry_delay_s = retry_delay_s
         self._totals: tuple[WriterUsage, ...] = (self.usage,)
 
-    def apart(self) -> "Writer":
+    def with_own_usage(self) -> "Writer":
         """The same writer with a `usage` of its own, which enters this one's as well."""
         other = Writer.__new__(Writer)
         other.__dict__.update(self.__dict__)
@@ -88,22 +88,22 @@ class Writer:
         other._totals = (*self._totals, other.usage)
         return other
 
-    async def prose(
+    async def write_text(
         self, prompt: str, *, system: str = "", max_tokens: int, temperature: float = 0.0, seed: int = 0
     ) -> str:
         """Words, without the white space around them.
 
         Raises:
-            Discarded: `cut_short` at `max_tokens`, `too_long` where the prompt does not fit the model's context,
+            Discarded: `cut_short` at `max_tokens`, `context_overflow` where the prompt does not fit the model's context,
                 `unreadable` where nothing was written.
             WriterFailed: the engine gave no answer.
         """
-        reply = await self._asked(system, prompt, Prose(max_tokens), temperature, seed)
+        reply = await self._ask(system, prompt, TextOutput(max_tokens), temperature, seed)
         text = (reply.text or "").strip()
         if reply.cut:
-            raise Discarded("cut_short", f"it was not done after {max_tokens} tokens; allow more of them")
+            raise RubricDiscarded("cut_short", f"it was not done after {max_tokens} tokens; allow more of them")
         if not text:
-            raise Discarded("unreadable", "it wrote nothing")
+            raise RubricDiscarded("unreadable", "it wrote nothing")
         return text
 
     async def written(
@@ -119,10 +119,10 @@ class Writer:
         """JSON of a shape, to which the engine is held where it can be; `read_shape` says how it is read.
 
         Raises:
-            Discarded: as `read_shape`, or `too_long`.
+            Discarded: as `read_shape`, or `context_overflow`.
             WriterFailed: the engine gave no answer.
         """
-        reply = await self._asked(system, prompt, Written(schema_of(shape), max_tokens), temperature, seed)
+        reply = await self._ask(system, prompt, JsonOutput(schema_of(shape), max_tokens), temperature, seed)
         return read_shape(shape, reply.text or "", cut=reply.cut)
 
     async def choose(
@@ -137,19 +137,19 @@ class Writer:
         """One of the labels; `lead` is written for the model before it picks, reasons come before both.
 
         Raises:
-            Discarded: `unreadable` where it named none of them, or `too_long`.
+            Discarded: `unreadable` where it named none of them, or `context_overflow`.
             WriterFailed: the engine gave no answer.
         """
-        choice = Choice(tuple(labels), lead)
-        reply = await self._asked(system, prompt, choice, reasoning=reasoning)
+        choice = LabelChoice(tuple(labels), lead)
+        reply = await self._ask(system, prompt, choice, reasoning=reasoning)
         if reply.chosen in choice.labels:
             return reply.chosen
-        said = read_choice(reply.text or reply.chosen or "", choice)
-        if isinstance(said, CallFailed):
-            raise Discarded("unreadable", said.detail)
-        return said
+        label = read_label_choice(reply.text or reply.chosen or "", choice)
+        if isinstance(label, CallFailure):
+            raise RubricDiscarded("unreadable", label.detail)
+        return label
 
-    async def _asked(
+    async def _ask(
         self,
         system: str,
         prompt: str,
@@ -159,24 +159,24 @@ class Writer:
         *,
         reasoning: Reasoning | None = None,
     ) -> Reply:
-        sample = Sample(temperature, seed) if temperature else None
+        sample = SamplingOptions(temperature, seed) if temperature else None
         batch = Batch(system, prompt, (Call("", form, reasoning=reasoning, sample=sample),))
-        pause, attempt = self._pause_s, 1
+        pause, attempt = self._retry_delay_s, 1
         while True:
-            async with self._turns:
+            async with self._slots:
                 outcome = await self._outcome(batch)
             if isinstance(outcome, Reply):
                 for usage in self._totals:
                     usage.add(outcome)
                 return outcome
             if outcome.kind == "truncated_input":
-                raise Discarded("too_long", outcome.detail)
-            if attempt == ATTEMPTS:
-                raise WriterFailed(f"{outcome.kind}: {outcome.detail} (asked {ATTEMPTS} times)")
+                raise RubricDiscarded("too_long", outcome.detail)
+            if attempt == MAX_CALL_ATTEMPTS:
+                raise WriterFailed(f"{outcome.kind}: {outcome.detail} (asked {MAX_CALL_ATTEMPTS} times)")
             await asyncio.sleep(max(pause, outcome.retry_after_s or 0.0))
-            pause, attempt = min(4 * pause, LONGEST_PAUSE_S), attempt + 1
+            pause, attempt = min(4 * pause, MAX_RETRY_DELAY_S), attempt + 1
 
-    async def _outcome(self, batch: Batch) -> Reply | CallFailed:
+    async def _outcome(self, batch: Batch) -> Reply | CallFailure:
         async for _, outcome in self._engine.answer(batch):
             return outcome
-        return CallFailed("engine", "the engine ended without an answer")
+        return CallFailure("engine", "the engine ended without an answer")

@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from judge_server.judging.concurrency import AdaptiveLimit, ConcurrencyLimit, EnginesLimit, FixedLimit
-from judge_server.judging.fair_queue import Entry, FairQueue
-from judge_server.judging.room import Room
+from judge_server.judging.concurrency import AdaptiveLimit, ConcurrencyLimit, EngineReportedLimit, FixedLimit
+from judge_server.judging.fair_queue import FairQueue, FairQueueItem
+from judge_server.judging.room import QueueLimits
 from judge_server.judging.work import Caller
 from judge_server.ports import Batch
 from judge_server.telemetry.spans import span
@@ -49,23 +49,23 @@ class QueueRules:
     batches: int | Literal["auto"] | None = None
 
 
-USUAL_RULES = QueueRules()
+DEFAULT_QUEUE_RULES = QueueRules()
 
 
-class Ticket:
+class QueueEntry:
     """A batch's way through the queue and the engine: whose it is, and when it came, began and ended (clock times).
 
     `resumed` is set for more calls about a response of which some were at the engine before. `places` is how many calls
     of it the engine works on, or would with places free.
     """
 
-    __slots__ = ("arrived", "at_engine", "began", "caller", "calls", "ended", "entry", "granted", "places")
+    __slots__ = ("arrived", "at_engine", "began", "caller", "calls", "ended", "fair_item", "granted", "places")
 
     def __init__(self, caller: Caller, batch: Batch, arrived: float, *, resumed: bool = False) -> None:
         self.caller = caller
         self.calls = len(batch.calls)
         self.places = 0
-        self.entry: Entry[Ticket] = Entry(
+        self.fair_item: FairQueueItem[QueueEntry] = FairQueueItem(
             caller.run, caller.priority, estimated_tokens(batch), self, caller.share, resumed
         )
         self.granted: asyncio.Future[None] | None = None
@@ -110,11 +110,11 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
-        self.room = Room(rules.calls, rules.run_calls, clock)
+        self.limits = QueueLimits(rules.calls, rules.run_calls, clock)
         self.concurrency = _limit(capacity(), rules, clock)
         self.calls_at_engine: Counter[str] = Counter()
         self._capacity = capacity
-        self._queue: FairQueue[Ticket] = FairQueue(rules.weights, bulk_share=rules.bulk_share)
+        self._queue: FairQueue[QueueEntry] = FairQueue(rules.weights, bulk_share=rules.bulk_share)
         self._run_at_engine = rules.run_at_engine
         self._batches_at_engine = 0
         self.counts_calls = calls is not None
@@ -124,84 +124,86 @@ class Admission:
 
     def state(self) -> tuple[int, int, int, Iterable[tuple[str, int]]]:
         """Calls waiting, calls at the engine, batches that may be at the engine, and each run's calls on their way."""
-        self._follow()
+        self._refresh_capacity()
         at_engine = self.calls_at_engine.total()
-        return self.room.held - at_engine, at_engine, self.concurrency.limit, self.room.held_by_run.items()
+        return self.limits.held - at_engine, at_engine, self.concurrency.limit, self.limits.held_by_run.items()
 
     @asynccontextmanager
-    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
+    async def acquire(self, queue_entry: QueueEntry) -> AsyncIterator[None]:
         """Wait for a place at the engine, and hold it in the block. Cancelling the wait leaves the queue."""
-        ticket.granted = asyncio.get_running_loop().create_future()
-        self._queue.push(ticket.entry)
-        self._fill()
+        queue_entry.granted = asyncio.get_running_loop().create_future()
+        self._queue.push(queue_entry.fair_item)
+        self._dispatch()
         try:
-            with span("queue", calls=ticket.calls, priority=ticket.caller.priority):
-                await ticket.granted
-            ticket.began = self.clock()
+            with span("queue", calls=queue_entry.calls, priority=queue_entry.caller.priority):
+                await queue_entry.granted
+            queue_entry.began = self.clock()
             yield
-            self.concurrency.done(ticket.entry.cost, full=len(self._queue) > 0)
+            self.concurrency.record_batch(queue_entry.fair_item.cost, full=len(self._queue) > 0)
         finally:
-            ticket.ended = self.clock()
-            self.withdraw(ticket)
-            if ticket.at_engine:
-                self._give_back(ticket)
-            del ticket.entry.item  # or ticket and entry would hold each other until the garbage collector comes
+            queue_entry.ended = self.clock()
+            self.withdraw(queue_entry)
+            if queue_entry.at_engine:
+                self._release(queue_entry)
+            del (
+                queue_entry.fair_item.item
+            )  # or ticket and entry would hold each other until the garbage collector comes
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, queue_entry: QueueEntry) -> None:
         """Take a batch that nobody wants any more out of the queue; one at the engine leaves by its `turn`."""
-        self._queue.remove(ticket.entry)
+        self._queue.remove(queue_entry.fair_item)
 
-    def answered(self, ticket: Ticket, left: int) -> None:
+    def record_answer(self, queue_entry: QueueEntry, left: int) -> None:
         """A call of a batch at the engine has its outcome, and so many of it have none yet.
 
         The batch keeps its last place until it leaves: its response may have more to ask.
         """
-        self._take_places(ticket, max(1, left))
+        self._take_places(queue_entry, max(1, left))
         if self._places_taken < self._places and len(self._queue):
-            self._fill()
+            self._dispatch()
 
-    def hurry(self, ticket: Ticket) -> None:
+    def promote(self, queue_entry: QueueEntry) -> None:
         """Let a batch that waits in the class bulk wait in the class online instead."""
-        if ticket.entry.priority == "bulk" and self._queue.remove(ticket.entry):
-            ticket.entry.priority = "online"
-            self._queue.push(ticket.entry)
+        if queue_entry.fair_item.priority == "bulk" and self._queue.remove(queue_entry.fair_item):
+            queue_entry.fair_item.priority = "online"
+            self._queue.push(queue_entry.fair_item)
 
-    def _fill(self) -> None:
+    def _dispatch(self) -> None:
         """Give places to those whose turn it is, as long as there are any."""
-        self._follow()
+        self._refresh_capacity()
         while (
             len(self._queue) and self._batches_at_engine < self.concurrency.limit and self._places_taken < self._places
         ):
             bound = self._run_at_engine
-            passed_over = [run for run, calls in self.calls_at_engine.items() if bound is not None and calls >= bound]
-            entry = self._queue.pop(passed_over)
-            if entry is None:
+            excluded_runs = [run for run, calls in self.calls_at_engine.items() if bound is not None and calls >= bound]
+            fair_item = self._queue.pop(excluded_runs)
+            if fair_item is None:
                 return
-            ticket = entry.item
-            if ticket.granted is not None and not ticket.granted.done():
-                ticket.granted.set_result(None)
-                ticket.at_engine = True
+            queue_entry = fair_item.item
+            if queue_entry.granted is not None and not queue_entry.granted.done():
+                queue_entry.granted.set_result(None)
+                queue_entry.at_engine = True
                 self._batches_at_engine += 1
-                self._take_places(ticket, 1 if self._first_alone else ticket.calls)
-                self.calls_at_engine[entry.run] += ticket.calls
+                self._take_places(queue_entry, 1 if self._first_alone else queue_entry.calls)
+                self.calls_at_engine[fair_item.run] += queue_entry.calls
 
-    def _take_places(self, ticket: Ticket, places: int) -> None:
-        self._places_taken += places - ticket.places
-        ticket.places = places
+    def _take_places(self, queue_entry: QueueEntry, places: int) -> None:
+        self._places_taken += places - queue_entry.places
+        queue_entry.places = places
 
-    def _follow(self) -> None:
+    def _refresh_capacity(self) -> None:
         if batches := self._capacity():
             self.concurrency.resize(batches)
 
-    def _give_back(self, ticket: Ticket) -> None:
-        run = ticket.entry.run
+    def _release(self, queue_entry: QueueEntry) -> None:
+        run = queue_entry.fair_item.run
         self._batches_at_engine -= 1
-        self._take_places(ticket, 0)
-        self.calls_at_engine[run] -= ticket.calls
+        self._take_places(queue_entry, 0)
+        self.calls_at_engine[run] -= queue_entry.calls
         if self.calls_at_engine[run] <= 0:
             del self.calls_at_engine[run]
-        ticket.at_engine = False
-        asyncio.get_running_loop().call_soon(self._fill)  # first, the response may come back with what to ask again
+        queue_entry.at_engine = False
+        asyncio.get_running_loop().call_soon(self._dispatch)  # first, the response may come back with what to ask again
 
 
 def estimated_tokens(batch: Batch) -> float:
@@ -213,4 +215,4 @@ def estimated_tokens(batch: Batch) -> float:
 def _limit(concurrent_batches: int, rules: QueueRules, clock: Callable[[], float]) -> ConcurrencyLimit:
     if rules.batches == "auto":
         return AdaptiveLimit(concurrent_batches, clock)
-    return EnginesLimit(concurrent_batches) if rules.batches is None else FixedLimit(rules.batches)
+    return EngineReportedLimit(concurrent_batches) if rules.batches is None else FixedLimit(rules.batches)

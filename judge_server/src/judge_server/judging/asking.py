@@ -10,131 +10,142 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from judge_server.judging.admission import Admission, Ticket
-from judge_server.judging.findings import FreshFindings
-from judge_server.judging.joining import Flight
-from judge_server.judging.plan import Asked, ResponsePlan
+from judge_server.judging.admission import Admission, QueueEntry
+from judge_server.judging.findings import WriteBehindBuffer
+from judge_server.judging.joining import InFlightCalls
+from judge_server.judging.plan import PlannedCall, ResponsePlan
 from judge_server.judging.questions import Question
-from judge_server.judging.recovery import Recovery
-from judge_server.judging.work import Caller, Outcome, Outcomes
+from judge_server.judging.recovery import EngineRecovery
+from judge_server.judging.work import Caller, CallOutcome, JudgementResults
 from judge_server.metrics import JudgeMetrics
-from judge_server.ports import Batch, CallFailed, Engine, Finding, Reply
-from judge_server.telemetry.engine import answers
+from judge_server.ports import Batch, CallFailure, Engine, JudgeResult, Reply
+from judge_server.telemetry.engine import traced_answers
 
 log = logging.getLogger("adjudge")
 
 ENGINE_RETRY_PAUSE_S = 0.2
-_SILENT = CallFailed("engine", "the engine ended a batch without an answer to this call")
+_MISSING_ANSWER = CallFailure("engine", "the engine ended a batch without an answer to this call")
 
 
-class Round(NamedTuple):
+class CallRound(NamedTuple):
     """A batch, and what is told each call's place and outcome."""
 
     batch: Batch
-    take: Callable[[int, Reply | CallFailed], None]
+    on_outcome: Callable[[int, Reply | CallFailure], None]
 
 
-class Asker:
+class CallRunner:
     """What every flight needs to be asked."""
 
-    def __init__(self, engine: Engine, admission: Admission, findings: FreshFindings, metrics: JudgeMetrics) -> None:
+    def __init__(
+        self, engine: Engine, admission: Admission, write_buffer: WriteBehindBuffer, metrics: JudgeMetrics
+    ) -> None:
         self.engine = engine
         self.admission = admission
-        self.findings = findings
+        self.write_buffer = write_buffer
         self.metrics = metrics
-        self.recovery = Recovery(engine)
+        self.recovery = EngineRecovery(engine)
 
-    def launch(self, flight: Flight, plan: ResponsePlan, caller: Caller, account: Outcomes) -> "Asking":
+    def launch(
+        self, in_flight: InFlightCalls, plan: ResponsePlan, caller: Caller, billed_to: JudgementResults
+    ) -> "CallTask":
         """Begin to ask a flight's calls, which have room in the queue; what it costs goes to `account`."""
-        return Asking(self, flight, plan, caller, account)
+        return CallTask(self, in_flight, plan, caller, billed_to)
 
 
-class Asking:
+class CallTask:
     """The calls of one flight, being asked."""
 
-    def __init__(self, asker: Asker, flight: Flight, plan: ResponsePlan, caller: Caller, account: Outcomes) -> None:
-        self._asker = asker
-        self._flight = flight
+    def __init__(
+        self,
+        runner: CallRunner,
+        in_flight: InFlightCalls,
+        plan: ResponsePlan,
+        caller: Caller,
+        billed_to: JudgementResults,
+    ) -> None:
+        self._runner = runner
+        self._in_flight = in_flight
         self._plan = plan
         self._caller = caller
-        self._account = account
-        self._ticket: Ticket | None = None
+        self._billed_to = billed_to
+        self._queue_entry: QueueEntry | None = None
         self._charged = False
         self._begun = False
-        self._round: Round | None = None
-        self._arrived: list[tuple[int, Reply | CallFailed]] = []
-        self._whole: list[Asked] = []
-        self._room = len(flight.unsettled)
-        flight.on_abandoned = self._abandoned
-        flight.on_left = self._left
+        self._round: CallRound | None = None
+        self._arrived: list[tuple[int, Reply | CallFailure]] = []
+        self._whole: list[PlannedCall] = []
+        self._held_calls = len(in_flight.unsettled)
+        in_flight.on_abandoned = self._on_abandoned
+        in_flight.on_unsubscribed = self._on_unsubscribed
         if caller.priority == "bulk":
-            flight.hurry = self._hurry
-        flight.task = asyncio.create_task(self._run())
+            in_flight.promote = self._promote
+        in_flight.task = asyncio.create_task(self._run())
 
-    def charge_to(self, account: Outcomes) -> None:
+    def charge_to(self, billed_to: JudgementResults) -> None:
         """Add the seconds that the batch under way has taken, if this is the account that pays for it."""
-        if account is self._account:
+        if billed_to is self._billed_to:
             self._charge()
 
     def _charge(self) -> None:
         """Add the seconds that the batch under way has taken to the account, once."""
-        if self._ticket is None or self._charged:
+        if self._queue_entry is None or self._charged:
             return
         self._charged = True
-        queued, judging = self._ticket.seconds(self._asker.admission.clock())
-        self._account.seconds_queued += queued
-        self._account.seconds_judging += judging
-        self._asker.metrics.batch(self._caller, queued, judging)
+        queued, judging = self._queue_entry.seconds(self._runner.admission.clock())
+        self._billed_to.seconds_queued += queued
+        self._billed_to.seconds_judging += judging
+        self._runner.metrics.batch(self._caller, queued, judging)
 
-    def _hurry(self) -> None:
+    def _promote(self) -> None:
         """Somebody online waits for this now."""
         self._caller = self._caller._replace(priority="online")
-        if self._ticket is not None:
-            self._asker.admission.hurry(self._ticket)
+        if self._queue_entry is not None:
+            self._runner.admission.promote(self._queue_entry)
 
     async def _run(self) -> None:
-        flight = self._flight
+        in_flight = self._in_flight
         try:
-            unread = [*await self._ask(flight.unsettled), *await self._ask_again()]
+            unread = [*await self._run_calls(in_flight.unsettled), *await self._retry_calls()]
             if unread:
-                await self._ask_alone(unread)
-            flight.settle(flight.unsettled)
+                await self._retry_individually(unread)
+            in_flight.settle(in_flight.unsettled)
         except Exception as error:
             log.exception("a response's calls broke off")
-            flight.fail(error)
+            in_flight.fail(error)
         finally:
-            self._leave_room()
+            self._release_limits()
             # Else cycles of references wait for the garbage collector.
-            flight.on_abandoned = flight.on_left = flight.hurry = None
+            in_flight.on_abandoned = in_flight.on_unsubscribed = in_flight.promote = None
             self._round = None
 
-    def _left(self, account: Outcomes) -> None:
+    def _on_unsubscribed(self, billed_to: JudgementResults) -> None:
         """Somebody waits no more. If it was who paid, who still waits pays from now on."""
-        if account is self._account:
+        if billed_to is self._billed_to:
             self._charge()
-            self._account = next(iter(self._flight.waiters)).result
+            self._billed_to = next(iter(self._in_flight.subscribers)).result
 
-    def _abandoned(self) -> None:
-        self._read()
-        if self._ticket is not None:
-            self._asker.admission.withdraw(self._ticket)
+    def _on_abandoned(self) -> None:
+        self._process_arrived()
+        if self._queue_entry is not None:
+            self._runner.admission.withdraw(self._queue_entry)
         self._charge()
-        self._leave_room()
+        self._release_limits()
 
-    def _leave_room(self) -> None:
-        self._asker.admission.room.leave(self._caller.run, self._room)
-        self._room = 0
+    def _release_limits(self) -> None:
+        self._runner.admission.limits.release(self._caller.run, self._held_calls)
+        self._held_calls = 0
 
-    async def _ask(self, asked: Sequence[Asked]) -> list[tuple[Asked, int]]:
+    async def _run_calls(self, planned_calls: Sequence[PlannedCall]) -> list[tuple[PlannedCall, int]]:
         """Ask, and return what the judge wrote no readable verdict on: calls, and the place in each."""
-        unread: list[tuple[Asked, int]] = []
+        unread: list[tuple[PlannedCall, int]] = []
 
-        def round_of_those_wanted() -> Round:
-            wanted = self._flight.still_wanted(asked)
+        def make_round() -> CallRound:
+            wanted = self._in_flight.prune(planned_calls)
 
-            def take(place: int, outcome: Reply | CallFailed) -> None:
+            def on_outcome(place: int, outcome: Reply | CallFailure) -> None:
                 one = wanted[place]
-                if isinstance(outcome, CallFailed):
+                if isinstance(outcome, CallFailure):
                     for digest in one.digests:
                         self._keep(digest, outcome)
                     return
@@ -145,129 +156,131 @@ class Asking:
                 elif outcome.text is not None:
                     unread.extend((one, n) for n in missing if _unreadable(verdicts[n]))
 
-            return Round(replace(self._plan.batch, calls=tuple([one.question.call for one in wanted])), take)
+            return CallRound(replace(self._plan.batch, calls=tuple([one.question.call for one in wanted])), on_outcome)
 
-        await self._judge(round_of_those_wanted)
+        await self._run_round(make_round)
         return unread
 
-    async def _ask_again(self) -> list[tuple[Asked, int]]:
+    async def _retry_calls(self) -> list[tuple[PlannedCall, int]]:
         """Ask once more where the engine failed, and as often as it goes away and comes back; what was unread then."""
-        flight, unread = self._flight, []
+        in_flight, unread = self._in_flight, []
         was_away: bool | None = True
         while was_away:
-            gone = [one for one in flight.unsettled if any(_transient(flight.latest[d]) for d in one.digests)]
+            gone = [
+                one for one in in_flight.unsettled if any(_transient(in_flight.latest_outcomes[d]) for d in one.digests)
+            ]
             if not gone:
                 break
-            pause = max(_pause_after(flight.latest[d]) for one in gone for d in one.digests)
-            was_away = await self._asker.recovery.wait(pause, flight.deadline)
+            pause = max(_retry_pause_s(in_flight.latest_outcomes[d]) for one in gone for d in one.digests)
+            was_away = await self._runner.recovery.wait(pause, in_flight.deadline)
             if was_away is not None:
-                unread += await self._ask(gone)
+                unread += await self._run_calls(gone)
         return unread
 
-    async def _ask_alone(self, unread: Sequence[tuple[Asked, int]]) -> None:
+    async def _retry_individually(self, unread: Sequence[tuple[PlannedCall, int]]) -> None:
         """Ask once more, each criterion by itself, for verdicts that could not be read from what was written."""
         calls_of = list(dict.fromkeys(one for one, _ in unread))
 
-        def round_of_those_wanted() -> Round:
-            wanted = self._flight.still_wanted(calls_of)
-            again = [(one.digests[n], _alone(one.question, n)) for one, n in unread if one in wanted]
+        def make_round() -> CallRound:
+            wanted = self._in_flight.prune(calls_of)
+            again = [(one.digests[n], _single_question(one.question, n)) for one, n in unread if one in wanted]
 
-            def take(place: int, outcome: Reply | CallFailed) -> None:
+            def on_outcome(place: int, outcome: Reply | CallFailure) -> None:
                 digest, question = again[place]
                 if isinstance(outcome, Reply):
                     self._keep(digest, *question.read(outcome))
 
             calls = tuple([question.call for _, question in again])
-            return Round(Batch(self._plan.system_alone, self._plan.batch.shared, calls), take)
+            return CallRound(Batch(self._plan.system_alone, self._plan.batch.shared, calls), on_outcome)
 
-        await self._judge(round_of_those_wanted)
+        await self._run_round(make_round)
 
-    async def _judge(self, make: Callable[[], Round]) -> None:
+    async def _run_round(self, make: Callable[[], CallRound]) -> None:
         """Have a round answered, made anew when its turn has come: nothing that nobody wants reaches the engine."""
-        admission, loop = self._asker.admission, asyncio.get_running_loop()
+        admission, loop = self._runner.admission, asyncio.get_running_loop()
         self._round = make()
         if not self._round.batch.calls:
             return
-        self._ticket = Ticket(self._caller, self._round.batch, admission.clock(), resumed=self._begun)
+        self._queue_entry = QueueEntry(self._caller, self._round.batch, admission.clock(), resumed=self._begun)
         self._charged = False
         try:
-            async with admission.turn(self._ticket):
-                while loop.time() >= self._flight.deadline:  # noqa: ASYNC110 - what is expired is cancelled any moment
+            async with admission.acquire(self._queue_entry):
+                while loop.time() >= self._in_flight.deadline:  # noqa: ASYNC110 - what is expired is cancelled any moment
                     await asyncio.sleep(0)
-                if self._flight.thinned:
+                if self._in_flight.has_leavers:
                     self._round = make()
                 self._begun = True
-                await self._answers(self._round.batch, self._ticket)
+                await self._collect_answers(self._round.batch, self._queue_entry)
         finally:
-            self._read()
+            self._process_arrived()
             self._charge()
-            self._ticket = None
+            self._queue_entry = None
 
-    async def _answers(self, batch: Batch, ticket: Ticket) -> None:
+    async def _collect_answers(self, batch: Batch, queue_entry: QueueEntry) -> None:
         """Take what the engine answers, and a failure for each call it leaves out: its faults cost no other call."""
-        left, why = set(range(len(batch.calls))), _SILENT
+        left, why = set(range(len(batch.calls))), _MISSING_ANSWER
         try:
-            admission = self._asker.admission
-            async for place, outcome in answers(self._asker.engine, batch):
+            admission = self._runner.admission
+            async for place, outcome in traced_answers(self._runner.engine, batch):
                 if not self._arrived:
-                    asyncio.get_running_loop().call_soon(self._read)
+                    asyncio.get_running_loop().call_soon(self._process_arrived)
                 self._arrived.append((place, outcome))
                 left.discard(place)
                 if admission.counts_calls:
-                    admission.answered(ticket, len(left))
+                    admission.record_answer(queue_entry, len(left))
         except Exception as error:
             log.exception("the engine broke off a batch of %d calls", len(batch.calls))
-            why = CallFailed("engine", f"the engine broke off: {type(error).__name__}; its log says more")
+            why = CallFailure("engine", f"the engine broke off: {type(error).__name__}; its log says more")
         self._arrived += [(place, why) for place in sorted(left)]
 
-    def _read(self) -> None:
+    def _process_arrived(self) -> None:
         """Read all that has arrived in this turn of the event loop, and settle what has all its verdicts."""
         arrived, self._arrived = self._arrived, []
         for place, outcome in arrived:
             self._count(outcome)
             if self._round is not None:
-                self._round.take(place, outcome)
+                self._round.on_outcome(place, outcome)
         whole, self._whole = self._whole, []
         if whole:
-            self._flight.settle(whole)
+            self._in_flight.settle(whole)
 
-    def _count(self, outcome: Reply | CallFailed) -> None:
-        account = self._account
-        account.calls += 1
+    def _count(self, outcome: Reply | CallFailure) -> None:
+        billed_to = self._billed_to
+        billed_to.calls += 1
         if isinstance(outcome, Reply):
-            account.tokens_computed += outcome.tokens_computed
-            account.tokens_reused += outcome.tokens_reused
-            account.tokens_written += outcome.tokens_written
-            if outcome.miscounted:
-                self._asker.metrics.miscounted()
+            billed_to.tokens_computed += outcome.tokens_computed
+            billed_to.tokens_reused += outcome.tokens_reused
+            billed_to.tokens_written += outcome.tokens_written
+            if outcome.count_clipped_reply:
+                self._runner.metrics.count_clipped_reply()
         elif outcome.kind == "overloaded":
-            self._asker.admission.concurrency.pushed_back()
+            self._runner.admission.concurrency.record_rejection()
 
-    def _keep(self, digest: bytes, verdict: Outcome) -> bool:
+    def _keep(self, digest: bytes, verdict: CallOutcome) -> bool:
         """Remember a verdict, unless there is a finding, which stands; whether there is one now."""
-        latest = self._flight.latest
-        if isinstance(latest.get(digest), Finding):
+        latest_outcomes = self._in_flight.latest_outcomes
+        if isinstance(latest_outcomes.get(digest), JudgeResult):
             return True
-        latest[digest] = verdict
-        if isinstance(verdict, Finding):
-            self._asker.findings.add(digest, verdict)
+        latest_outcomes[digest] = verdict
+        if isinstance(verdict, JudgeResult):
+            self._runner.write_buffer.add(digest, verdict)
             return True
         return False
 
 
-def _alone(question: Question, place: int) -> Question:
+def _single_question(question: Question, place: int) -> Question:
     return question.alone(place) if question.alone else question
 
 
-def _transient(outcome: Outcome) -> bool:
-    return isinstance(outcome, CallFailed) and outcome.kind in ("engine", "overloaded")
+def _transient(outcome: CallOutcome) -> bool:
+    return isinstance(outcome, CallFailure) and outcome.kind in ("engine", "overloaded")
 
 
-def _pause_after(outcome: Outcome) -> float:
+def _retry_pause_s(outcome: CallOutcome) -> float:
     """Seconds to leave the engine alone after an outcome."""
-    asked = outcome.retry_after_s if isinstance(outcome, CallFailed) else None
-    return max(ENGINE_RETRY_PAUSE_S, asked or 0.0)
+    requested_s = outcome.retry_after_s if isinstance(outcome, CallFailure) else None
+    return max(ENGINE_RETRY_PAUSE_S, requested_s or 0.0)
 
 
-def _unreadable(verdict: Outcome) -> bool:
-    return isinstance(verdict, CallFailed) and verdict.kind == "parse"
+def _unreadable(verdict: CallOutcome) -> bool:
+    return isinstance(verdict, CallFailure) and verdict.kind == "parse"

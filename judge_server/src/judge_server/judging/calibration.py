@@ -14,10 +14,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer_client.wire import Criterion, Protocol
+from trainer_client.wire import Criterion, JudgingProtocol
 from trainer_client.wire.criteria import CriterionKind
 
-SATISFIED_FROM = 0.5
+SATISFIED_THRESHOLD = 0.5
 """The least calibrated probability of a verdict that says yes."""
 
 _CLIP = 1e-9
@@ -91,7 +91,7 @@ NEUTRAL = Calibration("neutral", "nothing", 0, UNSCALED)
 """Leaves every probability as it is."""
 
 
-Weights: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+WeightsDigests: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
 """Digests of the same weights, one for each form in which engines load them (`weights_digest`)."""
 
 
@@ -107,7 +107,7 @@ class FittedCalibration(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: Weights
+    weights: WeightsDigests
     protocol: Literal["binary", "stepwise"]
     templates: Annotated[str, Field(min_length=1)]
     calibration: Calibration
@@ -125,10 +125,10 @@ class UnfitProtocol(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: Weights
-    protocol: Protocol
+    weights: WeightsDigests
+    protocol: JudgingProtocol
     reason: Annotated[str, Field(min_length=1)]
-    instead: Protocol
+    instead: JudgingProtocol
 
 
 class StepBlind(BaseModel):
@@ -141,7 +141,7 @@ class StepBlind(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: Weights
+    weights: WeightsDigests
     reason: Annotated[str, Field(min_length=1)]
 
 
@@ -185,7 +185,7 @@ class CalibrationSet(BaseModel):
 
 
 @cache
-def shipped_calibrations() -> CalibrationSet:
+def builtin_calibrations() -> CalibrationSet:
     """The calibrations that the package brings."""
     shipped = files("judge_server.prompts") / "calibrations.json"
     return CalibrationSet.model_validate_json(shipped.read_bytes())

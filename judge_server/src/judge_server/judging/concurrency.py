@@ -24,10 +24,10 @@ class ConcurrencyLimit(Protocol):
     def resize(self, most: int) -> None:
         """The engine takes so many batches at a time from now on (at least 1)."""
 
-    def done(self, tokens: float, *, full: bool) -> None:
+    def record_batch(self, tokens: float, *, full: bool) -> None:
         """A batch of so many tokens has ended; `full` says whether others waited for its place."""
 
-    def pushed_back(self) -> None:
+    def record_rejection(self) -> None:
         """The engine refused a call because it has too much to do."""
 
 
@@ -40,14 +40,14 @@ class FixedLimit:
     def resize(self, most: int) -> None:
         """Changes nothing."""
 
-    def done(self, tokens: float, *, full: bool) -> None:
+    def record_batch(self, tokens: float, *, full: bool) -> None:
         """Changes nothing."""
 
-    def pushed_back(self) -> None:
+    def record_rejection(self) -> None:
         """Changes nothing."""
 
 
-class EnginesLimit(FixedLimit):
+class EngineReportedLimit(FixedLimit):
     """What the engine says of itself."""
 
     def resize(self, most: int) -> None:
@@ -76,20 +76,20 @@ class AdaptiveLimit:
         self._up = True
         self._windows_left = 1
         self._refused = False
-        self._begin()
+        self._start_window()
 
     def resize(self, most: int) -> None:
         """Keep the share of what the engine takes, and learn anew."""
         if most != self._most:
             self.limit = max(1, min(most, round(self.limit * most / self._most)))
             self._most = most
-            self._rest()
-            self._begin()
+            self._end_trial()
+            self._start_window()
 
-    def done(self, tokens: float, *, full: bool) -> None:
+    def record_batch(self, tokens: float, *, full: bool) -> None:
         """Count a batch; ends a window where it is time."""
         if not full:
-            self._begin()  # with room to spare, throughput says what was asked for and not what could be done
+            self._start_window()  # with room to spare, throughput says what was asked for and not what could be done
             return
         self._tokens += tokens
         self._batches += 1
@@ -98,14 +98,14 @@ class AdaptiveLimit:
         seconds = self._clock() - self._began
         if seconds > 0:
             self._learn(self._tokens / seconds)
-        self._begin()
+        self._start_window()
 
-    def pushed_back(self) -> None:
+    def record_rejection(self) -> None:
         """Give the engine less at once; what it refused in one window counts once."""
         if not self._refused:
             self.limit = max(1, math.floor(self.limit * _BACK_OFF))
-            self._rest()
-            self._begin()
+            self._end_trial()
+            self._start_window()
             self._refused = True
 
     def _learn(self, rate: float) -> None:
@@ -120,7 +120,7 @@ class AdaptiveLimit:
             self._step()
         else:
             self.limit = self._tried_from
-            self._rest()
+            self._end_trial()
 
     def _step(self) -> None:
         """Try the next limit in the direction at hand; at the bound there is none."""
@@ -130,13 +130,13 @@ class AdaptiveLimit:
         else:
             self.limit = max(1, min(before - 1, math.floor(before / _STEP)))
         if self.limit == before:
-            self._rest()
+            self._end_trial()
         else:
             self._tried_from = before
 
-    def _rest(self) -> None:
+    def _end_trial(self) -> None:
         self._tried_from = None
         self._windows_left = _WINDOWS_BETWEEN_TRIALS
 
-    def _begin(self) -> None:
+    def _start_window(self) -> None:
         self._began, self._tokens, self._batches, self._refused = self._clock(), 0.0, 0, False

@@ -7,17 +7,17 @@ business.
 from collections.abc import Sequence
 from typing import Protocol
 
-from judge_server.judging.findings import FreshFindings
-from judge_server.judging.work import Caller, Outcomes, Waiting, Work
+from judge_server.judging.findings import WriteBehindBuffer
+from judge_server.judging.work import Caller, CompletionTracker, JudgementResults, UnresolvedWork
 from judge_server.metrics import JudgeMetrics
 from judge_server.pools import MemberView
 from judge_server.ports import Batch, EngineIdentity
 
 
-class Errand(Protocol):
+class PendingJudgement(Protocol):
     """What one request has at the desk. Outcomes enter the request's as soon as they are final."""
 
-    async def done(self) -> None:
+    async def wait(self) -> None:
         """Wait until every outcome is known, or the deadline; what is not known then failed as late.
 
         Raises:
@@ -25,11 +25,11 @@ class Errand(Protocol):
             NotReady: nothing of it was judged, since no judge is there.
         """
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Wait for nothing any more, and charge what it has cost so far. Calls that nobody else wants are dropped."""
 
 
-class Desk(Protocol):
+class JudgeExecutor(Protocol):
     """Has calls answered.
 
     Attributes:
@@ -39,21 +39,28 @@ class Desk(Protocol):
     """
 
     identity: EngineIdentity
-    findings: FreshFindings
-    most_calls: int
+    write_buffer: WriteBehindBuffer
+    max_calls: int
 
     @property
-    def problem(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why nobody can answer for now, in words; empty where there is nothing to say."""
 
     @property
-    def dead(self) -> str:
+    def fatal_error(self) -> str:
         """Why nobody here will ever answer again, and the process must be started anew; empty while somebody may."""
 
     async def start(self, metrics: JudgeMetrics) -> None:
         """Get ready; what it costs is counted in `metrics`. Raises `EngineStartError` with the way out."""
 
-    def take(self, work: Sequence[Work], caller: Caller, result: Outcomes, waiting: Waiting, deadline: float) -> Errand:
+    def submit(
+        self,
+        work: Sequence[UnresolvedWork],
+        caller: Caller,
+        result: JudgementResults,
+        tracker: CompletionTracker,
+        deadline: float,
+    ) -> PendingJudgement:
         """Begin to have the calls of the work answered by `deadline` (loop time), at the cost of `caller`.
 
         Raises:
@@ -61,7 +68,7 @@ class Desk(Protocol):
         """
 
     async def count_tokens(self, batch: Batch) -> int:
-        """How many tokens the batch's longest prompt takes; raises `EngineGone` when it cannot be asked."""
+        """How many tokens the batch's longest prompt takes; raises `EngineUnavailable` when it cannot be asked."""
 
     def members(self) -> list[MemberView]:
         """Those behind the desk among whom calls are shared out; none where there is but one."""
@@ -69,7 +76,7 @@ class Desk(Protocol):
     async def ready(self) -> bool:
         """Whether it could have a call answered now."""
 
-    async def fit(self) -> bool:
+    async def should_receive_traffic(self) -> bool:
         """Whether requests do as well here as at any other replica: a judge that all of them share is no difference."""
 
     async def close(self) -> None:

@@ -5,57 +5,57 @@ from collections.abc import Callable, Sequence
 
 from judge_server.engines.pool import EnginePool
 from judge_server.errors import Overloaded
-from judge_server.judging.admission import USUAL_RULES, Admission, QueueRules
-from judge_server.judging.asking import Asker, Asking
-from judge_server.judging.findings import FreshFindings
-from judge_server.judging.joining import Flight, Flights, Waiter
-from judge_server.judging.plan import Asked, ResponsePlan
-from judge_server.judging.work import Caller, Outcomes, Waiting, Work
+from judge_server.judging.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
+from judge_server.judging.asking import CallRunner, CallTask
+from judge_server.judging.findings import WriteBehindBuffer
+from judge_server.judging.joining import InFlightCalls, SingleFlight, Subscriber
+from judge_server.judging.plan import PlannedCall, ResponsePlan
+from judge_server.judging.work import Caller, CompletionTracker, JudgementResults, UnresolvedWork
 from judge_server.metrics import JudgeMetrics
 from judge_server.pools import MemberView
 from judge_server.ports import Batch, Engine, EngineIdentity
 
 
-class EngineErrand:
+class LocalPendingJudgement:
     """What one request waits for, and the askings that it set off, and pays for as long as it waits."""
 
-    def __init__(self, waiter: Waiter) -> None:
-        self.waiter = waiter
-        self.made: list[Asking] = []
+    def __init__(self, subscriber: Subscriber) -> None:
+        self.subscriber = subscriber
+        self.call_tasks: list[CallTask] = []
 
-    async def done(self) -> None:
+    async def wait(self) -> None:
         """Wait until every outcome is known, or the deadline."""
-        await self.waiter.all_known()
+        await self.subscriber.wait()
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         """Wait for nothing any more; the last one to leave a call drops it."""
-        self.waiter.leave()
-        for asking in self.made:
-            asking.charge_to(self.waiter.result)
+        self.subscriber.unsubscribe()
+        for call_task in self.call_tasks:
+            call_task.charge_to(self.subscriber.result)
 
 
-class EngineDesk:
+class LocalExecutor:
     """One engine, and the one queue in front of it. `clock` gives seconds."""
 
     identity: EngineIdentity
     admission: Admission
-    problem = ""
+    unavailable_reason = ""
 
     def __init__(
-        self, engine: Engine, *, rules: QueueRules = USUAL_RULES, clock: Callable[[], float] = time.monotonic
+        self, engine: Engine, *, rules: QueueRules = DEFAULT_QUEUE_RULES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.engine = engine
-        self.findings = FreshFindings()
-        self.flights = Flights()
-        self.most_calls = rules.calls
+        self.write_buffer = WriteBehindBuffer()
+        self.single_flight = SingleFlight()
+        self.max_calls = rules.calls
         self._rules = rules
         self._clock = clock
-        self._asker: Asker | None = None
+        self._runner: CallRunner | None = None
 
     @property
-    def dead(self) -> str:
+    def fatal_error(self) -> str:
         """Why the engine will never answer again."""
-        return self.engine.dead
+        return self.engine.fatal_error
 
     async def start(self, metrics: JudgeMetrics) -> None:
         """Load the engine."""
@@ -68,40 +68,47 @@ class EngineDesk:
             clock=self._clock,
         )
         self._metrics = metrics
-        self._asker = Asker(self.engine, self.admission, self.findings, metrics)
+        self._runner = CallRunner(self.engine, self.admission, self.write_buffer, metrics)
         metrics.watch(self.admission)
 
-    def take(
-        self, work: Sequence[Work], caller: Caller, result: Outcomes, waiting: Waiting, deadline: float
-    ) -> EngineErrand:
+    def submit(
+        self,
+        work: Sequence[UnresolvedWork],
+        caller: Caller,
+        result: JudgementResults,
+        tracker: CompletionTracker,
+        deadline: float,
+    ) -> LocalPendingJudgement:
         """Have the request wait for what is on its way already, and set off flights of its own for the rest."""
-        errand = EngineErrand(Waiter(result, waiting, deadline))
-        own: list[tuple[ResponsePlan, list[Asked]]] = []
-        joins: list[tuple[Flight, list[bytes]]] = []
-        for plan, asked, _ in work:
+        pending = LocalPendingJudgement(Subscriber(result, tracker, deadline))
+        own: list[tuple[ResponsePlan, list[PlannedCall]]] = []
+        joins: list[tuple[InFlightCalls, list[bytes]]] = []
+        for plan, planned_calls, _ in work:
             mine = []
-            for one in asked:
-                missing = [digest for digest in one.digests if digest not in result.of]
-                flight = self.flights.find(missing[0])
-                if flight is None:
+            for one in planned_calls:
+                missing = [digest for digest in one.digests if digest not in result.by_digest]
+                in_flight = self.single_flight.find(missing[0])
+                if in_flight is None:
                     mine.append(one)
                 else:
-                    joins.append((flight, missing))
+                    joins.append((in_flight, missing))
             if mine:
                 own.append((plan, mine))
-        calls = sum(len(asked) for _, asked in own)
+        calls = sum(len(planned_calls) for _, planned_calls in own)
         try:
-            self.admission.room.enter(caller.run, calls)
+            self.admission.limits.acquire(caller.run, calls)
         except Overloaded:
-            self._metrics.shed(calls)
+            self._metrics.count_shed(calls)
             raise
-        for flight, missing in joins:
-            flight.join(errand.waiter, missing)
-            if caller.priority == "online" and flight.hurry is not None:
-                flight.hurry()
+        for in_flight, missing in joins:
+            in_flight.subscribe(pending.subscriber, missing)
+            if caller.priority == "online" and in_flight.promote is not None:
+                in_flight.promote()
         result.joined |= {digest for _, missing in joins for digest in missing}
-        errand.made = [self._begin(plan, asked, caller, errand.waiter) for plan, asked in own]
-        return errand
+        pending.call_tasks = [
+            self._launch(plan, planned_calls, caller, pending.subscriber) for plan, planned_calls in own
+        ]
+        return pending
 
     async def count_tokens(self, batch: Batch) -> int:
         """As the engine counts."""
@@ -115,24 +122,26 @@ class EngineDesk:
         """Whether the engine could answer now."""
         return await self.engine.ready()
 
-    async def fit(self) -> bool:
+    async def should_receive_traffic(self) -> bool:
         """Whether the engine could answer now: another replica has another engine."""
         return await self.engine.ready()
 
     async def close(self) -> None:
         """Release the model."""
-        if self._asker is not None:
-            self._asker.recovery.close()
+        if self._runner is not None:
+            self._runner.recovery.close()
         await self.engine.close()
 
     def _capacity(self) -> int:
         """How many batches the engine takes at a time now: a pool's members come and go."""
         return self.engine.capacity if isinstance(self.engine, EnginePool) else self.identity.concurrent_batches
 
-    def _begin(self, plan: ResponsePlan, asked: Sequence[Asked], caller: Caller, waiter: Waiter) -> Asking:
-        flight, of = self.flights.begin(asked), waiter.result.of
-        digests = [digest for one in asked for digest in one.digests]
-        flight.latest.update([(digest, of[digest]) for digest in digests if digest in of])
-        flight.join(waiter, [digest for digest in digests if digest not in of])
-        assert self._asker is not None, "the desk has not started"
-        return self._asker.launch(flight, plan, caller, waiter.result)
+    def _launch(
+        self, plan: ResponsePlan, planned_calls: Sequence[PlannedCall], caller: Caller, subscriber: Subscriber
+    ) -> CallTask:
+        in_flight, of = self.single_flight.start(planned_calls), subscriber.result.by_digest
+        digests = [digest for one in planned_calls for digest in one.digests]
+        in_flight.latest_outcomes.update([(digest, of[digest]) for digest in digests if digest in of])
+        in_flight.subscribe(subscriber, [digest for digest in digests if digest not in of])
+        assert self._runner is not None, "the desk has not started"
+        return self._runner.launch(in_flight, plan, caller, subscriber.result)

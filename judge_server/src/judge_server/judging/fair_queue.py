@@ -40,10 +40,10 @@ def label_of_run(run: str) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Entry(Generic[T]):
+class FairQueueItem(Generic[T]):
     """A piece of work that waits: whose it is, in which class, and what it costs (any unit, above 0).
 
-    `run` names the project too, see `Caller`; `share` is the project's weight (above 0). `begun` is set for the rest of
+    `run` names the project too, see `TrainerContext`; `share` is the project's weight (above 0). `begun` is set for the rest of
     work that was served before: it comes before its run's other pieces, and costs other runs nothing.
     """
 
@@ -52,7 +52,7 @@ class Entry(Generic[T]):
     cost: float
     item: T
     share: float = 1.0
-    begun: bool = False
+    resumed: bool = False
 
 
 class FairQueue(Generic[T]):
@@ -74,33 +74,33 @@ class FairQueue(Generic[T]):
                 raise ValueError(f"the weight of run {run!r} is {weight}; a weight is above 0")
         self._weights = dict(weights or {})
         self._class_weights: dict[Priority, float] = {"online": 1.0 - bulk_share, "bulk": bulk_share}
-        self._classes: _Turns[Priority] = _Turns()
-        self._projects: dict[Priority, _Turns[str]] = {"online": _Turns(), "bulk": _Turns()}
-        self._runs: dict[Priority, defaultdict[str, _Turns[str]]] = {
-            "online": defaultdict(_Turns),
-            "bulk": defaultdict(_Turns),
+        self._classes: _VirtualClock[Priority] = _VirtualClock()
+        self._projects: dict[Priority, _VirtualClock[str]] = {"online": _VirtualClock(), "bulk": _VirtualClock()}
+        self._runs: dict[Priority, defaultdict[str, _VirtualClock[str]]] = {
+            "online": defaultdict(_VirtualClock),
+            "bulk": defaultdict(_VirtualClock),
         }
-        self._waiting: dict[Priority, dict[str, _Pieces[T]]] = {"online": {}, "bulk": {}}
+        self._waiting: dict[Priority, dict[str, _RunQueue[T]]] = {"online": {}, "bulk": {}}
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def push(self, entry: Entry[T]) -> None:
+    def push(self, entry: FairQueueItem[T]) -> None:
         """Let a piece of work wait behind those of its run and class: what is begun behind what is begun."""
         runs = self._waiting[entry.priority]
         if not runs:
-            self._classes.comes(entry.priority)
+            self._classes.activate(entry.priority)
         if entry.run not in runs:
             project = project_of_run(entry.run)
             if project not in map(project_of_run, runs):
-                self._projects[entry.priority].comes(project)
-            runs[entry.run] = _Pieces()
-            self._runs[entry.priority][project].comes(entry.run)
+                self._projects[entry.priority].activate(project)
+            runs[entry.run] = _RunQueue()
+            self._runs[entry.priority][project].activate(entry.run)
         runs[entry.run].add(entry)
         self._length += 1
 
-    def remove(self, entry: Entry[T]) -> bool:
+    def remove(self, entry: FairQueueItem[T]) -> bool:
         """Take out a piece of work that waits; False where it does not."""
         runs = self._waiting[entry.priority]
         own = runs.get(entry.run)
@@ -110,15 +110,15 @@ class FairQueue(Generic[T]):
         self._tidy(entry)
         return True
 
-    def pop(self, passed_over: Container[str] = ()) -> Entry[T] | None:
+    def pop(self, excluded_runs: Container[str] = ()) -> FairQueueItem[T] | None:
         """The piece of work whose turn it is; None where there is none but of the runs passed over.
 
         A run that was passed over makes up for nothing later.
         """
-        heads: dict[Priority, Entry[T]] = {}
+        heads: dict[Priority, FairQueueItem[T]] = {}
         able: dict[Priority, dict[str, list[str]]] = {}
         for priority, runs in self._waiting.items():
-            able[priority] = _by_project([run for run in runs if run not in passed_over])
+            able[priority] = _by_project([run for run in runs if run not in excluded_runs])
             if able[priority]:
                 project = self._projects[priority].first(able[priority])
                 run = self._runs[priority][project].first(able[priority][project])
@@ -126,23 +126,23 @@ class FairQueue(Generic[T]):
         if not heads:
             return None
         ends = {priority: head.cost / self._class_weights[priority] for priority, head in heads.items()}
-        entry = heads[self._classes.first_to_end(ends)]
+        entry = heads[self._classes.earliest_finish(ends)]
         project, waiting = project_of_run(entry.run), self._waiting[entry.priority]
         projects, turns = self._projects[entry.priority], self._runs[entry.priority]
         waiting[entry.run].discard(entry)
         self._length -= 1
-        self._classes.serves(entry.priority, ends[entry.priority])
-        projects.serves(project, entry.cost / entry.share)
-        turns[project].serves(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
+        self._classes.charge(entry.priority, ends[entry.priority])
+        projects.charge(project, entry.cost / entry.share)
+        turns[project].charge(entry.run, entry.cost / self._weights.get(label_of_run(entry.run), 1.0))
         for other in waiting:
-            if other in passed_over:
-                turns[project_of_run(other)].comes(other)
+            if other in excluded_runs:
+                turns[project_of_run(other)].activate(other)
                 if project_of_run(other) not in able[entry.priority]:
-                    projects.comes(project_of_run(other))
+                    projects.activate(project_of_run(other))
         self._tidy(entry)
         return entry
 
-    def _tidy(self, entry: Entry[T]) -> None:
+    def _tidy(self, entry: FairQueueItem[T]) -> None:
         runs = self._waiting[entry.priority]
         if not runs[entry.run]:
             del runs[entry.run]
@@ -151,31 +151,31 @@ class FairQueue(Generic[T]):
             self._runs[entry.priority][project].forget(waiting.get(project, ()))
 
 
-class _Pieces(Generic[T]):
+class _RunQueue(Generic[T]):
     """What waits of a run in a class, in order: the rest of what was begun, then the others, each as it came."""
 
     __slots__ = ("_begun", "_new")
 
     def __init__(self) -> None:
-        self._begun: OrderedDict[Entry[T], None] = OrderedDict()
-        self._new: OrderedDict[Entry[T], None] = OrderedDict()
+        self._begun: OrderedDict[FairQueueItem[T], None] = OrderedDict()
+        self._new: OrderedDict[FairQueueItem[T], None] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._new or self._begun)
 
-    def add(self, entry: Entry[T]) -> None:
+    def add(self, entry: FairQueueItem[T]) -> None:
         """Behind those like it."""
-        (self._begun if entry.begun else self._new)[entry] = None
+        (self._begun if entry.resumed else self._new)[entry] = None
 
-    def discard(self, entry: Entry[T]) -> bool:
+    def discard(self, entry: FairQueueItem[T]) -> bool:
         """Take one out; False where it is not here."""
-        pieces = self._begun if entry.begun else self._new
+        pieces = self._begun if entry.resumed else self._new
         if entry not in pieces:
             return False
         del pieces[entry]
         return True
 
-    def first(self) -> Entry[T]:
+    def first(self) -> FairQueueItem[T]:
         """The one that comes next; there must be one."""
         return next(iter(self._begun or self._new))
 
@@ -187,14 +187,14 @@ def _by_project(runs: Iterable[str]) -> dict[str, list[str]]:
     return projects
 
 
-class _Turns(Generic[K]):
+class _VirtualClock(Generic[K]):
     """The tags of some keys, and the virtual time."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._tags: dict[K, float] = {}
 
-    def comes(self, key: K) -> None:
+    def activate(self, key: K) -> None:
         """The key begins to wait."""
         self._tags[key] = max(self._now, self._tags.get(key, 0.0))
 
@@ -202,11 +202,11 @@ class _Turns(Generic[K]):
         """Which of the keys has its turn."""
         return min(keys, key=self._tags.__getitem__)
 
-    def first_to_end(self, costs: Mapping[K, float]) -> K:
+    def earliest_finish(self, costs: Mapping[K, float]) -> K:
         """Which of the keys would be the first whose next piece, at this cost, is done with in virtual time."""
         return min(costs, key=lambda key: self._tags[key] + costs[key])
 
-    def serves(self, key: K, cost: float) -> None:
+    def charge(self, key: K, cost: float) -> None:
         """The key is served at this cost."""
         self._now = max(self._now, self._tags[key])
         self._tags[key] += cost

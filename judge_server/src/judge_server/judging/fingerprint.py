@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.judging.ways import Way
-from judge_server.ports import AnswerForm, Call, Choice, EngineIdentity, Menu, Prose
+from judge_server.judging.ways import JudgingConfig
+from judge_server.ports import AnswerForm, Call, EngineIdentity, LabelChoice, TextOutput, TokenChoice
 from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import RATIONALE_TOKENS
 
@@ -15,7 +15,7 @@ from trainer_client.wire import RATIONALE_TOKENS
 def judge_fingerprint(
     identity: EngineIdentity,
     template_digests: tuple[str, ...],
-    way: Way,
+    config: JudgingConfig,
     calibration: Calibration = NEUTRAL,
     min_choice_mass: float = MIN_CHOICE_MASS,
 ) -> str:
@@ -26,13 +26,13 @@ def judge_fingerprint(
     """
     parts = asdict(identity)
     del parts["concurrent_batches"], parts["context_tokens"]  # capacity, which no verdict depends on
-    asked = asdict(way)
+    asked = asdict(config)
     del asked["template"]  # its digest is here, and a name may come to mean something else
-    if way.protocol in ("graded", "likert"):
+    if config.protocol in ("graded", "likert"):
         asked["grade"] = "expected"  # before, it was the most likely one: verdicts in a cache must not be mixed
-    if identity.capabilities.logprobs and way.protocol != "checklist":
+    if identity.capabilities.logprobs and config.protocol != "checklist":
         asked["min_choice_mass"] = min_choice_mass
-    whole = [parts, template_digests, asked, RATIONALE_TOKENS if way.rationale else 0]
+    whole = [parts, template_digests, asked, RATIONALE_TOKENS if config.rationale else 0]
     if calibration.numbers:
         whole.append(calibration.numbers)
     canonical = json.dumps(whole, sort_keys=True)
@@ -77,16 +77,16 @@ _FORMS: ByteCache[AnswerForm, bytes] = ByteCache(8 * 2**20)
 
 
 def _form(answer: AnswerForm) -> bytes:
-    return _FORMS.made(answer, lambda: _make_form(answer))
+    return _FORMS.get_or_create(answer, lambda: _make_form(answer))
 
 
 def _make_form(answer: AnswerForm) -> bytes:
-    if isinstance(answer, Menu):
+    if isinstance(answer, TokenChoice):
         then = () if answer.then is None else ("then", answer.then.lead, answer.then.ask, *answer.then.labels)
         parts: tuple[str, ...] = ("menu", *(option.label for option in answer.options), *then)
-    elif isinstance(answer, Choice):
+    elif isinstance(answer, LabelChoice):
         parts = ("choice", answer.lead, answer.ask, *answer.labels)
-    elif isinstance(answer, Prose):
+    elif isinstance(answer, TextOutput):
         parts = ("prose", str(answer.max_tokens))
     else:
         parts = ("written", str(answer.max_tokens), answer.schema)

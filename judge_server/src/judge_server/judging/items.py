@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from judge_server.judging.tolerant_json import Found, find_values
-from judge_server.ports import CallFailed
-from judge_server.surrogates import without_halves
+from judge_server.judging.tolerant_json import ParsedValue, find_values
+from judge_server.ports import CallFailure
+from judge_server.surrogates import replace_lone_surrogates
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 
 REASON_CHARACTERS = 240
 """How long one item's reason may be."""
 
-MOST_CHARACTERS = 250_000
+MAX_JSON_TEXT_CHARACTERS = 250_000
 """The longest text that is read at all."""
 
 _FRAME_TOKENS, _ITEM_TOKENS, _REASON_TOKENS = 24, 48, 160
@@ -86,12 +86,12 @@ def items_schema(forms: Sequence[ItemForm]) -> str:
     return json.dumps(_object({"verdicts": listed}), separators=(",", ":"))
 
 
-def written_tokens(forms: Sequence[ItemForm]) -> int:
+def json_output_tokens(forms: Sequence[ItemForm]) -> int:
     """How many tokens such an answer has room for, indented, and with reasons in a language that takes many."""
     return _FRAME_TOKENS + sum(_ITEM_TOKENS + (_REASON_TOKENS if form.reason else 0) for form in forms)
 
 
-def read_items(text: str, cut: bool, forms: Sequence[ItemForm]) -> list[Item | CallFailed]:
+def read_items(text: str, cut: bool, forms: Sequence[ItemForm]) -> list[Item | CallFailure]:
     """What `text` says of each form, in their order; never raises.
 
     `cut` says that the text ended at its limit of tokens. The last answer in the text that is whole counts, or else
@@ -102,17 +102,17 @@ def read_items(text: str, cut: bool, forms: Sequence[ItemForm]) -> list[Item | C
     may have none. Without such an answer, items that stand one by one in the text are one, and so are lines of nothing
     but one value each, as many as there are forms.
     """
-    if len(text) > MOST_CHARACTERS:
-        detail = f"the judge wrote {len(text)} characters, and at most {MOST_CHARACTERS} are read"
-        return [CallFailed("parse", detail) for _ in forms]
+    if len(text) > MAX_JSON_TEXT_CHARACTERS:
+        detail = f"the judge wrote {len(text)} characters, and at most {MAX_JSON_TEXT_CHARACTERS} are read"
+        return [CallFailure("parse", detail) for _ in forms]
     answers = _answers(text, forms)
     whole = [number for number, answer in enumerate(answers) if answer.ended == "whole"]
     last = whole[-1] if whole else len(answers) - 1
     if answers and (strays := answers[last].strays):
         detail = f"the judge numbered its verdicts {', '.join(map(str, strays))}; the criteria are 1 to {len(forms)}"
-        return [CallFailed("parse", detail) for _ in forms]
+        return [CallFailure("parse", detail) for _ in forms]
     mentions: Mapping[int, list[_Mention]] = _mentions(answers)
-    lacking = _why_lacking(text, cut, answers[last] if answers else None)
+    lacking = _missing_item_reason(text, cut, answers[last] if answers else None)
     return [_outcome(n, form, mentions.get(n, []), last, lacking) for n, form in enumerate(forms, 1)]
 
 
@@ -142,7 +142,7 @@ def _decoded(text: str) -> str:
     return text
 
 
-def _listed(found: Found, asked: int) -> list[object]:
+def _listed(found: ParsedValue, asked: int) -> list[object]:
     """The finished items of a value, also where its list is JSON in a string; none if it is not an answer's shape."""
     listed: object = found.value
     if isinstance(listed, dict):
@@ -215,16 +215,16 @@ def _mentions(answers: Sequence[_Answer]) -> dict[int, list[_Mention]]:
     return of
 
 
-def _outcome(number: int, form: ItemForm, mentions: Sequence[_Mention], last: int, lacking: str) -> Item | CallFailed:
+def _outcome(number: int, form: ItemForm, mentions: Sequence[_Mention], last: int, lacking: str) -> Item | CallFailure:
     readings = [(mention.answer, _read(mention.item, form)) for mention in mentions]
     counted = [reading for answer, reading in readings if answer == last]
     if not counted:
-        return CallFailed("parse", f"the judge left out criterion {number}{lacking}")
+        return CallFailure("parse", f"the judge left out criterion {number}{lacking}")
     for reading in counted:
         if isinstance(reading, str):
-            return CallFailed("parse", f"criterion {number}: {reading}")
+            return CallFailure("parse", f"criterion {number}: {reading}")
     if len({(reading.value, reading.step) for _, reading in readings if isinstance(reading, Item)}) > 1:
-        return CallFailed("parse", f"the judge gave criterion {number} more than one verdict, and they differ")
+        return CallFailure("parse", f"the judge gave criterion {number} more than one verdict, and they differ")
     final = counted[-1]
     assert isinstance(final, Item)
     return final
@@ -276,13 +276,13 @@ def _reason(raw: object) -> str | None:
     """A reason as text that can be stored: surrogate pairs joined, what no encoding or database takes replaced."""
     if not isinstance(raw, str):
         return None
-    text = without_halves(raw).replace("\0", "\ufffd").strip()
+    text = replace_lone_surrogates(raw).replace("\0", "\ufffd").strip()
     return text if len(text) <= REASON_CHARACTERS else text[: REASON_CHARACTERS - 1] + "…"
 
 
-def _why_lacking(text: str, cut: bool, answer: _Answer | None) -> str:
+def _missing_item_reason(text: str, cut: bool, answer: _Answer | None) -> str:
     """What to add to a failure about a criterion that the answer does not have."""
-    began = beginning(text)
+    began = excerpt(text)
     if not began:
         return ": it wrote nothing"
     if answer is None and not cut:
@@ -294,7 +294,7 @@ def _why_lacking(text: str, cut: bool, answer: _Answer | None) -> str:
     return ""
 
 
-def beginning(text: str) -> str:
+def excerpt(text: str) -> str:
     """The first words of what a judge wrote, in one line, for a failure to quote."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:1000]).split())[:80]
 

@@ -9,14 +9,15 @@ from judge_server.judging.fingerprint import CallDigests, ending_of
 from judge_server.judging.protocols import HOLISTIC, ask_criteria
 from judge_server.judging.questions import Question
 from judge_server.judging.shortening import shorten_messages, without_middle
-from judge_server.judging.ways import JudgeSetup
-from judge_server.ports import Batch, Sample
+from judge_server.judging.ways import PreparedConfig
+from judge_server.ports import Batch, SamplingOptions
 from judge_server.prompts.conversation import render_conversation
 from judge_server.prompts.declaration import MATERIAL
-from trainer_client.steps import WHOLE_RESPONSE, Step, extract_final_answer, split_steps
-from trainer_client.thinking import Material
+from trainer_client.final_answer import extract_final_answer
+from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
+from trainer_client.thinking import JudgedContent
 from trainer_client.wire import Criterion, FieldError, Prompt, Verification, VerificationMethod
-from trainer_client.wire.verification import ByJudge, ByMath
+from trainer_client.wire.verification import JudgeVerification, MathVerification
 
 FINAL_ANSWER_CHARACTERS = 400
 """How much of an extracted final answer is shown again beside the right one."""
@@ -24,11 +25,11 @@ FINAL_ANSWER_CHARACTERS = 400
 OUTCOME = "outcome"
 """The criterion id of the verdict that compares the final answer with the ground truth."""
 
-BY_MATH = ByMath(method="math")
+BY_MATH = MathVerification(method="math")
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class GroupContext:
     """What the responses of a group have in common: the prompt, and what only the judge sees."""
 
     prompt: Prompt
@@ -36,13 +37,13 @@ class Context:
     reference_answer: str | None = None
     ground_truth: str | None = None
 
-    def without(self, withheld: Collection[str]) -> "Context":
+    def without(self, withheld: Collection[str]) -> "GroupContext":
         """The context without what a set of templates withholds from the judge."""
-        return Context(self.prompt, *[None if name in withheld else getattr(self, name) for name in MATERIAL])
+        return GroupContext(self.prompt, *[None if name in withheld else getattr(self, name) for name in MATERIAL])
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class VerdictSlot:
     """One verdict to be had: its criterion's id, who decides, and the digest of each vote (one unless asked).
 
     `step` is the step of a verdict that names none: a program's that looks for nothing is about the whole response.
@@ -55,7 +56,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlannedCall:
     """One call of a plan's batch, and the digests of the verdicts its reply holds."""
 
     question: Question
@@ -70,9 +71,9 @@ class ResponsePlan:
     response's group in its request.
     """
 
-    slots: tuple[Slot, ...]
+    slots: tuple[VerdictSlot, ...]
     batch: Batch
-    asked: tuple[Asked, ...]
+    planned_calls: tuple[PlannedCall, ...]
     checks: tuple[tuple[bytes, Check], ...] = ()
     system_alone: str = ""
     steps: tuple[Step, ...] = ()
@@ -82,7 +83,7 @@ class ResponsePlan:
     @property
     def digests(self) -> tuple[bytes, ...]:
         """Every digest the plan asks the judge for."""
-        return tuple([digest for asked in self.asked for digest in asked.digests])
+        return tuple([digest for call in self.planned_calls for digest in call.digests])
 
 
 class GroupPlanner:
@@ -100,27 +101,35 @@ class GroupPlanner:
     """
 
     def __init__(
-        self, setup: JudgeSetup, context: Context, criteria: Sequence[Criterion], *, votes: int = 1, group: int = 0
+        self,
+        prepared: PreparedConfig,
+        context: GroupContext,
+        criteria: Sequence[Criterion],
+        *,
+        votes: int = 1,
+        group: int = 0,
     ) -> None:
-        self._setup = setup
+        self._prepared = prepared
         self._group = group
         self._context = context
-        self._shown = context.without(setup.declared.withholds)
+        self._shown = context.without(prepared.declaration.withholds)
         self._criteria = criteria
         self._votes = votes
-        self._programs = [verification_of(setup, criterion, context) for criterion in criteria]
+        self._programs = [verification_of(prepared, criterion, context) for criterion in criteria]
         self.verified = [
             (c, program) for c, program in zip(criteria, self._programs, strict=True) if program is not None
         ]
         self._to_ask = tuple([c for c, program in zip(criteria, self._programs, strict=True) if program is None])
-        self._templates = setup.alone if setup.asks_alone(len(self._to_ask)) else setup.together
-        self._stepwise = setup.way.protocol == "stepwise"
+        self._templates = (
+            prepared.single_templates if prepared.asks_individually(len(self._to_ask)) else prepared.multi_templates
+        )
+        self._stepwise = prepared.config.protocol == "stepwise"
         self._looks_in_steps = any(step_to_search(program) is not None for _, program in self.verified)
         self._prompt = render_conversation(context.prompt, self._templates.fence)
         self._questions: dict[tuple[int, ...], list[tuple[Question, bytes]]] = {}
         self._program_digests: dict[str, bytes] = {}
 
-    def plan(self, judged: Material, *, keep: int | None = None) -> ResponsePlan:
+    def plan(self, judged: JudgedContent, *, keep: int | None = None) -> ResponsePlan:
         """Plan one response, or what of it is to be judged.
 
         Its steps and its final answer are those of all of it, whatever `keep` says: show the judge only this many
@@ -133,13 +142,13 @@ class GroupPlanner:
         )
         final_answer = extract_final_answer(judged.text) if needs_final_answer else None
         shared, omitted = self._shared(judged, final_answer, keep)
-        digests = CallDigests(self._setup.fingerprint, self._templates.system, shared)
+        digests = CallDigests(self._prepared.fingerprint, self._templates.system, shared)
 
-        asked: list[Asked] = []
+        planned_calls: list[PlannedCall] = []
         votes_of: dict[str, list[bytes]] = {}
         for question, ending in self._questions_about(tuple([step.number for step in steps])):
             own = digests.with_ending(question.call, ending, len(question.criteria))
-            asked.append(Asked(question, own))
+            planned_calls.append(PlannedCall(question, own))
             for criterion, digest in zip(question.criteria, own, strict=True):
                 votes_of.setdefault(criterion, []).append(digest)
         checks = {
@@ -152,10 +161,12 @@ class GroupPlanner:
         check_digests = {id_: self._digest(id_, check, subjects) for id_, check in checks.items()}
         return ResponsePlan(
             self._slots(votes_of, check_digests),
-            Batch(self._templates.system, shared, tuple([a.question.call for a in asked])),
-            tuple(asked),
+            Batch(self._templates.system, shared, tuple([a.question.call for a in planned_calls])),
+            tuple(planned_calls),
             tuple([(check_digests[id_], check) for id_, check in checks.items()]),
-            self._setup.together.system if self._setup.way.protocol == "checklist" else self._setup.alone.system,
+            self._prepared.multi_templates.system
+            if self._prepared.config.protocol == "checklist"
+            else self._prepared.single_templates.system,
             steps,
             omitted,
             self._group,
@@ -170,30 +181,30 @@ class GroupPlanner:
         """The questions about a response with these steps, every vote's in turn, and the endings of their digests."""
         made = self._questions.get(step_numbers)
         if made is None:
-            temperature = self._setup.way.temperature
-            samples = [Sample(temperature, vote) if temperature else None for vote in range(self._votes)]
+            temperature = self._prepared.config.temperature
+            samples = [SamplingOptions(temperature, vote) if temperature else None for vote in range(self._votes)]
             made = self._questions[step_numbers] = [
                 (question, ending_of(question.call, question.scaling))
                 for sample in samples
-                for question in ask_criteria(self._setup, self._to_ask, step_numbers, sample)
+                for question in ask_criteria(self._prepared, self._to_ask, step_numbers, sample)
             ]
         return made
 
-    def _slots(self, votes_of: dict[str, list[bytes]], checks: dict[str, bytes]) -> tuple[Slot, ...]:
-        if self._setup.way.protocol == "likert":
-            return (Slot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
+    def _slots(self, votes_of: dict[str, list[bytes]], checks: dict[str, bytes]) -> tuple[VerdictSlot, ...]:
+        if self._prepared.config.protocol == "likert":
+            return (VerdictSlot(HOLISTIC, "judge", tuple(votes_of[HOLISTIC])),)
         step = WHOLE_RESPONSE if self._stepwise else None
-        judged = None if self._setup.names_steps else step
+        judged = None if self._prepared.names_steps else step
         return tuple(
             [
-                Slot(c.id, "judge", tuple(votes_of[c.id]), judged)
+                VerdictSlot(c.id, "judge", tuple(votes_of[c.id]), judged)
                 if program is None
-                else Slot(c.id, program.method, (checks[c.id],), step)
+                else VerdictSlot(c.id, program.method, (checks[c.id],), step)
                 for c, program in zip(self._criteria, self._programs, strict=True)
             ]
         )
 
-    def _shared(self, judged: Material, final_answer: str | None, keep: int | None) -> tuple[str, int]:
+    def _shared(self, judged: JudgedContent, final_answer: str | None, keep: int | None) -> tuple[str, int]:
         context, fence = self._shown, self._templates.fence
         show_final_answer = self._stepwise or context.ground_truth is not None
         if judged.messages is None:
@@ -217,36 +228,38 @@ class GroupPlanner:
         return shared, omitted
 
 
-def check_required(where: str, setup: JudgeSetup, given: Context) -> None:
+def check_required(where: str, prepared: PreparedConfig, given: GroupContext) -> None:
     """Refuse material that lacks what the set of templates requires.
 
     Raises:
         InvalidRequest: it does; `where` is the field of the request that holds the material.
     """
-    missing = setup.declared.missing({name: getattr(given, name) for name in MATERIAL})
+    missing = prepared.declaration.missing({name: getattr(given, name) for name in MATERIAL})
     if missing is not None:
         field = f"{where}.{missing}"
         message = (
-            f"the set of templates {setup.way.template!r} judges by the {missing}, which is not given; give it, or "
+            f"the set of templates {prepared.config.template!r} judges by the {missing}, which is not given; give it, or "
             "choose another set"
         )
         raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
 
 
-def plan_outcome(judged: Material, ground_truth: str, group: int = 0) -> ResponsePlan:
+def plan_outcome(judged: JudgedContent, ground_truth: str, group: int = 0) -> ResponsePlan:
     """Plan the check of a response's final answer against the ground truth; no judge is asked."""
     check = Check(BY_MATH, judged.text, extract_final_answer(judged.text), ground_truth)
     digest = check.digest
-    return ResponsePlan((Slot(OUTCOME, "math", (digest,)),), Batch("", "", ()), (), ((digest, check),), group=group)
+    return ResponsePlan(
+        (VerdictSlot(OUTCOME, "math", (digest,)),), Batch("", "", ()), (), ((digest, check),), group=group
+    )
 
 
-def verification_of(setup: JudgeSetup, criterion: Criterion, context: Context) -> Verification | None:
+def verification_of(prepared: PreparedConfig, criterion: Criterion, context: GroupContext) -> Verification | None:
     """The program that verifies a criterion; None where the judge is asked.
 
     An `answer` is compared with the ground truth, where there is one and the criterion names no other way: SRaR
     verifies it by the outcome.
     """
-    if setup.way.protocol == "likert" or isinstance(criterion.verification, ByJudge):
+    if prepared.config.protocol == "likert" or isinstance(criterion.verification, JudgeVerification):
         return None
     if criterion.verification is None and criterion.kind == "answer" and context.ground_truth:
         return BY_MATH

@@ -8,10 +8,19 @@ from functools import lru_cache
 from typing import Literal
 
 from judge_server.judging.calibration import UNSCALED, PlattScaling
-from judge_server.judging.items import ItemForm, items_schema, written_tokens
+from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
 from judge_server.judging.questions import Question
-from judge_server.judging.ways import JudgeSetup
-from judge_server.ports import AnswerForm, Call, Choice, Menu, Option, Reasoning, Sample, Written
+from judge_server.judging.ways import PreparedConfig
+from judge_server.ports import (
+    AnswerForm,
+    Call,
+    JsonOutput,
+    LabelChoice,
+    Option,
+    Reasoning,
+    SamplingOptions,
+    TokenChoice,
+)
 from judge_server.prompts import points
 from trainer_client.byte_cache import ByteCache
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
@@ -39,81 +48,89 @@ labels, of which only the one picked is known. A rating from 1 to 10 is asked fo
 
 
 def ask_criteria(
-    setup: JudgeSetup, criteria: tuple[Criterion, ...], step_numbers: tuple[int, ...], sample: Sample | None
+    prepared: PreparedConfig,
+    criteria: tuple[Criterion, ...],
+    step_numbers: tuple[int, ...],
+    sample: SamplingOptions | None,
 ) -> list[Question]:
     """The questions that ask criteria of a response with these steps, in order, in the setup's way."""
-    if setup.way.protocol == "likert":
-        return [_ask_holistically(setup, criteria, sample)]
-    if setup.asks_alone(len(criteria)):
-        return [ask_alone(setup, criterion, step_numbers, sample) for criterion in criteria]
-    size = setup.per_call(len(criteria))
+    if prepared.config.protocol == "likert":
+        return [_ask_holistically(prepared, criteria, sample)]
+    if prepared.asks_individually(len(criteria)):
+        return [ask_alone(prepared, criterion, step_numbers, sample) for criterion in criteria]
+    size = prepared.per_call(len(criteria))
     chunks = [criteria[start : start + size] for start in range(0, len(criteria), size)]
-    return [_ask_together(setup, chunk, step_numbers, sample) for chunk in chunks]
+    return [_ask_together(prepared, chunk, step_numbers, sample) for chunk in chunks]
 
 
 def ask_alone(
-    setup: JudgeSetup, criterion: Criterion, step_numbers: tuple[int, ...], sample: Sample | None
+    prepared: PreparedConfig, criterion: Criterion, step_numbers: tuple[int, ...], sample: SamplingOptions | None
 ) -> Question:
     """Ask one criterion of a response with these steps."""
-    protocol = setup.way.protocol
+    protocol = prepared.config.protocol
     if protocol == "checklist":
-        return _ask_together(setup, (criterion,), step_numbers, sample)
-    question = setup.alone.question(criterion)
+        return _ask_together(prepared, (criterion,), step_numbers, sample)
+    question = prepared.single_templates.question(criterion)
     if protocol == "graded":
-        return ask(setup, criterion.id, question, _grades(criterion.scale), sample, "grade")
-    menu = _yes_no(_steps_on_offer(setup, step_numbers), setup.declared.verdicts)
-    scaling = setup.calibration.scaling_for(criterion)
-    return ask(setup, criterion.id, question, menu, sample, "yes_no", scaling)
+        return ask(prepared, criterion.id, question, _grades(criterion.scale), sample, "grade")
+    token_choice = _yes_no(_steps_on_offer(prepared, step_numbers), prepared.declaration.verdicts)
+    scaling = prepared.calibration.scaling_for(criterion)
+    return ask(prepared, criterion.id, question, token_choice, sample, "yes_no", scaling)
 
 
 def ask(
-    setup: JudgeSetup,
+    prepared: PreparedConfig,
     about: str,
     question: str,
     answer: AnswerForm,
-    sample: Sample | None,
+    sample: SamplingOptions | None,
     reading: Literal["yes_no", "grade", "rating"],
     scaling: PlattScaling = UNSCALED,
 ) -> Question:
     """Ask for one verdict, whose probability is calibrated by a map unless that is left out."""
-    way = setup.way
-    reasoning = Reasoning(RATIONALE_TOKENS, setup.alone.ask) if way.rationale else None
-    call = Call(question, answer, reasoning, way.think_tokens, sample)
-    return Question(call, (about,), reading, scaling=scaling, min_choice_mass=setup.min_choice_mass)
+    config = prepared.config
+    reasoning = Reasoning(RATIONALE_TOKENS, prepared.single_templates.ask) if config.rationale else None
+    call = Call(question, answer, reasoning, config.think_tokens, sample)
+    return Question(call, (about,), reading, scaling=scaling, min_choice_mass=prepared.min_choice_mass)
 
 
 def _ask_together(
-    setup: JudgeSetup, criteria: tuple[Criterion, ...], step_numbers: tuple[int, ...], sample: Sample | None
+    prepared: PreparedConfig,
+    criteria: tuple[Criterion, ...],
+    step_numbers: tuple[int, ...],
+    sample: SamplingOptions | None,
 ) -> Question:
-    steps = _steps_on_offer(setup, step_numbers)
-    forms = tuple([_form(setup, criterion, steps) for criterion in criteria])
-    schema, tokens = _written(forms)
+    steps = _steps_on_offer(prepared, step_numbers)
+    forms = tuple([_form(prepared, criterion, steps) for criterion in criteria])
+    schema, tokens = _json_output_spec(forms)
     call = Call(
-        setup.together.questions(criteria),
-        Written(schema, tokens),
-        think_tokens=setup.way.think_tokens,
+        prepared.multi_templates.questions(criteria),
+        JsonOutput(schema, tokens),
+        think_tokens=prepared.config.think_tokens,
         sample=sample,
     )
     return Question(
         call,
         tuple([criterion.id for criterion in criteria]),
         forms,
-        lambda place: ask_alone(setup, criteria[place], step_numbers, sample),
-        min_choice_mass=setup.min_choice_mass,
+        lambda place: ask_alone(prepared, criteria[place], step_numbers, sample),
+        min_choice_mass=prepared.min_choice_mass,
     )
 
 
-def _steps_on_offer(setup: JudgeSetup, step_numbers: tuple[int, ...]) -> tuple[int, ...] | None:
-    return step_numbers if setup.way.protocol == "stepwise" and setup.names_steps else None
+def _steps_on_offer(prepared: PreparedConfig, step_numbers: tuple[int, ...]) -> tuple[int, ...] | None:
+    return step_numbers if prepared.config.protocol == "stepwise" and prepared.names_steps else None
 
 
-def _ask_holistically(setup: JudgeSetup, criteria: tuple[Criterion, ...], sample: Sample | None) -> Question:
-    shown = () if "criteria" in setup.declared.withholds else criteria
-    return ask(setup, HOLISTIC, setup.alone.holistic(shown), _grades(_HIGHEST_DIGIT), sample, "rating")
+def _ask_holistically(
+    prepared: PreparedConfig, criteria: tuple[Criterion, ...], sample: SamplingOptions | None
+) -> Question:
+    shown = () if "criteria" in prepared.declaration.withholds else criteria
+    return ask(prepared, HOLISTIC, prepared.single_templates.holistic(shown), _grades(_HIGHEST_DIGIT), sample, "rating")
 
 
-def _form(setup: JudgeSetup, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:
-    protocol, reason = setup.way.protocol, setup.way.rationale
+def _form(prepared: PreparedConfig, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:
+    protocol, reason = prepared.config.protocol, prepared.config.rationale
     if protocol == "graded":
         return ItemForm("grade", float(criterion.scale), reason=reason)
     if protocol == "checklist":
@@ -121,11 +138,11 @@ def _form(setup: JudgeSetup, criterion: Criterion, steps: tuple[int, ...] | None
     return ItemForm("satisfied", steps=steps, reason=reason)
 
 
-_WRITTEN: ByteCache[tuple[ItemForm, ...], tuple[str, int]] = ByteCache(8 * 2**20)
+_JSON_OUTPUT_SPECS: ByteCache[tuple[ItemForm, ...], tuple[str, int]] = ByteCache(8 * 2**20)
 
 
-def _written(forms: tuple[ItemForm, ...]) -> tuple[str, int]:
-    return _WRITTEN.made(forms, lambda: (items_schema(forms), written_tokens(forms)))
+def _json_output_spec(forms: tuple[ItemForm, ...]) -> tuple[str, int]:
+    return _JSON_OUTPUT_SPECS.get_or_create(forms, lambda: (items_schema(forms), json_output_tokens(forms)))
 
 
 _ASK_STEP = (
@@ -134,24 +151,24 @@ _ASK_STEP = (
 )
 
 
-_MENUS: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None], Menu] = ByteCache(8 * 2**20)
+_YES_NO_CHOICES: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None], TokenChoice] = ByteCache(8 * 2**20)
 
 
-def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> Menu:
-    return _MENUS.made((step_numbers, verdicts), lambda: _make_yes_no(step_numbers, verdicts))
+def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> TokenChoice:
+    return _YES_NO_CHOICES.get_or_create((step_numbers, verdicts), lambda: _make_yes_no(step_numbers, verdicts))
 
 
-def _make_yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> Menu:
+def _make_yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> TokenChoice:
     options = YES_NO if verdicts is None else (option(verdicts[0]), option(verdicts[1]))
     if step_numbers is None:
-        return Menu(options)
+        return TokenChoice(options)
     labels = tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP))
-    return Menu(options, Choice(labels, lead=", step ", ask=_ASK_STEP))
+    return TokenChoice(options, LabelChoice(labels, lead=", step ", ask=_ASK_STEP))
 
 
 @lru_cache(maxsize=128)
-def _grades(scale: int) -> Menu | Choice:
+def _grades(scale: int) -> TokenChoice | LabelChoice:
     labels = tuple(str(n) for n in range(scale + 1))
     if scale > _HIGHEST_DIGIT:
-        return Choice(labels)
-    return Menu(tuple(Option(label, (label, f" {label}")) for label in labels))
+        return LabelChoice(labels)
+    return TokenChoice(tuple(Option(label, (label, f" {label}")) for label in labels))

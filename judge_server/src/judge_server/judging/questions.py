@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.items import ItemForm
-from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_rating, read_written, read_yes_no
-from judge_server.ports import Call, CallFailed, Choice, Finding, Menu, Reply
+from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
+from judge_server.ports import Call, CallFailure, JudgeResult, LabelChoice, Reply, TokenChoice
 
 Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
 """How a reply is read: as one verdict from the form of its answer, or as items written in these forms."""
@@ -31,15 +31,15 @@ class Question:
     scaling: PlattScaling = UNSCALED
     min_choice_mass: float = MIN_CHOICE_MASS
 
-    def read(self, reply: Reply) -> list[Finding | CallFailed]:
+    def read(self, reply: Reply) -> list[JudgeResult | CallFailure]:
         """The verdict on each of the criteria."""
         answer, reading = self.call.answer, self.reading
-        if reading == "yes_no" and isinstance(answer, Menu):
+        if reading == "yes_no" and isinstance(answer, TokenChoice):
             return [read_yes_no(answer, reply, self.scaling, self.min_choice_mass)]
-        if reading == "grade" and isinstance(answer, Menu | Choice):
+        if reading == "grade" and isinstance(answer, TokenChoice | LabelChoice):
             return [read_grade(answer, reply, self.min_choice_mass)]
-        if reading == "rating" and isinstance(answer, Menu):
+        if reading == "rating" and isinstance(answer, TokenChoice):
             return [read_rating(answer, reply, self.min_choice_mass)]
         if isinstance(reading, tuple):
-            return read_written(reading, reply)
+            return read_json_output(reading, reply)
         raise TypeError(f"{type(answer).__name__} is no form of answer to be read as {reading}")

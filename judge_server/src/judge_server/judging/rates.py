@@ -7,7 +7,7 @@ _NOTHING = 1e-6
 _SHORTEST_S = 1.0
 
 
-class FadingCount:
+class DecayingRate:
     """Counts what happens, each event counting half as much after every `half_life_s`; `clock` gives seconds."""
 
     __slots__ = ("_at", "_began", "_clock", "_decay", "_value")

@@ -11,10 +11,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from judge_server.judging.items import beginning
-from judge_server.ports import CallFailed, Choice, Menu
+from judge_server.judging.items import excerpt
+from judge_server.ports import CallFailure, LabelChoice, TokenChoice
 
-MOST_CHARACTERS = 20_000
+MAX_LABEL_TEXT_CHARACTERS = 20_000
 """The longest text that is read at all."""
 
 _MARKS = dict.fromkeys(map(ord, '*_`#>"“”„«»[]{}'), " ") | {ord("−"): "-"}
@@ -66,17 +66,17 @@ class _Labels:
 
         What the line says before the verdict is dropped, unless it announces an answer and names another label.
         """
-        said = verdict["label"]
-        if said is None:
+        label_text = verdict["label"]
+        if label_text is None:
             first, relation, second = verdict["first"], verdict["relation"], verdict["second"]
             if len(set(self.by_words.values())) != 2 or {first, second} != set(self.by_words.values()):
                 return verdict[0]
-            said = TIE if relation == "=" else first if relation.startswith(">") else second
-        elif not self.at(_TOKEN.findall(said), 0):
+            label_text = TIE if relation == "=" else first if relation.startswith(">") else second
+        elif not self.at(_TOKEN.findall(label_text), 0):
             return verdict[0]
         before = _ANSWER_LINE.sub("", plain := verdict["before"].translate(_MARKS))
-        agrees = said == TIE or before == plain or self.named(_TOKEN.findall(before)) <= {said}
-        return f"{'' if agrees else verdict['before']}\nanswer: {said}\n"
+        agrees = label_text == TIE or before == plain or self.named(_TOKEN.findall(before)) <= {label_text}
+        return f"{'' if agrees else verdict['before']}\nanswer: {label_text}\n"
 
     def named(self, words: Sequence[str]) -> set[str]:
         """Every label that the words name. A lone letter names one only as it is spelled, since "a" is a word too."""
@@ -85,24 +85,26 @@ class _Labels:
         return {label for (label, _), word in hits if label not in exact or word == label}
 
 
-def read_menu(text: str, menu: Menu) -> tuple[str, str | None] | CallFailed:
+def read_token_choice(text: str, token_choice: TokenChoice) -> tuple[str, str | None] | CallFailure:
     """The label that `text` gives as its answer, and that of the choice which follows; None if the menu has none.
 
     The label is `TIE` where the text says of both options of a menu of two that they are equal.
     """
-    written = {words: o.label for o in menu.options for s in (o.label, *o.spellings) if (words := _folded(s))}
-    return _read(text, _Labels(written, frozenset(_LEAD_WORDS)), menu.then)
+    written = {
+        words: o.label for o in token_choice.options for s in (o.label, *o.spellings) if (words := _fold_words(s))
+    }
+    return _read(text, _Labels(written, frozenset(_LEAD_WORDS)), token_choice.then)
 
 
-def read_choice(text: str, choice: Choice) -> str | CallFailed:
+def read_label_choice(text: str, choice: LabelChoice) -> str | CallFailure:
     """The label that `text` gives as its answer."""
     outcome = _read(text, _labels(choice), None)
-    return outcome if isinstance(outcome, CallFailed) else outcome[0]
+    return outcome if isinstance(outcome, CallFailure) else outcome[0]
 
 
-def _read(text: str, labels: _Labels, then: Choice | None) -> tuple[str, str | None] | CallFailed:
-    if len(text) > MOST_CHARACTERS:
-        return CallFailed("parse", f"the judge wrote {len(text)} characters where a label was asked for")
+def _read(text: str, labels: _Labels, then: LabelChoice | None) -> tuple[str, str | None] | CallFailure:
+    if len(text) > MAX_LABEL_TEXT_CHARACTERS:
+        return CallFailure("parse", f"the judge wrote {len(text)} characters where a label was asked for")
     answers: list[tuple[str, str | None]] = []
     why = _NO_ANSWER
     for at_start, part in _places(text, labels):
@@ -134,26 +136,26 @@ def _places(text: str, labels: _Labels) -> Iterator[tuple[bool, str]]:
             yield start == 0, plain[start:end]
 
 
-def _statement(words: Sequence[str], labels: _Labels, then: Choice | None) -> tuple[str, str | None] | str:
+def _statement(words: Sequence[str], labels: _Labels, then: LabelChoice | None) -> tuple[str, str | None] | str:
     """The answer that the words begin with, or why they are none."""
-    found = labels.at(words, _behind_lead(words, labels.lead))
+    found = labels.at(words, _skip_lead(words, labels.lead))
     if found is None:
         return _NO_ANSWER
     label, end = found
-    end = _behind_scale(words, end, label, labels)
+    end = _skip_scale(words, end, label, labels)
     if not _stands_alone(words, end, label):
         return f"{label!r} does not stand alone as the answer"
     second = None
     if then is not None:
         choice = _labels(then)
-        chosen = choice.at(words, _behind_lead(words, choice.lead | {"in", "at"}, skip=_STOPS | {"#"}, start=end))
+        chosen = choice.at(words, _skip_lead(words, choice.lead | {"in", "at"}, skip=_STOPS | {"#"}, start=end))
         if chosen is None:
             return f"it says {label!r} and then none of the choices on offer"
         second, end = chosen
-        end = _behind_scale(words, end, second, choice)
+        end = _skip_scale(words, end, second, choice)
         if not _stands_alone(words, end, second, {")"}):
             return f"{second!r} does not stand alone as the answer"
-        if (choice.named(_sentence(words, end)) | _led_to(words[end:], choice)) - {second}:
+        if (choice.named(_sentence(words, end)) | _labels_after_lead(words[end:], choice)) - {second}:
             return f"it names another choice besides {second!r}"
     if labels.named(_sentence(words, end)) - {label}:
         return f"it names another answer besides {label!r}"
@@ -162,7 +164,7 @@ def _statement(words: Sequence[str], labels: _Labels, then: Choice | None) -> tu
     return label, second
 
 
-def _behind_lead(
+def _skip_lead(
     words: Sequence[str], lead: frozenset[str], skip: frozenset[str] | set[str] = frozenset({":", "\n"}), start: int = 0
 ) -> int:
     while start < len(words) and (words[start] in skip or words[start].casefold() in lead):
@@ -170,13 +172,13 @@ def _behind_lead(
     return start
 
 
-def _led_to(words: Sequence[str], labels: _Labels) -> set[str]:
+def _labels_after_lead(words: Sequence[str], labels: _Labels) -> set[str]:
     """Every label that stands behind a word that leads to one ("step 2"), in any sentence."""
     led = (labels.at(words, i + 1) for i, word in enumerate(words) if word.casefold() in labels.lead)
     return {found[0] for found in led if found}
 
 
-def _behind_scale(words: Sequence[str], end: int, label: str, labels: _Labels) -> int:
+def _skip_scale(words: Sequence[str], end: int, label: str, labels: _Labels) -> int:
     """Behind "/10", "of 10" or "out of 10", where 10 is the greatest label."""
     numbers = [int(name) for name in labels.by_words.values() if name.lstrip("-").isdecimal()]
     if label.isdecimal() and numbers:
@@ -204,15 +206,15 @@ def _sentence(words: Sequence[str], start: int) -> Sequence[str]:
     return words[start:]
 
 
-def _labels(choice: Choice) -> _Labels:
-    lead = frozenset(word for word in _folded(choice.lead) if word.isalpha())
-    return _Labels({_folded(label): label for label in choice.labels}, lead | _LEAD_WORDS)
+def _labels(choice: LabelChoice) -> _Labels:
+    lead = frozenset(word for word in _fold_words(choice.lead) if word.isalpha())
+    return _Labels({_fold_words(label): label for label in choice.labels}, lead | _LEAD_WORDS)
 
 
-def _folded(written: str) -> tuple[str, ...]:
+def _fold_words(written: str) -> tuple[str, ...]:
     return tuple(_TOKEN.findall(written.casefold().strip()))
 
 
-def _failed(why: str, text: str) -> CallFailed:
-    shown = beginning(text)
-    return CallFailed("parse", f"{why}; the judge wrote {shown!r}" if shown else "the judge wrote nothing")
+def _failed(why: str, text: str) -> CallFailure:
+    shown = excerpt(text)
+    return CallFailure("parse", f"{why}; the judge wrote {shown!r}" if shown else "the judge wrote nothing")

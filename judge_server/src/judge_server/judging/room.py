@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable
 
 from judge_server.errors import Overloaded
-from judge_server.judging.rates import FadingCount
+from judge_server.judging.rates import DecayingRate
 
 _RATE_HALF_LIFE_S = 5.0
-_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 1, 60
-_WAIT_OF_UNKNOWN_RATE_S = 5
+_MIN_RETRY_AFTER_S, _MAX_RETRY_AFTER_S = 1, 60
+_DEFAULT_RETRY_AFTER_S = 5
 
 
-class Room:
+class QueueLimits:
     """Counts the calls that are on their way.
 
     At most `calls` of them, but two exceptions: an idle queue takes a request of any size; and a run that holds less
@@ -28,14 +28,14 @@ class Room:
         self._run_calls = run_calls
         self.held_by_run: Counter[str] = Counter()
         self._total = 0
-        self._drained = FadingCount(_RATE_HALF_LIFE_S, clock)
+        self._completion_rate = DecayingRate(_RATE_HALF_LIFE_S, clock)
 
     @property
     def held(self) -> int:
         """Calls on their way, waiting or at the engine."""
         return self._total
 
-    def enter(self, run: str, calls: int) -> None:
+    def acquire(self, run: str, calls: int) -> None:
         """Let a request's calls in.
 
         Raises:
@@ -46,31 +46,36 @@ class Room:
             raise Overloaded(
                 f"{own} judge calls of this run are waiting and {calls} more exceed the {self._run_calls} a run may "
                 "have; try again later, or send fewer responses at once",
-                retry_after_s=self._wait_for(own + calls - self._run_calls),
+                retry_after_s=self._retry_after_s(own + calls - self._run_calls),
             )
-        if calls and self._total and self._total + calls > self._calls and not self._fair(own + calls, calls):
+        if (
+            calls
+            and self._total
+            and self._total + calls > self._calls
+            and not self._is_within_fair_share(own + calls, calls)
+        ):
             raise Overloaded(
                 f"{self._total} judge calls are waiting and {calls} more exceed the queue's {self._calls}; "
                 "try again later, or send fewer responses at once",
-                retry_after_s=self._wait_for(self._total + calls - self._calls),
+                retry_after_s=self._retry_after_s(self._total + calls - self._calls),
             )
         self.held_by_run[run] += calls
         self._total += calls
 
-    def leave(self, run: str, calls: int) -> None:
+    def release(self, run: str, calls: int) -> None:
         """So many calls of a run have ended, one way or another."""
         self._total -= calls
         self.held_by_run[run] -= calls
         if not self.held_by_run[run]:
             del self.held_by_run[run]
-        self._drained.add(calls)
+        self._completion_rate.add(calls)
 
-    def _fair(self, own: int, calls: int) -> bool:
+    def _is_within_fair_share(self, own: int, calls: int) -> bool:
         others = len(self.held_by_run) + (own == calls)
         return own * others <= self._calls and self._total + calls <= 2 * self._calls
 
-    def _wait_for(self, calls: int) -> int:
-        rate = self._drained.per_second
+    def _retry_after_s(self, calls: int) -> int:
+        rate = self._completion_rate.per_second
         if not rate:
-            return _WAIT_OF_UNKNOWN_RATE_S
-        return min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, math.ceil(calls / rate)))
+            return _DEFAULT_RETRY_AFTER_S
+        return min(_MAX_RETRY_AFTER_S, max(_MIN_RETRY_AFTER_S, math.ceil(calls / rate)))

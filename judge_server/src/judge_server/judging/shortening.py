@@ -3,16 +3,16 @@
 import json
 from collections.abc import Sequence
 
-from trainer_client.thinking import Material
+from trainer_client.thinking import JudgedContent
 from trainer_client.wire import Message, Prompt, ToolCall
 
 
-def characters(material: Material) -> int:
+def material_characters(material: JudgedContent) -> int:
     """How many characters of a response are shown whole."""
     return len(material.text) if material.messages is None else sum(map(len, _texts(material.messages)))
 
 
-def characters_of(text: Prompt) -> int:
+def prompt_characters(text: Prompt) -> int:
     """How many characters a text has, or messages together."""
     return len(text) if isinstance(text, str) else sum(map(len, _texts(text)))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-DEEPEST = 32
+MAX_DEPTH = 32
 """How deep a value may nest; the text is read no further than a deeper one."""
 
 _BRACKET = re.compile(r"[{\[]")
@@ -40,17 +40,17 @@ _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _Container = dict[str, object] | list[object]
 
 
-class _Repeated:
+class _DuplicateKey:
     def __repr__(self) -> str:
         return "given more than once"
 
 
-REPEATED = _Repeated()
+DUPLICATE_KEY = _DuplicateKey()
 """The value of a key that an object gives more than once, whatever it gives."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ParsedValue:
     """An object or an array that stands in a text, in no other one.
 
     Numbers are floats. `ended` says how: `whole`; `cut` by the end of the text; `broken` where it stopped being JSON.
@@ -66,18 +66,18 @@ class Found:
         return all(part is not container for container in self.unfinished)
 
 
-def find_values(text: str) -> Iterator[Found]:
+def find_values(text: str) -> Iterator[ParsedValue]:
     """Every object and array in `text` that stands in no other one, in order; in time linear in the text.
 
     What follows a broken value is searched on, except where it broke right behind a string: then a quotation mark was
     in the wrong place, nothing tells any longer what is quoted, and the search ends.
     """
-    scan = _Scan(text)
+    scan = _Scanner(text)
     while scan.to_next_container():
         yield scan.container()
 
 
-class _Scan:
+class _Scanner:
     """A position in a text that only moves forward."""
 
     def __init__(self, text: str) -> None:
@@ -91,19 +91,19 @@ class _Scan:
         self._at = match.start() if match else len(self._text)
         return match is not None
 
-    def container(self) -> Found:
+    def container(self) -> ParsedValue:
         """The object or array that begins here. Leaves the position behind it, or where it stopped being one."""
         self._doubled.clear()
         root = self._opened()
         stack: list[_Container] = [root]
         try:
             self._fill(stack)
-        except _Stop:
+        except _ParseStopped:
             ended: Literal["cut", "broken"] = "cut" if _TAIL.match(self._text, self._at) else "broken"
-            if self._behind_string or len(stack) > DEEPEST:
+            if self._behind_string or len(stack) > MAX_DEPTH:
                 self._at = len(self._text)
-            return Found(root, ended, tuple(stack))
-        return Found(root, "whole", ())
+            return ParsedValue(root, ended, tuple(stack))
+        return ParsedValue(root, "whole", ())
 
     def _fill(self, stack: list[_Container]) -> None:
         comma = True
@@ -122,12 +122,12 @@ class _Scan:
                 if isinstance(inner, list):
                     inner.append(value)
                 else:
-                    inner[key] = REPEATED if key in inner else value
+                    inner[key] = DUPLICATE_KEY if key in inner else value
                 comma = isinstance(value, dict | list)
                 if isinstance(value, dict | list):
                     stack.append(value)
-                    if len(stack) > DEEPEST:
-                        raise _Stop
+                    if len(stack) > MAX_DEPTH:
+                        raise _ParseStopped
 
     def _opened(self) -> _Container:
         self._behind_string = False
@@ -140,15 +140,15 @@ class _Scan:
 
     def _closes(self, container: _Container) -> bool:
         if isinstance(container, list):
-            return self._take("]")
-        return (id(container) in self._doubled and self._take("}}")) or self._take("}")
+            return self._accept("]")
+        return (id(container) in self._doubled and self._accept("}}")) or self._accept("}")
 
     def _space(self) -> None:
         match = _SPACE.match(self._text, self._at)
         assert match is not None
         self._at = match.end()
 
-    def _take(self, mark: str) -> bool:
+    def _accept(self, mark: str) -> bool:
         taken = self._text.startswith(mark, self._at)
         if taken:
             self._at += len(mark)
@@ -156,13 +156,13 @@ class _Scan:
         return taken
 
     def _need(self, mark: str) -> None:
-        if not self._take(mark):
-            raise _Stop
+        if not self._accept(mark):
+            raise _ParseStopped
 
     def _key(self) -> str:
         match = _KEY.match(self._text, self._at)
         if match is None:
-            raise _Stop
+            raise _ParseStopped
         self._at = match.end()
         self._behind_string = match[4] is None
         self._space()
@@ -178,7 +178,7 @@ class _Scan:
             match = _STRING.match(self._text, self._at)
             self._at = match.end() if match else len(self._text)
             if match is None:
-                raise _Stop
+                raise _ParseStopped
             self._behind_string = True
             return _unescaped(match[0][1:-1])
         self._behind_string = False
@@ -187,12 +187,12 @@ class _Scan:
             return float(match[0])
         match = _WORD.match(self._text, self._at)
         if match is None or match[0] not in _WORDS:
-            raise _Stop
+            raise _ParseStopped
         self._at = match.end()
         return _WORDS[match[0]]
 
 
-class _Stop(Exception):
+class _ParseStopped(Exception):
     """The value goes no further here."""
 
 

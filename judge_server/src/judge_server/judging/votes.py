@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from judge_server.ports import CallFailed, Finding
+from judge_server.ports import CallFailure, JudgeResult
 
 
-def combine_votes(votes: Sequence[Finding | CallFailed]) -> Finding | CallFailed:
+def combine_votes(votes: Sequence[JudgeResult | CallFailure]) -> JudgeResult | CallFailure:
     """One verdict from the votes on a criterion.
 
     Yes or no goes by majority, and a tie is a no. Where votes failed, the verdict stands only if they could not have
@@ -18,8 +18,8 @@ def combine_votes(votes: Sequence[Finding | CallFailed]) -> Finding | CallFailed
     """
     if len(votes) == 1:
         return votes[0]
-    given = [vote for vote in votes if isinstance(vote, Finding)]
-    failed = sorted((vote for vote in votes if isinstance(vote, CallFailed)), key=lambda vote: vote.kind == "parse")
+    given = [vote for vote in votes if isinstance(vote, JudgeResult)]
+    failed = sorted((vote for vote in votes if isinstance(vote, CallFailure)), key=lambda vote: vote.kind == "parse")
     if not given:
         return failed[0]
     if any(vote.grade is not None for vote in given):
@@ -29,7 +29,7 @@ def combine_votes(votes: Sequence[Finding | CallFailed]) -> Finding | CallFailed
     satisfied = len(yes) > len(no) + len(failed)
     if not satisfied and len(yes) + len(failed) > len(no):
         kind = failed[0].kind
-        return CallFailed(
+        return CallFailure(
             kind, f"{len(failed)} of {len(votes)} votes failed and could turn the rest: {failed[0].detail}"
         )
     winners = yes if satisfied else no
@@ -39,17 +39,17 @@ def combine_votes(votes: Sequence[Finding | CallFailed]) -> Finding | CallFailed
         score=1.0 if satisfied else 0.0,
         probability=_average([vote.probability for vote in given]),
         raw_probability=_average([vote.raw_probability for vote in given]),
-        menu_mass=_average([vote.menu_mass for vote in given]),
+        choice_mass=_average([vote.choice_mass for vote in given]),
         step=_most_named([vote.step for vote in side]),
     )
 
 
-def _mean(given: Sequence[Finding]) -> Finding:
+def _mean(given: Sequence[JudgeResult]) -> JudgeResult:
     return replace(
         given[0],
         score=sum(vote.score for vote in given) / len(given),
         grade=_average([vote.grade for vote in given]),
-        menu_mass=_average([vote.menu_mass for vote in given]),
+        choice_mass=_average([vote.choice_mass for vote in given]),
     )
 
 

@@ -6,15 +6,15 @@ from typing import Literal
 from judge_server.judging.calibration import NEUTRAL, Calibration
 from judge_server.judging.replies import MIN_CHOICE_MASS
 from judge_server.prompts import PromptTemplates
-from judge_server.prompts.declaration import NOTHING_DECLARED, Declaration
-from trainer_client.wire import JudgingOptions, Protocol
+from judge_server.prompts.declaration import DEFAULT_DECLARATION, Declaration
+from trainer_client.wire import JudgingOptions, JudgingProtocol
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class JudgingConfig:
     """What of a request's options can change a verdict, beyond the texts that are shown."""
 
-    protocol: Protocol | Literal["comparison"]
+    protocol: JudgingProtocol | Literal["comparison"]
     per_call: int | Literal["all"] = 1
     rationale: bool = False
     think_tokens: int = 0
@@ -22,7 +22,7 @@ class Way:
     template: str | None = None
 
     @classmethod
-    def of(cls, options: JudgingOptions, protocol: Protocol) -> "Way":
+    def of(cls, options: JudgingOptions, protocol: JudgingProtocol) -> "JudgingConfig":
         """The way that options ask for."""
         default: int | Literal["all"] = "all" if protocol == "checklist" else 1
         return cls(
@@ -41,7 +41,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeSetup:
+class PreparedConfig:
     """A way of asking made ready: templates for one criterion and for several, fingerprint, and calibration.
 
     `names_steps` is whether the judge is asked, under `stepwise`, which step decides a criterion. Where it is not, its
@@ -50,21 +50,21 @@ class JudgeSetup:
     the least mass on its choices that a verdict is read from.
     """
 
-    way: Way
-    alone: PromptTemplates
-    together: PromptTemplates
+    config: JudgingConfig
+    single_templates: PromptTemplates
+    multi_templates: PromptTemplates
     fingerprint: str
     calibration: Calibration = NEUTRAL
     names_steps: bool = True
-    declared: Declaration = NOTHING_DECLARED
+    declaration: Declaration = DEFAULT_DECLARATION
     min_choice_mass: float = MIN_CHOICE_MASS
 
     def per_call(self, criteria: int) -> int:
         """How many of `criteria` criteria share a call."""
-        return max(criteria, 1) if self.way.per_call == "all" else self.way.per_call
+        return max(criteria, 1) if self.config.per_call == "all" else self.config.per_call
 
-    def asks_alone(self, criteria: int) -> bool:
+    def asks_individually(self, criteria: int) -> bool:
         """Whether each of `criteria` criteria is a question by itself: a checklist is always written as one."""
-        if self.way.protocol == "checklist":
+        if self.config.protocol == "checklist":
             return False
-        return self.way.protocol == "likert" or min(self.per_call(criteria), criteria) <= 1
+        return self.config.protocol == "likert" or min(self.per_call(criteria), criteria) <= 1

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from judge_server.access.identity import acting
+from judge_server.access.identity import current_identity
 from judge_server.checks import Check
 from judge_server.judging.fair_queue import NUL, project_of_run
-from judge_server.judging.plan import Asked, ResponsePlan
-from judge_server.ports import CallFailed, Finding
+from judge_server.judging.plan import PlannedCall, ResponsePlan
+from judge_server.ports import CallFailure, JudgeResult
 from trainer_client.wire import ComparisonRequest, Priority, RewardRequest, VerdictRequest
 from trainer_client.wire.tenants import DEFAULT_PROJECT
 
-Outcome = Finding | CallFailed
+CallOutcome = JudgeResult | CallFailure
 
 
 class Caller(NamedTuple):
@@ -32,7 +32,7 @@ class Caller(NamedTuple):
     @classmethod
     def of(cls, request: RewardRequest | VerdictRequest | ComparisonRequest) -> "Caller":
         """The caller of a request, for whom this task works."""
-        identity, run = acting(), (request.run or "").replace(NUL, "\N{REPLACEMENT CHARACTER}")
+        identity, run = current_identity(), (request.run or "").replace(NUL, "\N{REPLACEMENT CHARACTER}")
         if identity.project_id != DEFAULT_PROJECT:
             run = f"{identity.project_id}{NUL}{run}"
         return cls(run, request.priority, identity.limits.weight)
@@ -43,18 +43,18 @@ class Caller(NamedTuple):
         return project_of_run(self.run)
 
 
-NOBODY = Caller()
+ANONYMOUS_CALLER = Caller()
 """A caller who gives no name."""
 
 
 @dataclass(slots=True)
-class Outcomes:
+class JudgementResults:
     """What became of every digest asked for, which of them were known before, and what asking cost.
 
     `cached` came from the cache, `joined` from another request's calls; what asking cost is of this request's own.
     """
 
-    of: dict[bytes, Outcome] = field(default_factory=dict)
+    by_digest: dict[bytes, CallOutcome] = field(default_factory=dict)
     cached: frozenset[bytes] = frozenset()
     joined: frozenset[bytes] = frozenset()
     calls: int = 0
@@ -66,13 +66,13 @@ class Outcomes:
     seconds_judging: float = 0.0
 
 
-class Waiting:
+class CompletionTracker:
     """Tells `done` of each plan, once, when every digest of its slots has an outcome."""
 
     def __init__(
         self,
         plans: Sequence[ResponsePlan],
-        known: dict[bytes, Outcome],
+        known: dict[bytes, CallOutcome],
         done: Callable[[int], None] | None,
     ) -> None:
         self._done = done
@@ -88,7 +88,7 @@ class Waiting:
             if not missing:
                 done(index)
 
-    def known(self, digests: Iterable[bytes]) -> None:
+    def complete(self, digests: Iterable[bytes]) -> None:
         """These digests have their final outcome."""
         if self._done is None:
             return
@@ -99,26 +99,26 @@ class Waiting:
                     self._done(index)
 
 
-Work = tuple[ResponsePlan, list[Asked], list[tuple[bytes, Check]]]
+UnresolvedWork = tuple[ResponsePlan, list[PlannedCall], list[tuple[bytes, Check]]]
 
 
-def unknown(plans: Sequence[ResponsePlan], known: dict[bytes, Outcome]) -> list[Work]:
+def find_unresolved(plans: Sequence[ResponsePlan], known: dict[bytes, CallOutcome]) -> list[UnresolvedWork]:
     """What of each plan nobody has an outcome for, each digest once; a call that has one verdict unknown is asked."""
     claimed = set(known)
-    work: list[Work] = []
+    work: list[UnresolvedWork] = []
     for plan in plans:
-        asked = []
-        for one in plan.asked:
+        planned_calls = []
+        for one in plan.planned_calls:
             if not claimed.issuperset(one.digests):
                 claimed.update(one.digests)
-                asked.append(one)
+                planned_calls.append(one)
         checks = [(digest, check) for digest, check in plan.checks if digest not in claimed]
         claimed.update(digest for digest, _ in checks)
-        if asked or checks:
-            work.append((plan, asked, checks))
+        if planned_calls or checks:
+            work.append((plan, planned_calls, checks))
     return work
 
 
-def failures_by_kind(outcomes: Iterable[Outcome]) -> Counter[str]:
+def failures_by_kind(outcomes: Iterable[CallOutcome]) -> Counter[str]:
     """How many calls failed, by kind."""
-    return Counter(o.kind for o in outcomes if isinstance(o, CallFailed))
+    return Counter(o.kind for o in outcomes if isinstance(o, CallFailure))

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from judge_server.judging.work import Caller, Outcome, Outcomes, failures_by_kind
+from judge_server.judging.work import Caller, CallOutcome, JudgementResults, failures_by_kind
 from judge_server.metrics.runs import RunTable
-from judge_server.ports import CallFailed
+from judge_server.ports import CallFailure
 
 RUN_LABELS = 20
 """How many runs have a label of their own."""
@@ -75,7 +75,7 @@ class JudgeMetrics(Collector):
             "adjudge_prompt_tokens", "Prompt tokens of judge calls: computed, or reused", ["source"], registry=registry
         )
         self._written = Counter("adjudge_tokens_written", "Tokens that the judge wrote", registry=registry)
-        self._miscounted = Counter(
+        self._clipped = Counter(
             "adjudge_engine_counts_clipped",
             "Replies whose counts of tokens could not be, and were clipped to what the request makes possible",
             registry=registry,
@@ -103,19 +103,19 @@ class JudgeMetrics(Collector):
         """The cache was read (`get`) or written (`put`)."""
         self._cache.labels(operation).observe(seconds)
 
-    def shed(self, calls: int) -> None:
+    def count_shed(self, calls: int) -> None:
         """A request with so many calls was refused."""
         self._shed.inc()
         self._shed_calls.inc(calls)
 
-    def miscounted(self) -> None:
+    def count_clipped_reply(self) -> None:
         """A reply's counts of tokens could not be, and were clipped."""
-        self._miscounted.inc()
+        self._clipped.inc()
 
-    def request(self, caller: Caller, outcomes: Outcomes, looked_up: int) -> None:
+    def request(self, caller: Caller, outcomes: JudgementResults, looked_up: int) -> None:
         """A request is answered, or given up: what became of its verdicts, and what they cost."""
-        failed = failures_by_kind(outcomes.of.values())
-        of = outcomes.of
+        failed = failures_by_kind(outcomes.by_digest.values())
+        of = outcomes.by_digest
         joined = len(outcomes.joined) - sum(1 for digest in outcomes.joined if digest in of and _failed(of[digest]))
         cached = len(outcomes.cached)
         answered = len(of) - failed.total()
@@ -142,7 +142,7 @@ class JudgeMetrics(Collector):
             prompt_tokens_reused=outcomes.tokens_reused,
         )
 
-    def rewarded(self, caller: Caller, rewards: Sequence[float]) -> None:
+    def observe_rewards(self, caller: Caller, rewards: Sequence[float]) -> None:
         """Rewards were made of a request's verdicts."""
         self._runs.reward(caller.run, rewards)
 
@@ -155,12 +155,12 @@ class JudgeMetrics(Collector):
             yield GaugeMetricFamily(
                 "adjudge_batches_limit", "Responses that the engine may have at a time", value=batches
             )
-            on_their_way: dict[str, int] = {}
+            in_progress: dict[str, int] = {}
             for run, calls in held:
                 label = self._runs.label_of(run)
-                on_their_way[label] = on_their_way.get(label, 0) + calls
+                in_progress[label] = in_progress.get(label, 0) + calls
             by_run = GaugeMetricFamily("adjudge_run_calls", "Judge calls on their way, by run", labels=["run"])
-            for label, calls in on_their_way.items():
+            for label, calls in in_progress.items():
                 by_run.add_metric([label], calls)
             yield by_run
         share = GaugeMetricFamily(
@@ -184,5 +184,5 @@ class JudgeMetrics(Collector):
         yield from counters.values()
 
 
-def _failed(outcome: Outcome) -> bool:
-    return isinstance(outcome, CallFailed)
+def _failed(outcome: CallOutcome) -> bool:
+    return isinstance(outcome, CallFailure)

@@ -16,18 +16,18 @@ from prometheus_client.registry import Collector
 from trainer_client.wire.operation_rows import OperationCounts
 from trainer_client.wire.operations import OperationKind
 
-ChunkEnd = Literal["done", "failed", "undone", "away", "lost", "stopped"]
+ChunkStatus = Literal["done", "failed", "retry", "unavailable", "lost", "stopped"]
 """What became of a chunk that was begun: done; cannot be done; to be tried again; to be tried again when what it needs
 is back; taken away, since its lease ran out or somebody cancelled; given back, since its process stops."""
 
-COUNTED_EVERY_S = 10.0
+COUNTS_TTL_S = 10.0
 """Seconds for which what the store holds is taken to stand, however often somebody looks."""
 
-COUNTING_S = 2.0
+COUNTS_TIMEOUT_S = 2.0
 """Seconds that a look may wait for the store; then the page goes without."""
 
 _SECONDS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
-_SEEN_EVERYWHERE = "; of the whole store, the same from every process that serves the API"
+_WHOLE_STORE_NOTE = "; of the whole store, the same from every process that serves the API"
 
 log = logging.getLogger("adjudge")
 
@@ -45,8 +45,8 @@ class OperationMetrics(Collector):
         self._read_at: datetime | None = None
         self._reading = asyncio.Lock()
         self._registry = registry = CollectorRegistry()
-        self._tries = Counter(
-            "adjudge_chunk_tries",
+        self._attempts = Counter(
+            "adjudge_chunk_attempts",
             "Chunks of operations that this process began and that came to an end, by what became of them",
             ["kind", "outcome"],
             registry=registry,
@@ -58,20 +58,20 @@ class OperationMetrics(Collector):
             buckets=_SECONDS,
             registry=registry,
         )
-        self._in_work = Gauge("adjudge_chunks_in_work", "Chunks that this process works on", registry=registry)
+        self._in_progress = Gauge("adjudge_chunks_in_work", "Chunks that this process works on", registry=registry)
 
     def watch(self, counts: Callable[[datetime], Awaitable[OperationCounts]]) -> None:
         """Show what this store holds from now on; `counts` may raise `ConnectionError`."""
         self._store = counts
 
-    def begun(self) -> None:
+    def chunk_started(self) -> None:
         """This process works on one more chunk."""
-        self._in_work.inc()
+        self._in_progress.inc()
 
-    def ended(self, kind: OperationKind, outcome: ChunkEnd, seconds: float) -> None:
+    def chunk_ended(self, kind: OperationKind, outcome: ChunkStatus, seconds: float) -> None:
         """It no longer does, after so many seconds."""
-        self._in_work.dec()
-        self._tries.labels(kind, outcome).inc()
+        self._in_progress.dec()
+        self._attempts.labels(kind, outcome).inc()
         self._seconds.labels(kind).observe(seconds)
 
     async def read(self) -> None:
@@ -80,12 +80,12 @@ class OperationMetrics(Collector):
             return
         async with self._reading:
             now = self._now()
-            if self._read_at is not None and (now - self._read_at).total_seconds() < COUNTED_EVERY_S:
+            if self._read_at is not None and (now - self._read_at).total_seconds() < COUNTS_TTL_S:
                 return
             self._read_at = now
             self._counts = None
             try:
-                async with asyncio.timeout(COUNTING_S):
+                async with asyncio.timeout(COUNTS_TIMEOUT_S):
                     self._counts = await self._store(now)
             except (ConnectionError, TimeoutError) as error:
                 log.warning("operations cannot be counted now: %s", error or "the store does not answer")
@@ -98,7 +98,7 @@ class OperationMetrics(Collector):
         operations, chunks, oldest_due_at = self._counts
         kept = GaugeMetricFamily(
             "adjudge_operations",
-            f"Operations by kind and state, those that are kept after their end included{_SEEN_EVERYWHERE}",
+            f"Operations by kind and state, those that are kept after their end included{_WHOLE_STORE_NOTE}",
             labels=["kind", "state"],
         )
         for (kind, state), number in operations.items():
@@ -106,15 +106,15 @@ class OperationMetrics(Collector):
         yield kept
         parts = GaugeMetricFamily(
             "adjudge_operation_chunks",
-            f"Chunks of operations that have not ended, by kind and state{_SEEN_EVERYWHERE}",
+            f"Chunks of operations that have not ended, by kind and state{_WHOLE_STORE_NOTE}",
             labels=["kind", "state"],
         )
-        for (of_kind, is_), number in chunks.items():
-            parts.add_metric([of_kind, is_], number)
+        for (of_kind, chunk_state), number in chunks.items():
+            parts.add_metric([of_kind, chunk_state], number)
         yield parts
         waited = 0.0 if oldest_due_at is None else (self._read_at - oldest_due_at).total_seconds()
         yield GaugeMetricFamily(
             "adjudge_operation_chunks_oldest_seconds",
-            f"Seconds that a chunk has waited which could be begun; 0 where none waits{_SEEN_EVERYWHERE}",
+            f"Seconds that a chunk has waited which could be begun; 0 where none waits{_WHOLE_STORE_NOTE}",
             value=waited,
         )

@@ -13,22 +13,22 @@ from judge_server.metrics.judge import JudgeMetrics
 from trainer_client.wire import DEFAULT_JUDGE
 
 
-class Collected(Protocol):
+class MetricSource(Protocol):
     """Whatever has metrics."""
 
     def collect(self) -> Iterable[Metric]:
         """Its metrics at this moment."""
 
 
-def metrics_page(judges: Mapping[str, JudgeMetrics], others: Iterable[Collected] = ()) -> bytes:
+def metrics_page(judges: Mapping[str, JudgeMetrics], others: Iterable[MetricSource] = ()) -> bytes:
     """Everything, as Prometheus' text format 0.0.4."""
-    return generate_latest(_Together(judges, others))
+    return generate_latest(_MergedRegistry(judges, others))
 
 
-class _Together:
+class _MergedRegistry:
     """All of them as one registry, each family once, without the time at which each series began."""
 
-    def __init__(self, judges: Mapping[str, JudgeMetrics], others: Iterable[Collected]) -> None:
+    def __init__(self, judges: Mapping[str, JudgeMetrics], others: Iterable[MetricSource]) -> None:
         self._judges = judges
         self._others = others
 

@@ -16,7 +16,7 @@ class PoolMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Whether each is there, and the calls it has."""
-        there = GaugeMetricFamily(
+        up = GaugeMetricFamily(
             "adjudge_pool_member_up", "Whether calls are given to a member of a pool", labels=["judge", "member"]
         )
         load = GaugeMetricFamily(
@@ -25,8 +25,8 @@ class PoolMetrics:
         for judge, members in self._members_of.items():
             label = "" if judge == DEFAULT_JUDGE else judge
             for member in members:
-                there.add_metric([label, member.name], float(member.state in ("closed", "half_open")))
+                up.add_metric([label, member.name], float(member.state in ("closed", "half_open")))
                 load.add_metric([label, member.name], member.load)
         if any(self._members_of.values()):
-            yield there
+            yield up
             yield load

@@ -19,7 +19,7 @@ from judge_server.models.verify import file_sha256
 _HUB_FOLDER = "hf"
 
 
-class State(StrEnum):
+class ModelState(StrEnum):
     """What is on disk of a model."""
 
     PRESENT = "present"
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class HubRecord:
     """What is known of a hub file outside the catalogue; `verified` if the hub itself named the hash."""
 
     size: int
@@ -38,14 +38,14 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModelEntry:
     """A line of the listing. `size` is the whole model's in bytes, `done` how many of them are here."""
 
     name: str
     path: Path
     size: int
     done: int
-    state: State
+    state: ModelState
     licence: str
     note: str
 
@@ -56,7 +56,7 @@ def models_dir() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "adjudge" / "models"
 
 
-def location(target: Model | HubFile, cache_dir: Path) -> Path:
+def model_path(target: Model | HubFile, cache_dir: Path) -> Path:
     """The final path of a model, whether or not it is there."""
     if isinstance(target, Model):
         return cache_dir / target.file
@@ -73,16 +73,16 @@ def record_path(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> HubRecord | None:
     """The record of the hub file at `path`; None if there is none that can be read."""
     try:
         found = json.loads(record_path(path).read_text(encoding="utf-8"))
-        return Record(size=int(found["size"]), sha256=str(found["sha256"]), verified=bool(found["verified"]))
+        return HubRecord(size=int(found["size"]), sha256=str(found["sha256"]), verified=bool(found["verified"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: HubRecord) -> None:
     """Put the record of the hub file at `path` in place, whole or not at all."""
     scratch = record_path(path).with_suffix(".json.new")
     scratch.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
@@ -94,17 +94,17 @@ def file_size(path: Path) -> int | None:
     return path.stat().st_size if path.is_file() else None
 
 
-def present(target: Model | HubFile, cache_dir: Path | None = None) -> Path | None:
+def installed_path(target: Model | HubFile, cache_dir: Path | None = None) -> Path | None:
     """The path of a model that is here, judged by its size alone; None if it is absent or of another size."""
-    path = location(target, models_dir() if cache_dir is None else cache_dir)
+    path = model_path(target, models_dir() if cache_dir is None else cache_dir)
     known = target if isinstance(target, Model) else read_record(path)
     found = file_size(path)
     return path if found is not None and (known is None or found == known.size) else None
 
 
-def listing(
+def model_entries(
     cache_dir: Path | None = None, *, catalogue: Sequence[Model] = CATALOGUE, check: bool = False
-) -> list[Entry]:
+) -> list[ModelEntry]:
     """Every catalogued model, then every other hub file on disk.
 
     States go by size; with `check` each whole file is hashed, which takes about a second per gigabyte.
@@ -113,7 +113,7 @@ def listing(
     entries = [
         _entry(
             model.name,
-            location(model, folder),
+            model_path(model, folder),
             model.size,
             model.sha256 if check else None,
             model.licence,
@@ -139,13 +139,13 @@ def listing(
     return entries
 
 
-def _entry(name: str, path: Path, size: int | None, sha256: str | None, licence: str, note: str) -> Entry:
+def _entry(name: str, path: Path, size: int | None, sha256: str | None, licence: str, note: str) -> ModelEntry:
     whole, part = file_size(path), file_size(part_path(path))
     if whole is None:
-        state = State.ABSENT if part is None else State.PARTIAL
+        state = ModelState.ABSENT if part is None else ModelState.PARTIAL
     elif (size is not None and whole != size) or (sha256 is not None and file_sha256(path) != sha256):
-        state = State.CORRUPT
+        state = ModelState.CORRUPT
     else:
-        state = State.PRESENT
+        state = ModelState.PRESENT
     done = whole or part or 0
-    return Entry(name, path, size or done, done, state, licence, note)
+    return ModelEntry(name, path, size or done, done, state, licence, note)

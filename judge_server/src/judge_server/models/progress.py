@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Progress(Protocol):
+class DownloadProgress(Protocol):
     """Whoever shows a download: a progress bar, a log, a test."""
 
     def stage(self, text: str) -> None:
@@ -27,9 +27,9 @@ class _Silent:
         """Say nothing."""
 
 
-SILENT: Progress = _Silent()
+SILENT: DownloadProgress = _Silent()
 
 
-def megabytes(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A size for people: `491 MB`, `1.12 GB` (powers of ten)."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size:,} bytes"

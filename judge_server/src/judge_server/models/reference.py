@@ -24,7 +24,7 @@ class HubFile:
         return f"{HUB_SCHEME}{self.repository}/{self.file}"
 
 
-def parse(reference: str, catalogue: Sequence[Model] = CATALOGUE) -> Model | HubFile | Path:
+def parse_model_reference(reference: str, catalogue: Sequence[Model] = CATALOGUE) -> Model | HubFile | Path:
     """A catalogued model, a hub file, or a local path.
 
     A hub address whose file is catalogued is the catalogued model. Anything that looks like a path (a

@@ -35,14 +35,14 @@ def verify(path: Path, model: Model) -> None:
 
 def check_bytes(path: Path, *, name: str, size: int, sha256: str) -> None:
     """Raise `CorruptModel` unless the file has this size and SHA-256; the size is looked at first."""
-    way_out = f"Fetch it again: adjudge models pull {name} --force"
+    hint = f"Fetch it again: adjudge models pull {name} --force"
     try:
         found = path.stat().st_size
     except FileNotFoundError:
         raise CorruptModel(f"{path} does not exist. Fetch it: adjudge models pull {name}") from None
     if found != size:
         kind = "cut short" if found < size else "too long"
-        raise CorruptModel(f"{path} is {kind}: {found:,} bytes instead of {size:,}. {way_out}")
+        raise CorruptModel(f"{path} is {kind}: {found:,} bytes instead of {size:,}. {hint}")
     digest = file_sha256(path)
     if digest != sha256:
-        raise CorruptModel(f"{path} was altered: its SHA-256 is {digest}, not {sha256}. {way_out}")
+        raise CorruptModel(f"{path} was altered: its SHA-256 is {digest}, not {sha256}. {hint}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.trace import SpanKind
 
-from judge_server.telemetry.carrying import current_span
+from judge_server.telemetry.carrying import span_headers
 from judge_server.telemetry.spans import span
 from trainer_client.wire.operation_rows import ChunkRef
 
@@ -23,15 +23,15 @@ log = logging.getLogger("adjudge")
 QUEUE = "adjudge"
 TASK = "adjudge.run_chunk"
 
-VISIBILITY_S = 2 * 3600
+VISIBILITY_TIMEOUT_S = 2 * 3600
 """Seconds until Redis gives a message to another worker: above the longest chunk, whose judge has at most 3,600.
 
 A worker that dies is found by its lease, long before this.
 """
 
-CONNECT_S = 5.0
+BROKER_CONNECT_TIMEOUT_S = 5.0
 
-ANSWER_S = 10.0
+BROKER_SOCKET_TIMEOUT_S = 10.0
 """Seconds in which a broker answers, or is taken for one that is away: one that hangs would hold its asker up for good.
 """
 
@@ -59,9 +59,9 @@ def celery_app(url: str) -> "Celery":
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={
-            "visibility_timeout": VISIBILITY_S,
-            "socket_connect_timeout": CONNECT_S,
-            "socket_timeout": ANSWER_S,
+            "visibility_timeout": VISIBILITY_TIMEOUT_S,
+            "socket_connect_timeout": BROKER_CONNECT_TIMEOUT_S,
+            "socket_timeout": BROKER_SOCKET_TIMEOUT_S,
             "socket_keepalive": True,
             "socket_keepalive_options": {
                 getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
@@ -80,32 +80,32 @@ class CeleryQueue:
     async def put(self, refs: Sequence[ChunkRef]) -> None:
         """Send a message for each chunk."""
         if refs:
-            with span("announce", SpanKind.PRODUCER, chunks=len(refs)):
-                await asyncio.to_thread(self._reached, lambda connection: self._send(connection, refs))
+            with span("enqueue", SpanKind.PRODUCER, chunks=len(refs)):
+                await asyncio.to_thread(self._with_connection, lambda connection: self._send(connection, refs))
 
     async def waiting(self) -> int:
         """How many messages no worker has taken."""
-        return int(await asyncio.to_thread(self._reached, self._waiting))
+        return int(await asyncio.to_thread(self._with_connection, self._count_waiting))
 
-    def _reached(self, use: Callable[[Any], Any]) -> Any:
+    def _with_connection(self, use: Callable[[Any], Any]) -> Any:
         from kombu.exceptions import OperationalError
 
         with self._app.connection_for_write() as connection:
-            away = (OSError, OperationalError, *connection.connection_errors, *connection.channel_errors)
+            unavailable_errors = (OSError, OperationalError, *connection.connection_errors, *connection.channel_errors)
             try:
                 connection.ensure_connection(
-                    max_retries=1, interval_start=0, timeout=CONNECT_S
+                    max_retries=1, interval_start=0, timeout=BROKER_CONNECT_TIMEOUT_S
                 )  # else it waits for good
                 return use(connection)
-            except away as error:
+            except unavailable_errors as error:
                 raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
     def _send(self, connection: Any, refs: Sequence[ChunkRef]) -> None:
         producer = self._app.amqp.Producer(connection)
-        headers = current_span()
+        headers = span_headers()
         for ref in refs:
             self._app.send_task(TASK, args=list(ref), producer=producer, headers=headers)
 
-    def _waiting(self, connection: Any) -> int:
+    def _count_waiting(self, connection: Any) -> int:
         found = connection.default_channel.queue_declare(QUEUE, passive=False, durable=True)
         return int(found.message_count)

@@ -10,26 +10,26 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from judge_server.operations.feeder import Feeder
-from judge_server.operations.kind import Kind, OperationRefused
-from judge_server.ports.operations import (
-    ENDED,
+from judge_server.operations.feeder import Dispatcher
+from judge_server.operations.kind import InvalidOperationError, OperationHandler
+from judge_server.ports.operations import OperationStore, UnknownOperation
+from trainer_client.wire.operation_rows import NewOperation, Submission
+from trainer_client.wire.operations import (
+    MAX_PAGE_RESULTS,
+    TERMINAL_STATES,
     Operation,
     OperationKind,
-    OperationStore,
+    OperationRequest,
     ResultPage,
-    UnknownOperation,
 )
-from trainer_client.wire.operation_rows import NewOperation, Submission
-from trainer_client.wire.operations import MOST_RESULTS, OperationRequest
 from trainer_client.wire.problems import field_errors
 
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 """Seconds between looks at an operation that is followed."""
 
-MOST_LISTED = 500
+MAX_LISTED_OPERATIONS = 500
 
-MOST_KEPT_BYTES = 2**20
+MAX_STORED_REQUEST_BYTES = 2**20
 """Of JSON, what is asked of all inputs may have: it goes to a worker with each chunk, and out with each change."""
 
 T = TypeVar("T")
@@ -47,17 +47,17 @@ class ChunkedOperations:
     def __init__(
         self,
         store: OperationStore,
-        kinds: Mapping[OperationKind, Kind],
-        feeder: Feeder,
+        handlers: Mapping[OperationKind, OperationHandler],
+        dispatcher: Dispatcher,
         *,
-        look_every_s: float = LOOK_EVERY_S,
+        poll_interval_s: float = POLL_INTERVAL_S,
         now: Callable[[], datetime] = _now,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
-        self._kinds = kinds
-        self._feeder = feeder
-        self._look_every_s = look_every_s
+        self._handlers = handlers
+        self._dispatcher = dispatcher
+        self._poll_interval_s = poll_interval_s
         self._now = now
         self._sleep = sleep
 
@@ -72,23 +72,23 @@ class ChunkedOperations:
             ValueError: the request is none of its kind, or cannot be run here; the submission asked for something else.
             ConnectionError: the store cannot be reached.
         """
-        said = None
+        identified = None
         if submission is not None:
-            said = Submission(submission, await asyncio.to_thread(_digest, kind, request))
-            if (made := await self._store.submitted(project_id, said)) is not None:
+            identified = Submission(submission, await asyncio.to_thread(_digest, kind, request))
+            if (made := await self._store.find_submission(project_id, identified)) is not None:
                 return made
-        runs = self._kinds.get(kind)
-        if runs is None:
-            raise OperationRefused(f"{kind} cannot be run here; there are {', '.join(self._kinds)}")
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise InvalidOperationError(f"{kind} cannot be run here; there are {', '.join(self._handlers)}")
         try:
             read = await asyncio.to_thread(_REQUEST.validate_python, {**request, "kind": kind})
         except ValidationError as error:
             first = field_errors(error.errors())[0]
             raise ValueError(f"{first.field}: {first.message}") from None
-        kept, chunks = await runs.split(project_id, read)
-        if (size := await asyncio.to_thread(_size, kept)) > MOST_KEPT_BYTES:
-            raise OperationRefused(
-                f"what is asked of all inputs has {size:,} bytes as JSON, and {MOST_KEPT_BYTES:,} are kept; publish a "
+        kept, chunks = await handler.split(project_id, read)
+        if (size := await asyncio.to_thread(_size, kept)) > MAX_STORED_REQUEST_BYTES:
+            raise InvalidOperationError(
+                f"what is asked of all inputs has {size:,} bytes as JSON, and {MAX_STORED_REQUEST_BYTES:,} are kept; publish a "
                 "rubric that is so large, and name its reference"
             )
         new = NewOperation(
@@ -98,47 +98,49 @@ class ChunkedOperations:
             request=kept,
             chunks=chunks,
             created_at=self._now(),
-            submission=said,
-            finishes=runs.finishes,
+            submission=identified,
+            has_final_chunk=handler.has_final_chunk,
         )
         operation = await self._store.create(new)
-        self._feeder.wake()
+        self._dispatcher.wake()
         return operation
 
     async def get(self, project_id: str, operation_id: str) -> Operation:
         """The operation as it stands."""
-        return _known(await self._store.get(project_id, operation_id), operation_id)
+        return _require_found(await self._store.get(project_id, operation_id), operation_id)
 
     async def list(self, project_id: str) -> tuple[Operation, ...]:
         """The project's newest operations, the newest first."""
-        return await self._store.list(project_id, MOST_LISTED)
+        return await self._store.list(project_id, MAX_LISTED_OPERATIONS)
 
     async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
         """The operation each time it is seen to have changed, until it has ended."""
         while True:
-            revision, state = _known(await self._store.stands(project_id, operation_id), operation_id)
+            revision, state = _require_found(await self._store.get_state(project_id, operation_id), operation_id)
             if revision > after:
                 operation = await self.get(project_id, operation_id)
                 after, state = operation.revision, operation.state
                 yield operation
-            if state in ENDED:
+            if state in TERMINAL_STATES:
                 return
-            await self._sleep(self._look_every_s)
+            await self._sleep(self._poll_interval_s)
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
         """A page of what was made so far."""
-        if not 1 <= limit <= MOST_RESULTS or after < 0:
-            raise ValueError(f"a page holds 1 to {MOST_RESULTS} results, after 0 or more")
-        return _known(await self._store.results(project_id, operation_id, after=after, limit=limit), operation_id)
+        if not 1 <= limit <= MAX_PAGE_RESULTS or after < 0:
+            raise ValueError(f"a page holds 1 to {MAX_PAGE_RESULTS} results, after 0 or more")
+        return _require_found(
+            await self._store.results(project_id, operation_id, after=after, limit=limit), operation_id
+        )
 
     async def cancel(self, project_id: str, operation_id: str) -> Operation:
         """End it where it is; workers learn of it when they next renew their leases."""
-        return _known(await self._store.cancel(project_id, operation_id, self._now()), operation_id)
+        return _require_found(await self._store.cancel(project_id, operation_id, self._now()), operation_id)
 
     async def retry(self, project_id: str, operation_id: str) -> Operation:
         """Go on with what failed or was cancelled."""
-        operation = _known(await self._store.retry(project_id, operation_id), operation_id)
-        self._feeder.wake()
+        operation = _require_found(await self._store.retry(project_id, operation_id), operation_id)
+        self._dispatcher.wake()
         return operation
 
 
@@ -150,7 +152,7 @@ def _size(kept: Mapping[str, JsonValue]) -> int:
     return len(json.dumps(kept, separators=(",", ":")))
 
 
-def _known(found: T | None, operation_id: str) -> T:
+def _require_found(found: T | None, operation_id: str) -> T:
     if found is None:
         raise UnknownOperation(f"there is no operation {operation_id}")
     return found

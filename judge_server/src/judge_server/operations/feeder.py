@@ -16,26 +16,26 @@ from judge_server.ports.operations import ChunkQueue, OperationStore
 
 log = logging.getLogger("adjudge")
 
-WINDOW = 256
+MAX_QUEUED_CHUNKS = 256
 """Announcements that may wait: enough for any number of workers, and few enough to repeat all of them. More come
 once half of them are taken, since the store has to look at all that waits to see whose turn it is."""
 
-FEED_EVERY_S = 2.0
-REPEAT_AFTER_S = 5.0
+DISPATCH_INTERVAL_S = 2.0
+REENQUEUE_AFTER_S = 5.0
 """How long a chunk may be announced and taken by nobody, while the queue is empty, before it is announced again."""
 
 LOST_AFTER_S = 300.0
 """The same while the queue is not empty. What only waited for its turn is then announced twice, and refused once: at
-most `WINDOW` times in so long."""
+most `MAX_QUEUED_CHUNKS` times in so long."""
 
-PURGE_EVERY_S = 3600.0
+PURGE_INTERVAL_S = 3600.0
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class Feeder:
+class Dispatcher:
     """Keeps a queue fed from a store."""
 
     def __init__(
@@ -43,57 +43,57 @@ class Feeder:
         store: OperationStore,
         queue: ChunkQueue,
         *,
-        repeat_after_s: float = REPEAT_AFTER_S,
+        reenqueue_after_s: float = REENQUEUE_AFTER_S,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._store = store
         self._queue = queue
-        self._repeat_after_s = repeat_after_s
+        self._reenqueue_after_s = reenqueue_after_s
         self._now = now
-        self._due = asyncio.Event()
-        self._purged: float | None = None
+        self._wakeup = asyncio.Event()
+        self._purged_at: float | None = None
 
     def wake(self) -> None:
         """There is something to announce: have what runs look at once. Nobody waits for the queue by this."""
-        self._due.set()
+        self._wakeup.set()
 
-    async def feed(self) -> int:
+    async def dispatch(self) -> int:
         """Announce what there is room for; how many chunks. What cannot be reached now is left for the next time."""
         try:
             waiting = await self._queue.waiting()
-            if waiting > WINDOW // 2:
+            if waiting > MAX_QUEUED_CHUNKS // 2:
                 return 0
-            lost_after_s = LOST_AFTER_S if waiting else self._repeat_after_s
-            refs = await self._store.due(WINDOW - waiting, lost_after_s=lost_after_s)
+            lost_after_s = LOST_AFTER_S if waiting else self._reenqueue_after_s
+            refs = await self._store.take_due(MAX_QUEUED_CHUNKS - waiting, lost_after_s=lost_after_s)
             await self._queue.put(refs)
         except ConnectionError as error:
             log.warning("operations wait, for their queue or store cannot be reached: %s", error)
             return 0
         return len(refs)
 
-    async def run(self, every_s: float = FEED_EVERY_S) -> None:
+    async def run(self, interval_s: float = DISPATCH_INTERVAL_S) -> None:
         """Feed when woken and every so often, until cancelled; now and then have the store forget what has expired.
 
         Nothing else ends it.
         """
         while True:
-            self._due.clear()
+            self._wakeup.clear()
             try:
-                await self.feed()
+                await self.dispatch()
                 await self._purge()
             except Exception:
                 log.exception("operations could not be announced; looking again")
             with suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
-                    await self._due.wait()
+                async with asyncio.timeout(interval_s):
+                    await self._wakeup.wait()
 
     async def _purge(self) -> None:
         elapsed = monotonic()
-        if self._purged is not None and elapsed - self._purged < PURGE_EVERY_S:
+        if self._purged_at is not None and elapsed - self._purged_at < PURGE_INTERVAL_S:
             return
-        self._purged = elapsed
+        self._purged_at = elapsed
         try:
-            if gone := await self._store.purge(self._now()):
-                log.info("%d operations have expired and are deleted", gone)
+            if purged := await self._store.purge(self._now()):
+                log.info("%d operations have expired and are deleted", purged)
         except ConnectionError as error:
             log.warning("expired operations cannot be deleted now: %s", error)

@@ -13,8 +13,8 @@ from pydantic import JsonValue
 
 from judge_server.operations.job import Job, JobContext, JobFailed
 from judge_server.operations.records import OperationFiles, read_page
-from judge_server.ports.operations import Operation, OperationKind, OperationProgress, ResultPage, UnknownOperation
-from trainer_client.wire.operations import MOST_RESULTS
+from judge_server.ports.operations import UnknownOperation
+from trainer_client.wire.operations import MAX_PAGE_RESULTS, Operation, OperationKind, OperationProgress, ResultPage
 
 log = logging.getLogger("adjudge")
 
@@ -35,12 +35,12 @@ class InProcessOperations:
         root: Path,
         jobs: Mapping[OperationKind, Job],
         *,
-        at_once: int = 1,
+        concurrency: int = 1,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._files = OperationFiles(root)
         self._jobs = jobs
-        self._turns = asyncio.Semaphore(at_once)
+        self._slots = asyncio.Semaphore(concurrency)
         self._now = now
         self._operations: dict[str, Operation] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -96,8 +96,8 @@ class InProcessOperations:
 
     async def list(self, project_id: str) -> tuple[Operation, ...]:
         """The project's operations, the newest first."""
-        mine = (one for one in self._operations.values() if one.project_id == project_id)
-        return tuple(sorted(mine, key=lambda one: one.created_at, reverse=True))
+        own_operations = (one for one in self._operations.values() if one.project_id == project_id)
+        return tuple(sorted(own_operations, key=lambda one: one.created_at, reverse=True))
 
     async def events(self, project_id: str, operation_id: str, *, after: int = 0) -> AsyncIterator[Operation]:
         """The operation each time it changed, until it has ended."""
@@ -114,8 +114,8 @@ class InProcessOperations:
 
     async def results(self, project_id: str, operation_id: str, *, after: int = 0, limit: int = 100) -> ResultPage:
         """A page of what was made so far."""
-        if not 1 <= limit <= MOST_RESULTS or after < 0:
-            raise ValueError(f"a page holds 1 to {MOST_RESULTS} results, after 0 or more")
+        if not 1 <= limit <= MAX_PAGE_RESULTS or after < 0:
+            raise ValueError(f"a page holds 1 to {MAX_PAGE_RESULTS} results, after 0 or more")
         operation = await self.get(project_id, operation_id)
         job = self._jobs.get(operation.kind)
         if job is None:
@@ -146,7 +146,7 @@ class InProcessOperations:
         task.add_done_callback(lambda done: self._end(operation_id, done))
 
     async def _run(self, operation_id: str) -> None:
-        async with self._turns:
+        async with self._slots:
             operation = self._operations[operation_id]
             self._change(operation_id, state="running", started_at=operation.started_at or self._now())
             context = JobContext(
@@ -154,7 +154,7 @@ class InProcessOperations:
                 operation.project_id,
                 dict(operation.request),
                 self._files.folder(operation_id),
-                lambda progress: self._progressed(operation_id, progress),
+                lambda progress: self._report_progress(operation_id, progress),
             )
             await self._jobs[operation.kind].run(context)
 
@@ -171,7 +171,7 @@ class InProcessOperations:
         else:
             self._change(operation_id, state="done", ended_at=self._now())
 
-    def _progressed(self, operation_id: str, progress: OperationProgress) -> None:
+    def _report_progress(self, operation_id: str, progress: OperationProgress) -> None:
         if not self._operations[operation_id].ended:
             self._change(operation_id, progress=progress)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from judge_server.ports.operations import OperationProgress
+from trainer_client.wire.operations import OperationProgress
 
 
 class JobFailed(Exception):

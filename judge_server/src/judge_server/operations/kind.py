@@ -5,14 +5,14 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkWork, NewChunk
+from trainer_client.wire.operation_rows import ChunkOutcome, LeasedChunk, NewChunk
 
 
-class ChunkFailed(Exception):
+class FatalChunkError(Exception):
     """A chunk that no other attempt can do; the message tells whoever asked for it why."""
 
 
-class ChunkUndone(Exception):
+class RetryableChunkError(Exception):
     """A chunk that another attempt may do. `outcome` says what this one cost."""
 
     def __init__(self, problem: str, outcome: ChunkOutcome | None = None) -> None:
@@ -20,18 +20,18 @@ class ChunkUndone(Exception):
         self.outcome = outcome or ChunkOutcome()
 
 
-class ServiceAway(ChunkUndone):
+class ServiceUnavailableError(RetryableChunkError):
     """What the work needs cannot be reached now: attempts that find this are not counted."""
 
 
-class OperationRefused(ValueError):
+class InvalidOperationError(ValueError):
     """A request that cannot be run here; the message says why."""
 
 
-class Kind(Protocol):
+class OperationHandler(Protocol):
     """What is done of one kind of operation. A chunk may be worked on twice, so nothing it does may count twice."""
 
-    finishes: bool
+    has_final_chunk: bool
     """Whether there is a last chunk, worked on when all others are done, which has no body."""
 
     async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
@@ -43,7 +43,7 @@ class Kind(Protocol):
             OperationRefused, UnknownRubric: it cannot be run.
         """
 
-    async def run(self, work: ChunkWork) -> ChunkOutcome:
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Do a chunk.
 
         Raises:

@@ -12,9 +12,9 @@ log = logging.getLogger("adjudge")
 class LocalQueue:
     """`memory://`: hands chunks to `run`, at most `at_once` at a time, between `start` and `close`."""
 
-    def __init__(self, run: Callable[[ChunkRef], Awaitable[None]], *, at_once: int = 2) -> None:
+    def __init__(self, run: Callable[[ChunkRef], Awaitable[None]], *, concurrency: int = 2) -> None:
         self._run = run
-        self._at_once = at_once
+        self._concurrency = concurrency
         self._refs: asyncio.Queue[ChunkRef] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -29,7 +29,7 @@ class LocalQueue:
 
     def start(self) -> None:
         """Begin to work."""
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(self._at_once)]
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
 
     async def close(self) -> None:
         """Stop; chunks in work are given back."""

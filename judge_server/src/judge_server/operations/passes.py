@@ -12,28 +12,30 @@ import re
 import time
 from collections.abc import Callable
 
-from judge_server.access.gate import WORK_BEGINS
-from judge_server.access.identity import OPENS, Identity
-from judge_server.access.known import AWAY_S
+from judge_server.access.gate import WORKER_TOKEN_PREFIX
+from judge_server.access.identity import SCOPE_PERMISSIONS, Identity
+from judge_server.access.known import STALE_TTL_S
 from judge_server.errors import NotReady
-from judge_server.ports import KeyRing
-from judge_server.telemetry.redaction import reason
+from judge_server.ports import ApiKeyStore
+from judge_server.telemetry.redaction import describe_error
 
 log = logging.getLogger("adjudge")
 
-WORKERS = "operations"
+WORKER_ACTOR = "operations"
 """The actor of requests that come with a pass."""
 
-VALID_S = 600
+TOKEN_LIFETIME_S = 600
 """How long a pass is good for; a request that was let in stays in."""
 
-_PATIENCE_S = 5.0
+_STORE_TIMEOUT_S = 5.0
 
-_OPENS = OPENS["score"] | OPENS["rubrics:write"]
-_PASS = re.compile(WORK_BEGINS + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL)
+_WORKER_PERMISSIONS = SCOPE_PERMISSIONS["score"] | SCOPE_PERMISSIONS["rubrics:write"]
+_TOKEN_PATTERN = re.compile(
+    WORKER_TOKEN_PREFIX + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL
+)
 
 
-class Passes:
+class WorkerTokens:
     """Signs and reads passes. `clock` gives seconds since 1970, on all hosts about the same."""
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
@@ -42,54 +44,57 @@ class Passes:
 
     def sign(self, project_id: str) -> str:
         """A pass for a project."""
-        until = int(self._clock()) + VALID_S
-        return f"{WORK_BEGINS}{until}_{self._signature(project_id, until)}_{project_id}"
+        expires_at = int(self._clock()) + TOKEN_LIFETIME_S
+        return f"{WORKER_TOKEN_PREFIX}{expires_at}_{self._signature(project_id, expires_at)}_{project_id}"
 
-    def project_of(self, shown: str) -> str | None:
+    def verify(self, token: str) -> str | None:
         """The project that a pass is for; None for what is no pass of ours, or no longer one."""
-        read = _PASS.fullmatch(shown)
+        read = _TOKEN_PATTERN.fullmatch(token)
         if read is None:
             return None
-        until, project_id = int(read["until"]), read["project"]
-        genuine = hmac.compare_digest(self._signature(project_id, until), read["signature"])
-        return project_id if genuine and until >= self._clock() else None
+        expires_at, project_id = int(read["until"]), read["project"]
+        genuine = hmac.compare_digest(self._signature(project_id, expires_at), read["signature"])
+        return project_id if genuine and expires_at >= self._clock() else None
 
-    def _signature(self, project_id: str, until: int) -> str:
-        return hmac.new(self._key, f"{until}\0{project_id}".encode(), hashlib.sha256).hexdigest()
+    def _signature(self, project_id: str, expires_at: int) -> str:
+        return hmac.new(self._key, f"{expires_at}\0{project_id}".encode(), hashlib.sha256).hexdigest()
 
 
-class PassIdentities:
+class WorkerAuthenticator:
     """Whom requests with a pass are for: their project, with its limits, for what operations do.
 
     While the store is away, a project seen lately goes on as it was. `clock` gives seconds.
     """
 
-    def __init__(self, passes: Passes, ring: KeyRing, clock: Callable[[], float] = time.monotonic) -> None:
-        self._passes = passes
-        self._ring = ring
+    def __init__(
+        self, tokens: WorkerTokens, key_store: ApiKeyStore, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tokens = tokens
+        self._key_store = key_store
         self._clock = clock
         self._seen: dict[str, tuple[float, Identity]] = {}
 
-    async def __call__(self, shown: str) -> Identity | None:
+    async def __call__(self, token: str) -> Identity | None:
         """The identity that a pass gives; None for what is no pass.
 
         Raises:
             NotReady: the store cannot be read, and the project was not seen lately.
         """
-        project_id = self._passes.project_of(shown)
+        project_id = self._tokens.verify(token)
         if project_id is None:
             return None
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                projects = await self._ring.projects()
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                projects = await self._key_store.projects()
         except Exception as error:
             at, identity = self._seen.get(project_id, (float("-inf"), None))
-            if identity is not None and self._clock() - at < AWAY_S:
-                log.warning("projects cannot be read (%s); one that was seen lately goes on", reason(error))
+            if identity is not None and self._clock() - at < STALE_TTL_S:
+                log.warning("projects cannot be read (%s); one that was seen lately goes on", describe_error(error))
                 return identity
             message = "The project of an operation cannot be read now: the store does not answer."
             raise NotReady(message, retry_after_s=2) from error
         self._seen = {
-            project.id: (self._clock(), Identity(project.id, WORKERS, _OPENS, project.limits)) for project in projects
+            project.id: (self._clock(), Identity(project.id, WORKER_ACTOR, _WORKER_PERMISSIONS, project.limits))
+            for project in projects
         }
         return self._seen[project_id][1] if project_id in self._seen else None

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from judge_server.ports import ChunkQueue
 from trainer_client.wire.operation_rows import ChunkRef
 
-FRESH_S = 30.0
+RESPONDING_WINDOW_S = 30.0
 """How long a look at the queue tells that its broker answers: some looks of the feeder, each with its timeouts."""
 
-DEAF_AFTER_S = 60.0
+STALLED_AFTER_S = 60.0
 """How long chunks may wait for a worker that has room before it is taken for one that hears nothing."""
 
 
-class QueueWatch:
+class BrokerHealth:
     """A `ChunkQueue` that notes what is seen of it. `slots` is how many chunks this process works on at a time."""
 
     def __init__(
@@ -26,17 +26,17 @@ class QueueWatch:
         queue: ChunkQueue,
         slots: int,
         *,
-        deaf_after_s: float = DEAF_AFTER_S,
+        stalled_after_s: float = STALLED_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
         self._slots = slots
-        self._deaf_after_s = deaf_after_s
+        self._stalled_after_s = stalled_after_s
         self._clock = clock
-        self._in_work = 0
+        self._in_progress = 0
         self._answered_at: float | None = None
-        self._ignored_since: float | None = None
-        self._leaving = False
+        self._stalled_since: float | None = None
+        self._draining = False
 
     async def put(self, refs: Sequence[ChunkRef]) -> None:
         """Announce chunks."""
@@ -47,36 +47,36 @@ class QueueWatch:
         try:
             number = await self._queue.waiting()
         except ConnectionError:
-            self._answered_at = self._ignored_since = None
+            self._answered_at = self._stalled_since = None
             raise
         self._answered_at = self._clock()
-        if not number or self._in_work >= self._slots or self._leaving:
-            self._ignored_since = None
-        elif self._ignored_since is None:
-            self._ignored_since = self._answered_at
+        if not number or self._in_progress >= self._slots or self._draining:
+            self._stalled_since = None
+        elif self._stalled_since is None:
+            self._stalled_since = self._answered_at
         return number
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def processing(self) -> Iterator[None]:
         """This process was handed an announcement, and deals with it for as long as the block runs."""
-        self._ignored_since = None
-        self._in_work += 1
+        self._stalled_since = None
+        self._in_progress += 1
         try:
             yield
         finally:
-            self._in_work -= 1
+            self._in_progress -= 1
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """From now on no more are taken, since this process stops."""
-        self._leaving = True
-        self._ignored_since = None
+        self._draining = True
+        self._stalled_since = None
 
     @property
-    def answers(self) -> bool:
+    def responding(self) -> bool:
         """Whether the broker answered a moment ago."""
-        return self._answered_at is not None and self._clock() - self._answered_at <= FRESH_S
+        return self._answered_at is not None and self._clock() - self._answered_at <= RESPONDING_WINDOW_S
 
     @property
-    def deaf(self) -> bool:
+    def stalled(self) -> bool:
         """Whether what waits is not handed to this process, although it has room."""
-        return self._ignored_since is not None and self._clock() - self._ignored_since > self._deaf_after_s
+        return self._stalled_since is not None and self._clock() - self._stalled_since > self._stalled_after_s

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from judge_server.ports.operations import Operation, ResultPage
+from trainer_client.wire.operations import Operation, ResultPage
 
 _STATE = "operation.json"
 

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 from opentelemetry.trace import SpanKind
 
-from judge_server.access.identity import Identity, acting_for
-from judge_server.metrics.operations import ChunkEnd, OperationMetrics
-from judge_server.operations.kind import ChunkFailed, ChunkUndone, Kind, ServiceAway
+from judge_server.access.identity import Identity, identity_context
+from judge_server.metrics.operations import ChunkStatus, OperationMetrics
+from judge_server.operations.kind import FatalChunkError, OperationHandler, RetryableChunkError, ServiceUnavailableError
 from judge_server.ports.operations import OperationStore
-from judge_server.telemetry.about import telling
-from judge_server.telemetry.carrying import link_to
-from judge_server.telemetry.spans import failed, note, span
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork
+from judge_server.telemetry.about import log_context
+from judge_server.telemetry.carrying import span_links
+from judge_server.telemetry.spans import mark_span_failed, set_span_attributes, span
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, LeasedChunk
 from trainer_client.wire.operations import OperationKind
 
 log = logging.getLogger("adjudge")
@@ -28,13 +28,13 @@ log = logging.getLogger("adjudge")
 LEASE_S = 60.0
 """Seconds after which the chunk of a worker that died is given to another."""
 
-LONGEST_PAUSE_S = 60.0
-AWAY_PAUSE_S = 5.0
-STORE_PAUSE_S = 1.0
+MAX_CHUNK_RETRY_DELAY_S = 60.0
+UNAVAILABLE_RETRY_DELAY_S = 5.0
+STORE_RETRY_DELAY_S = 1.0
 
 T = TypeVar("T")
 
-NOWHERE: Mapping[str, str] = {}
+NO_HEADERS: Mapping[str, str] = {}
 """The headers of an announcement that names no span."""
 
 
@@ -44,25 +44,25 @@ class ChunkRunner:
     def __init__(
         self,
         store: OperationStore,
-        kinds: Mapping[OperationKind, Kind],
+        handlers: Mapping[OperationKind, OperationHandler],
         *,
         lease_s: float = LEASE_S,
         metrics: OperationMetrics | None = None,
-        pause_s: float = 1.0,
-        away_pause_s: float = AWAY_PAUSE_S,
+        retry_delay_s: float = 1.0,
+        unavailable_retry_delay_s: float = UNAVAILABLE_RETRY_DELAY_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
-        self._kinds = kinds
+        self._handlers = handlers
         self._lease_s = lease_s
         self._metrics = metrics or OperationMetrics()
-        self._pause_s = pause_s
-        self._away_pause_s = away_pause_s
+        self._retry_delay_s = retry_delay_s
+        self._unavailable_retry_delay_s = unavailable_retry_delay_s
         self._clock = clock
         self._sleep = sleep
 
-    async def run(self, ref: ChunkRef, announced: Mapping[str, str] = NOWHERE) -> None:
+    async def run(self, ref: ChunkRef, message_headers: Mapping[str, str] = NO_HEADERS) -> None:
         """Work on a chunk, if it is to be had. Cancelling this gives it back at once.
 
         Its span is the first of a trace of its own, with a link to the one that `announced` names: an operation has
@@ -75,98 +75,102 @@ class ChunkRunner:
             return
         if work is None:
             return
-        began = self._clock()
-        self._metrics.begun()
-        ended: ChunkEnd = "stopped"
+        started_at = self._clock()
+        self._metrics.chunk_started()
+        ended: ChunkStatus = "stopped"
         about = {"operation_id": ref.operation_id, "chunk": str(ref.chunk), "project": ref.project_id}
         of = {"kind": work.kind, "attempt": work.attempt, **about}
-        with telling(**about), span("chunk", SpanKind.CONSUMER, links=link_to(announced), **of) as at:
+        with log_context(**about), span("chunk", SpanKind.CONSUMER, links=span_links(message_headers), **of) as at:
             try:
                 ended = await self._work(work)
             finally:
-                self._metrics.ended(work.kind, ended, self._clock() - began)
-                note(at, ended=ended)
+                self._metrics.chunk_ended(work.kind, ended, self._clock() - started_at)
+                set_span_attributes(at, ended=ended)
                 if ended not in ("done", "stopped"):
-                    failed(at, ended)
+                    mark_span_failed(at, ended)
 
-    async def _work(self, work: ChunkWork) -> ChunkEnd:
-        doing = asyncio.ensure_future(self._do(work))
-        keeping = asyncio.ensure_future(self._keep(work))
+    async def _work(self, work: LeasedChunk) -> ChunkStatus:
+        execution = asyncio.ensure_future(self._execute(work))
+        renewal = asyncio.ensure_future(self._renew_lease(work))
         try:
-            await asyncio.wait({doing, keeping}, return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                return await self._end(work, doing)
+            await asyncio.wait({execution, renewal}, return_when=asyncio.FIRST_COMPLETED)
+            if execution.done():
+                return await self._finish(work, execution)
             log.info("operation %s: chunk %d was taken away", work.ref.operation_id, work.ref.chunk)
             return "lost"
         except asyncio.CancelledError:
-            await self._stop(doing)
+            await self._cancel(execution)
             with suppress(ConnectionError):  # then its lease runs out
-                await self._store.give_back(work, None, after_s=0.0, outcome=ChunkOutcome(), counts=False)
+                await self._store.requeue(work, None, delay_s=0.0, outcome=ChunkOutcome(), counts=False)
             raise
         finally:
-            await self._stop(doing, keeping)
+            await self._cancel(execution, renewal)
 
-    async def _do(self, work: ChunkWork) -> ChunkOutcome:
-        kind = self._kinds.get(work.kind)
+    async def _execute(self, work: LeasedChunk) -> ChunkOutcome:
+        kind = self._handlers.get(work.kind)
         if kind is None:
-            raise ServiceAway(f"this worker cannot run {work.kind}; the chunk waits for one of a newer version")
+            raise ServiceUnavailableError(
+                f"this worker cannot run {work.kind}; the chunk waits for one of a newer version"
+            )
         actor = f"operation {work.ref.operation_id}"
-        with acting_for(Identity(work.ref.project_id, actor, frozenset())):
+        with identity_context(Identity(work.ref.project_id, actor, frozenset())):
             return await kind.run(work)
 
-    async def _keep(self, work: ChunkWork) -> None:
+    async def _renew_lease(self, work: LeasedChunk) -> None:
         """Renew the lease until it is taken away. While the store cannot be reached, the work goes on.
 
         A renewal that failed is tried again soon, since one that hung has used up most of the lease.
         """
-        pause_s = self._lease_s / 3
+        retry_delay_s = self._lease_s / 3
         while True:
-            await self._sleep(pause_s)
+            await self._sleep(retry_delay_s)
             try:
                 if not await self._store.renew(work, self._lease_s):
                     return
-                pause_s = self._lease_s / 3
+                retry_delay_s = self._lease_s / 3
             except ConnectionError as error:
-                pause_s = min(STORE_PAUSE_S, self._lease_s / 3)
+                retry_delay_s = min(STORE_RETRY_DELAY_S, self._lease_s / 3)
                 log.warning("operation %s: the lease cannot be renewed: %s", work.ref.operation_id, error)
 
-    async def _end(self, work: ChunkWork, done: asyncio.Future[ChunkOutcome]) -> ChunkEnd:
+    async def _finish(self, work: LeasedChunk, done: asyncio.Future[ChunkOutcome]) -> ChunkStatus:
         error = done.exception()
         if error is None:
-            kept = await self._kept(lambda: self._store.complete(work, done.result()))
+            kept = await self._persist(lambda: self._store.complete(work, done.result()))
             return "done" if kept else "lost"
-        if isinstance(error, ChunkFailed):
-            await self._kept(lambda: self._store.give_up(work, str(error)))
+        if isinstance(error, FatalChunkError):
+            await self._persist(lambda: self._store.fail(work, str(error)))
             return "failed"
-        if isinstance(error, ServiceAway):
-            await self._give_back(work, str(error), error.outcome, after_s=self._away_pause_s, counts=False)
-            return "away"
-        if isinstance(error, ChunkUndone):
-            await self._give_back(work, str(error), error.outcome, after_s=self._pause(work), counts=True)
-            return "undone"
+        if isinstance(error, ServiceUnavailableError):
+            await self._give_back(
+                work, str(error), error.outcome, delay_s=self._unavailable_retry_delay_s, counts=False
+            )
+            return "unavailable"
+        if isinstance(error, RetryableChunkError):
+            await self._give_back(work, str(error), error.outcome, delay_s=self._backoff_s(work), counts=True)
+            return "retry"
         log.error("operation %s: chunk %d failed", work.ref.operation_id, work.ref.chunk, exc_info=error)
         problem = f"{type(error).__name__}: {error}"
-        await self._give_back(work, problem, ChunkOutcome(), after_s=self._pause(work), counts=True)
-        return "undone"
+        await self._give_back(work, problem, ChunkOutcome(), delay_s=self._backoff_s(work), counts=True)
+        return "retry"
 
-    def _pause(self, work: ChunkWork) -> float:
-        return min(LONGEST_PAUSE_S, self._pause_s * 2.0 ** (work.attempt - 1))
+    def _backoff_s(self, work: LeasedChunk) -> float:
+        return min(MAX_CHUNK_RETRY_DELAY_S, self._retry_delay_s * 2.0 ** (work.attempt - 1))
 
     async def _give_back(
-        self, work: ChunkWork, problem: str | None, outcome: ChunkOutcome, *, after_s: float, counts: bool
+        self, work: LeasedChunk, problem: str | None, outcome: ChunkOutcome, *, delay_s: float, counts: bool
     ) -> None:
-        await self._kept(lambda: self._store.give_back(work, problem, after_s=after_s, outcome=outcome, counts=counts))
+        await self._persist(lambda: self._store.requeue(work, problem, delay_s=delay_s, outcome=outcome, counts=counts))
 
-    async def _kept(self, keep: Callable[[], Awaitable[T]]) -> T:
+    async def _persist(self, keep: Callable[[], Awaitable[T]]) -> T:
         """Have the store keep something, once it can be reached; what is kept twice is refused by the store."""
         while True:
             try:
                 return await keep()
             except ConnectionError as error:
                 log.warning("an operation's chunk cannot be kept now: %s", error)
-                await self._sleep(STORE_PAUSE_S)
+                await self._sleep(STORE_RETRY_DELAY_S)
 
-    async def _stop(self, *tasks: "asyncio.Future[Any]") -> None:
+    async def _cancel(self, *tasks: "asyncio.Future[Any]") -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

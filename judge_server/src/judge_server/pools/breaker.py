@@ -6,7 +6,7 @@ from typing import Literal
 BreakerState = Literal["closed", "open", "half_open"]
 
 
-class Breaker:
+class CircuitBreaker:
     """Closed until `failures` in a row; then open for a pause; then half open, for one trial at a time.
 
     A trial that fails opens it again, for twice the pause, up to the longest; one that succeeds closes it. A trial of
@@ -27,27 +27,27 @@ class Breaker:
         self._longest_pause_s = longest_pause_s
         self._failures = 0
         self._pause_s = pause_s
-        self._rests_until: float | None = None
+        self._open_until: float | None = None
         self._trial_until: float | None = None
 
     @property
     def state(self) -> BreakerState:
         """What it is now."""
-        if self._rests_until is None:
+        if self._open_until is None:
             return "closed"
-        return "open" if self._clock() < self._rests_until else "half_open"
+        return "open" if self._clock() < self._open_until else "half_open"
 
     @property
-    def willing(self) -> bool:
+    def would_allow(self) -> bool:
         """Whether `allows` would say yes now."""
         state = self.state
         if state == "half_open":
             return self._trial_until is None or self._clock() >= self._trial_until
         return state == "closed"
 
-    def allows(self) -> bool:
+    def try_acquire(self) -> bool:
         """Whether something may be tried now; where it is half open, a yes is the one trial."""
-        if not self.willing:
+        if not self.would_allow:
             return False
         if self.state == "half_open":
             self._trial_until = self._clock() + self._pause_s
@@ -57,7 +57,7 @@ class Breaker:
         """What was tried went well: it is closed."""
         self._failures = 0
         self._pause_s = self._first_pause_s
-        self._rests_until = self._trial_until = None
+        self._open_until = self._trial_until = None
 
     def failed(self) -> None:
         """What was tried went wrong. What began before it opened changes nothing while it rests."""
@@ -65,11 +65,11 @@ class Breaker:
         if state == "closed":
             self._failures += 1
             if self._failures >= self._allowed_failures:
-                self._rest()
+                self._open()
         elif state == "half_open":
             self._pause_s = min(2 * self._pause_s, self._longest_pause_s)
-            self._rest()
+            self._open()
 
-    def _rest(self) -> None:
-        self._rests_until = self._clock() + self._pause_s
+    def _open(self) -> None:
+        self._open_until = self._clock() + self._pause_s
         self._trial_until = None

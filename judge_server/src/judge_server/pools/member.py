@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from judge_server.pools.breaker import Breaker, BreakerState
+from judge_server.pools.breaker import BreakerState, CircuitBreaker
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ MemberState = BreakerState | Literal["gone"]
 log = logging.getLogger("adjudge")
 
 
-class MemberGone(Exception):
+class MemberUnavailable(Exception):
     """A member was found gone while something waited for it."""
 
 
@@ -35,16 +35,16 @@ class Member(Generic[T]):
 
     Attributes:
         name: what it is called in logs and metrics; it holds no credentials.
-        of: the member itself.
+        target: the member itself.
         load: what it works on now.
         breaker: opens when what is asked of it fails again and again.
         gone: set while the health watch finds it gone.
         answers: how many it has given; while they come, a missed health check does not count.
     """
 
-    def __init__(self, name: str, of: T, breaker: Breaker) -> None:
+    def __init__(self, name: str, of: T, breaker: CircuitBreaker) -> None:
         self.name = name
-        self.of = of
+        self.target = of
         self.load = 0
         self.breaker = breaker
         self.gone = asyncio.Event()
@@ -65,10 +65,10 @@ class Member(Generic[T]):
     @property
     def available(self) -> bool:
         """Whether something may be asked of it now."""
-        return not self.gone.is_set() and self.breaker.willing
+        return not self.gone.is_set() and self.breaker.would_allow
 
     @asynccontextmanager
-    async def present(self) -> AsyncIterator[None]:
+    async def cancel_when_gone(self) -> AsyncIterator[None]:
         """Wait for it in the block, as long as it is there.
 
         Do not yield from an asynchronous generator inside the block: what stands there is cancelled.
@@ -77,7 +77,7 @@ class Member(Generic[T]):
             MemberGone: it was found gone, before or meanwhile; what the block waited for has been cancelled.
         """
         if self.gone.is_set():
-            raise MemberGone(self.name)
+            raise MemberUnavailable(self.name)
         scope = asyncio.timeout(None)
         try:
             async with scope:
@@ -88,37 +88,37 @@ class Member(Generic[T]):
                     self._scopes.discard(scope)
         except TimeoutError as error:
             if scope.expired():
-                raise MemberGone(self.name) from error
+                raise MemberUnavailable(self.name) from error
             raise
 
     def succeeded(self) -> None:
         """What was asked of it went well."""
         self.answers += 1
         self.breaker.succeeded()
-        self._tell(down=self.gone.is_set())
+        self._log_change(down=self.gone.is_set())
 
     def failed(self, why: str) -> None:
         """What was asked of it went wrong, and that was its own fault."""
         self.breaker.failed()
-        self._tell(down=self.breaker.state != "closed" or self.gone.is_set(), why=why)
+        self._log_change(down=self.breaker.state != "closed" or self.gone.is_set(), why=why)
 
-    def lose(self, why: str) -> None:
+    def mark_down(self, why: str) -> None:
         """It is gone: nothing is asked of it until it is `found`, and what waits for it in `present` is told."""
         self.gone.set()
         now = asyncio.get_running_loop().time()
         for scope in self._scopes:
             scope.reschedule(now)
         self._scopes.clear()
-        self._tell(down=True, why=why)
+        self._log_change(down=True, why=why)
 
-    def found(self) -> None:
+    def mark_up(self) -> None:
         """It is there again, with a clean slate; changes nothing where it was not gone."""
         if self.gone.is_set():
             self.gone.clear()
             self.breaker.succeeded()
-            self._tell(down=False)
+            self._log_change(down=False)
 
-    def _tell(self, *, down: bool, why: str = "") -> None:
+    def _log_change(self, *, down: bool, why: str = "") -> None:
         if down and not self._down:
             log.warning("%s is out of the pool: %s", self.name, why)
         elif self._down and not down:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from judge_server.pools.breaker import Breaker
+from judge_server.pools.breaker import CircuitBreaker
 from judge_server.pools.member import Member
 from judge_server.pools.rendezvous import ranked
 
@@ -31,25 +31,27 @@ class Pool(Generic[T]):
     def __init__(
         self,
         members: Mapping[str, T],
-        healthy: Callable[[T], Awaitable[bool]],
+        health_check: Callable[[T], Awaitable[bool]],
         *,
         clock: Callable[[], float] = time.monotonic,
-        every_s: float = 2.0,
-        patience_s: float = 2.0,
+        interval_s: float = 2.0,
+        health_timeout_s: float = 2.0,
         misses: int = 2,
         spill: float = 1.25,
         failures: int = 3,
         pause_s: float = 1.0,
         longest_pause_s: float = 30.0,
     ) -> None:
-        self._healthy = healthy
-        self._every_s = every_s
-        self._patience_s = patience_s
+        self._health_check = health_check
+        self._interval_s = interval_s
+        self._health_timeout_s = health_timeout_s
         self._allowed_misses = misses
         self._spill = spill
         self._watches: list[asyncio.Task[None]] = []
         self._members = {
-            name: Member(name, of, Breaker(clock, failures=failures, pause_s=pause_s, longest_pause_s=longest_pause_s))
+            name: Member(
+                name, of, CircuitBreaker(clock, failures=failures, pause_s=pause_s, longest_pause_s=longest_pause_s)
+            )
             for name, of in members.items()
         }
 
@@ -73,25 +75,25 @@ class Pool(Generic[T]):
         await asyncio.gather(*self._watches, return_exceptions=True)
         self._watches = []
 
-    def choose(self, key: bytes, load: int = 1, *, without: Collection[str] = ()) -> Member[T] | None:
+    def choose(self, key: bytes, load: int = 1, *, exclude: Collection[str] = ()) -> Member[T] | None:
         """The member that is to take `load` more for a key; None where none is available.
 
         The first in rendezvous order that would not come to more than `spill` times the mean load of those available,
         this one counted; the least loaded where all would. One that failed again and again gets one trial after its
         pause, in its turn.
         """
-        available = {name: member for name, member in self._members.items() if name not in without and member.available}
+        available = {name: member for name, member in self._members.items() if name not in exclude and member.available}
         if not available:
             return None
         order = [available[name] for name in ranked(key, list(available))]
         bound = math.ceil(self._spill * (sum(member.load for member in order) + load) / len(order))
         chosen = next((m for m in order if m.load + load <= bound), None) or min(order, key=lambda m: m.load)
-        chosen.breaker.allows()
+        chosen.breaker.try_acquire()
         return chosen
 
-    def in_order(self, key: bytes, *, without: Collection[str] = ()) -> list[Member[T]]:
+    def in_order(self, key: bytes, *, exclude: Collection[str] = ()) -> list[Member[T]]:
         """The members that are available, in the rendezvous order of a key, whatever their load."""
-        names = [name for name, member in self._members.items() if name not in without and member.available]
+        names = [name for name, member in self._members.items() if name not in exclude and member.available]
         return [self._members[name] for name in ranked(key, names)]
 
     @contextmanager
@@ -106,21 +108,21 @@ class Pool(Generic[T]):
     async def _watch(self, member: Member[T]) -> None:
         missed = answers = 0
         while True:
-            why = await self._missed(member)
+            why = await self._health_problem(member)
             missed = missed + 1 if why and member.answers == answers else 0
             answers = member.answers
             if not why:
-                member.found()
+                member.mark_up()
             elif missed == self._allowed_misses:
-                member.lose(why)
-            await asyncio.sleep(self._every_s)
+                member.mark_down(why)
+            await asyncio.sleep(self._interval_s)
 
-    async def _missed(self, member: Member[T]) -> str:
+    async def _health_problem(self, member: Member[T]) -> str:
         """Why a member does not count as healthy now; empty where it does."""
         try:
-            async with asyncio.timeout(self._patience_s):
-                return "" if await self._healthy(member.of) else "it says that it is not ready"
+            async with asyncio.timeout(self._health_timeout_s):
+                return "" if await self._health_check(member.target) else "it says that it is not ready"
         except TimeoutError:
-            return f"it did not say within {self._patience_s:g} s that it is ready"
+            return f"it did not say within {self._health_timeout_s:g} s that it is ready"
         except Exception as error:  # noqa: BLE001 - whatever a check breaks off of, the watch goes on
             return f"its health check failed: {error or type(error).__name__}"

@@ -5,60 +5,51 @@ package of its own that this one must not import. `services` plugs them together
 """
 
 from judge_server.ports.engine import (
-    MASS_ROUNDING,
+    MASS_TOLERANCE,
     AnswerForm,
     Batch,
     Call,
-    CallFailed,
+    CallFailure,
     Capabilities,
-    Choice,
     Engine,
     EngineIdentity,
-    Menu,
+    JsonOutput,
+    LabelChoice,
     Option,
-    Prose,
     Reasoning,
     Reply,
-    Sample,
-    Written,
+    SamplingOptions,
+    TextOutput,
+    TokenChoice,
 )
 from judge_server.ports.idempotency import IdempotencyKeys
 from judge_server.ports.ledger import Ledger, LedgerReader, RunReader
-from judge_server.ports.operations import (
-    ChunkQueue,
-    Operation,
-    OperationKind,
-    OperationProgress,
-    Operations,
-    OperationState,
-    OperationStore,
-    ResultPage,
-    UnknownOperation,
-)
-from judge_server.ports.rates import Rates
+from judge_server.ports.operations import ChunkQueue, Operations, OperationStore, UnknownOperation
+from judge_server.ports.rates import RateLimiter
 from judge_server.ports.rubrics import RubricSource
-from judge_server.ports.tenants import AuditTrail, KeyRing
+from judge_server.ports.tenants import ApiKeyStore, AuditTrail
 from judge_server.ports.validations import RubricValidations
-from judge_server.ports.verdicts import Finding, VerdictCache
+from judge_server.ports.verdicts import JudgeResult, VerdictCache
+from trainer_client.wire.operations import Operation, OperationKind, OperationProgress, OperationState, ResultPage
 
 __all__ = [
-    "MASS_ROUNDING",
+    "MASS_TOLERANCE",
     "AnswerForm",
+    "ApiKeyStore",
     "AuditTrail",
     "Batch",
     "Call",
-    "CallFailed",
+    "CallFailure",
     "Capabilities",
-    "Choice",
     "ChunkQueue",
     "Engine",
     "EngineIdentity",
-    "Finding",
     "IdempotencyKeys",
-    "KeyRing",
+    "JsonOutput",
+    "JudgeResult",
+    "LabelChoice",
     "Ledger",
     "LedgerReader",
-    "Menu",
     "Operation",
     "OperationKind",
     "OperationProgress",
@@ -66,16 +57,16 @@ __all__ = [
     "OperationStore",
     "Operations",
     "Option",
-    "Prose",
-    "Rates",
+    "RateLimiter",
     "Reasoning",
     "Reply",
     "ResultPage",
     "RubricSource",
     "RubricValidations",
     "RunReader",
-    "Sample",
+    "SamplingOptions",
+    "TextOutput",
+    "TokenChoice",
     "UnknownOperation",
     "VerdictCache",
-    "Written",
 ]

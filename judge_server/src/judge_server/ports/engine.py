@@ -16,7 +16,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LabelChoice:
     """An answer picked among labels: `lead` is written for the model, then it picks one of them.
 
     Where an engine can write nothing for the model, `ask` is what the user asks for it.
@@ -27,21 +27,21 @@ class Choice:
     ask: str = ""
 
     @property
-    def room(self) -> int:
+    def reserved_tokens(self) -> int:
         """The most tokens a label can take, and one that ends it: no tokenizer makes more tokens than bytes."""
         return max(len(label.encode()) for label in self.labels) + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Menu:
+class TokenChoice:
     """An answer of one token, whose probabilities are read; then, where asked, a choice that follows it."""
 
     options: tuple[Option, ...]
-    then: Choice | None = None
+    then: LabelChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class JsonOutput:
     """An answer written as JSON. `schema` is the JSON Schema it must satisfy, as canonical JSON text."""
 
     schema: str
@@ -49,13 +49,13 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Prose:
+class TextOutput:
     """An answer in words, up to the end of the model's turn or to `max_tokens`."""
 
     max_tokens: int
 
 
-AnswerForm = Menu | Choice | Written | Prose
+AnswerForm = TokenChoice | LabelChoice | JsonOutput | TextOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SamplingOptions:
     """How what is written is sampled; without one, everything is decoded greedily."""
 
     temperature: float
@@ -86,7 +86,7 @@ class Call:
     answer: AnswerForm
     reasoning: Reasoning | None = None
     think_tokens: int = 0
-    sample: Sample | None = None
+    sample: SamplingOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Batch:
     calls: tuple[Call, ...]
 
 
-MASS_ROUNDING = 1e-3
+MASS_TOLERANCE = 1e-3
 """How far probabilities of one token may exceed a sum of 1, as servers round their logarithms."""
 
 
@@ -110,11 +110,11 @@ class Reply:
     """What the model answered to one call.
 
     Attributes:
-        masses: for a `Menu`, the probability of all spellings of each option together as the next token **before**
+        masses: for a `TokenChoice`, the probability of all spellings of each option together as the next token **before**
             any constraint (each in [0, 1], their sum at most 1); None where the engine cannot read them.
-        chosen: for a `Choice` (also the one that follows a menu, given the option of greatest mass), the label
+        chosen: for a `LabelChoice` (also the one that follows a menu, given the option of greatest mass), the label
             picked; None where the engine cannot hold the model to the labels.
-        text: for `Written` and `Prose`, what was written. For the other forms, on an engine that cannot constrain or
+        text: for `Written` and `TextOutput`, what was written. For the other forms, on an engine that cannot constrain or
             read probabilities, what the model said instead, to be read by `judge_server.judging.reading`.
         cut: the text ended at its limit of tokens.
         reasoning: the reasons given first, where they were asked for.
@@ -132,11 +132,11 @@ class Reply:
     tokens_computed: int = 0
     tokens_reused: int = 0
     tokens_written: int = 0
-    miscounted: bool = False
+    count_clipped_reply: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class CallFailed:
+class CallFailure:
     """Why a call has no reply; `retry_after_s` is how long the engine asked to be left alone, if it did."""
 
     kind: FailureKind
@@ -184,7 +184,7 @@ class Engine(Protocol):
     """A model that answers batches of constrained questions."""
 
     @property
-    def dead(self) -> str:
+    def fatal_error(self) -> str:
         """Why it will never answer again, and its process must be started anew, in words; empty while it may answer."""
 
     @property
@@ -194,7 +194,7 @@ class Engine(Protocol):
     async def start(self) -> EngineIdentity:
         """Load the model and warm it up; raises `EngineStartError` with the way out when it cannot."""
 
-    def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailed]]:
+    def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
         """Answer the batch's calls, each as (its index, outcome), as soon as it is known.
 
         Closing the iterator before its end, or cancelling the task that waits for it, stops what is being computed.
@@ -203,7 +203,7 @@ class Engine(Protocol):
     async def count_tokens(self, batch: Batch) -> int:
         """How many tokens the batch's longest prompt takes, chat template and answer included.
 
-        Raises `EngineGone` when it cannot be asked.
+        Raises `EngineUnavailable` when it cannot be asked.
         """
 
     async def ready(self) -> bool:

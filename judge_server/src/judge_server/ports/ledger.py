@@ -8,10 +8,10 @@ from trainer_client.wire.ledger_rows import (
     JudgedRun,
     LedgerRows,
     RefusedRows,
-    RunPart,
-    RunView,
+    RunRange,
+    RunReportQuery,
     UseFilter,
-    UseRead,
+    UseRecord,
 )
 from trainer_client.wire.runs import RunPage, RunReport
 
@@ -44,23 +44,23 @@ class RunReader(Protocol):
     async def runs(self, project_id: str, *, after: str | None = None, limit: int = 100) -> RunPage:
         """A page of a project's runs, the one that was judged for last first."""
 
-    async def run(self, view: RunView) -> RunReport | None:
+    async def run(self, view: RunReportQuery) -> RunReport | None:
         """A run's figures, a page of its steps among them; None where there is no such run."""
 
 
 class LedgerReader(RunReader, Protocol):
     """Reads what is kept."""
 
-    async def uses(self, wanted: UseFilter) -> list[UseRead]:
+    async def uses(self, wanted: UseFilter) -> list[UseRecord]:
         """The uses of a run that are asked for, oldest first, with all their votes."""
 
     async def texts(self, project_id: str, digests: Sequence[bytes]) -> dict[bytes, str]:
         """Texts by digest, as JSON; those that are not kept are absent."""
 
-    async def judged_run(self, part: RunPart) -> JudgedRun:
+    async def judged_run(self, part: RunRange) -> JudgedRun:
         """What of a part of a run there is to make rewards of."""
 
     async def judged_responses(
-        self, part: RunPart, after: bytes | None, count: int
+        self, part: RunRange, after: bytes | None, count: int
     ) -> tuple[list[JudgedResponse], bytes | None]:
         """Responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""

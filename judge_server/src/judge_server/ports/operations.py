@@ -12,13 +12,13 @@ from pydantic import JsonValue
 from trainer_client.wire.operation_rows import (
     ChunkOutcome,
     ChunkRef,
-    ChunkWork,
+    LeasedChunk,
     NewOperation,
     OperationCounts,
     Submission,
 )
 from trainer_client.wire.operations import (
-    ENDED,
+    TERMINAL_STATES,
     Operation,
     OperationKind,
     OperationProgress,
@@ -27,7 +27,7 @@ from trainer_client.wire.operations import (
 )
 
 __all__ = [
-    "ENDED",
+    "TERMINAL_STATES",
     "ChunkQueue",
     "Operation",
     "OperationKind",
@@ -91,13 +91,13 @@ class OperationStore(Protocol):
         Raises `ValueError` where that submission asked for something else.
         """
 
-    async def submitted(self, project_id: str, submission: Submission) -> Operation | None:
+    async def find_submission(self, project_id: str, submission: Submission) -> Operation | None:
         """The operation that a submission made; None where it made none. Raises `ValueError` as `create` does."""
 
     async def get(self, project_id: str, operation_id: str) -> Operation | None:
         """The operation as it stands."""
 
-    async def stands(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
+    async def get_state(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
         """Its revision and its state alone, which costs little however large it is."""
 
     async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
@@ -112,31 +112,31 @@ class OperationStore(Protocol):
     async def retry(self, project_id: str, operation_id: str) -> Operation | None:
         """Queue the chunks of an operation that failed or was cancelled, but for those that are done."""
 
-    async def due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
+    async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
         """Chunks to put into the queue, which then count as announced: those that were not, and whose lease ran out.
 
         Also those that were announced longer ago than that and that nobody took. Projects take turns: the next chunk
         is of the one that has the fewest announced or worked on, for its weight.
         """
 
-    async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> ChunkWork | None:
+    async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> LeasedChunk | None:
         """Take a chunk that is to be worked on; None where somebody has it, or it is done, not due or gone."""
 
-    async def renew(self, work: ChunkWork, lease_s: float) -> bool:
+    async def renew(self, work: LeasedChunk, lease_s: float) -> bool:
         """Keep a chunk for longer; False where it was taken away."""
 
-    async def complete(self, work: ChunkWork, outcome: ChunkOutcome) -> bool:
+    async def complete(self, work: LeasedChunk, outcome: ChunkOutcome) -> bool:
         """Keep a chunk's results and what they cost, all or nothing; False where the chunk was taken away.
 
         Its inputs are forgotten.
         """
 
-    async def give_back(
+    async def requeue(
         self,
-        work: ChunkWork,
+        work: LeasedChunk,
         problem: str | None,
         *,
-        after_s: float,
+        delay_s: float,
         outcome: ChunkOutcome,
         counts: bool,
     ) -> None:
@@ -145,7 +145,7 @@ class OperationStore(Protocol):
         Of the outcome only the usage is kept.
         """
 
-    async def give_up(self, work: ChunkWork, problem: str) -> None:
+    async def fail(self, work: LeasedChunk, problem: str) -> None:
         """Say that a chunk cannot be done."""
 
     async def counts(self, now: datetime) -> OperationCounts:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Rates(Protocol):
+class RateLimiter(Protocol):
     """Counts requests by project. A minute's worth may come at once, and then as many as the minute has room for."""
 
     async def wait_for(self, project_id: str, per_minute: int) -> float:

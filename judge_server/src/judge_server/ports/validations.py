@@ -9,7 +9,7 @@ from trainer_client.wire.validations import CriterionValidity, RubricValidation
 class RubricValidations(Protocol):
     """Keeps what validity judges found of published versions, for good: nothing is replaced."""
 
-    async def keep_validation(
+    async def add_validation(
         self,
         project_id: str,
         name: str,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JudgeResult:
     """A verdict as it is kept under its call digest: no run, no criterion id, no response.
 
     The fields mean what they mean in `trainer_client.wire.Verdict`.
@@ -14,7 +14,7 @@ class Finding:
 
     score: float
     probability: float | None = None
-    menu_mass: float | None = None
+    choice_mass: float | None = None
     step: int | None = None
     grade: float | None = None
     rationale: str | None = None
@@ -27,10 +27,10 @@ class VerdictCache(Protocol):
     A cache that cannot be reached knows nothing and keeps nothing: a request is judged all the same.
     """
 
-    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, Finding]:
+    async def get_many(self, digests: Sequence[bytes]) -> Mapping[bytes, JudgeResult]:
         """The findings known for these digests."""
 
-    async def put_many(self, findings: Mapping[bytes, Finding]) -> None:
+    async def put_many(self, results: Mapping[bytes, JudgeResult]) -> None:
         """Store findings, leaving those already there untouched."""
 
     async def ready(self) -> bool:

@@ -14,23 +14,23 @@ from typing import Any, Literal
 from jinja2 import Template
 
 from judge_server.prompts.fencing import neutralise
-from judge_server.prompts.sources import ENVIRONMENT, MAY_USE, TemplateRefused, own_templates
+from judge_server.prompts.sources import ALLOWED_VARIABLES, ENVIRONMENT, InvalidTemplate, builtin_templates
 from trainer_client.byte_cache import ByteCache
-from trainer_client.wire import Criterion, Protocol
-from trainer_client.wire.criteria import GUIDANCE
+from trainer_client.wire import Criterion, JudgingProtocol
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PromptForm:
     """What of the way of asking shapes the words: the protocol, reasons first or not, one criterion or several."""
 
-    protocol: Protocol | Literal["comparison"]
+    protocol: JudgingProtocol | Literal["comparison"]
     rationale: bool = False
     several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class CriterionWords:
+class CriterionView:
     """A criterion as templates see it; none of its texts can hold a control token.
 
     `negative` is true of what a good response avoids: a pitfall, or a criterion of negative weight. `name` and all
@@ -53,10 +53,12 @@ class CriterionWords:
 class PromptTemplates:
     """The templates of one form of asking, compiled once; `replaced` holds a user's own by file name."""
 
-    def __init__(self, form: Form, fence: Callable[[str], str], replaced: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, form: PromptForm, fence: Callable[[str], str], replaced: Mapping[str, str] | None = None
+    ) -> None:
         self.form = form
         self.fence = fence
-        self._sources = {**own_templates(), **(replaced or {})}
+        self._sources = {**builtin_templates(), **(replaced or {})}
         names = [f"{form.protocol}.system.j2", *_BODY[form.protocol], *(["verdict.j2"] if form.rationale else [])]
         self.digest = hashlib.sha256("\0".join(self._sources[name] for name in sorted(names)).encode()).hexdigest()
         self.system = self._render(f"{form.protocol}.system.j2")
@@ -111,24 +113,26 @@ class PromptTemplates:
 
     def question(self, criterion: Criterion) -> str:
         """The question about one criterion."""
-        return self._asked("question.j2", (criterion,), lambda: {"criterion": _words(criterion)})
+        return self._rendered_question("question.j2", (criterion,), lambda: {"criterion": _words(criterion)})
 
     def questions(self, criteria: tuple[Criterion, ...]) -> str:
         """The question about several criteria."""
-        return self._asked("questions.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
+        return self._rendered_question("questions.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
 
     def holistic(self, criteria: tuple[Criterion, ...]) -> str:
         """The question about a response as a whole, with the criteria that guide it."""
-        return self._asked("holistic.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
+        return self._rendered_question("holistic.j2", criteria, lambda: {"criteria": [_words(c) for c in criteria]})
 
-    def _asked(self, name: str, criteria: tuple[Criterion, ...], values: Callable[[], dict[str, Any]]) -> str:
+    def _rendered_question(
+        self, name: str, criteria: tuple[Criterion, ...], values: Callable[[], dict[str, Any]]
+    ) -> str:
         """A question as it was rendered lately, or anew."""
         key = self._key, name, criteria
-        return _QUESTIONS.made(key, lambda: self._render(name, **values()))
+        return _QUESTIONS.get_or_create(key, lambda: self._render(name, **values()))
 
     def _render(self, name: str, **values: Any) -> str:
         known = {"protocol": self.form.protocol, "rationale": self.form.rationale, "several": self.form.several}
-        given = {key: value for key, value in known.items() if key in MAY_USE[name]}
+        given = {key: value for key, value in known.items() if key in ALLOWED_VARIABLES[name]}
         return _compiled(self._sources[name]).render(**given, **values)
 
     def _fenced(self, text: str | None) -> str | None:
@@ -153,14 +157,14 @@ def _compiled(source: str) -> Template:
     return ENVIRONMENT.from_string(source)
 
 
-def _words(criterion: Criterion) -> CriterionWords:
-    return CriterionWords(
+def _words(criterion: Criterion) -> CriterionView:
+    return CriterionView(
         description=neutralise(criterion.description),
         kind=criterion.kind,
         scale=criterion.scale,
         points=f"{points(criterion):g}",
         negative=criterion.weight < 0 or criterion.kind == "pitfall",
-        **{field: _text(getattr(criterion, field)) for field in GUIDANCE},
+        **{field: _text(getattr(criterion, field)) for field in GUIDANCE_FIELDS},
     )
 
 
@@ -173,4 +177,4 @@ def points(criterion: Criterion) -> float:
     return abs(criterion.weight) or 1.0
 
 
-__all__ = ["CriterionWords", "Form", "PromptTemplates", "TemplateRefused", "points"]
+__all__ = ["CriterionView", "InvalidTemplate", "PromptForm", "PromptTemplates", "points"]

@@ -18,8 +18,8 @@ RESULT_ROLES = frozenset({"tool", "function"})
 ROLES = frozenset({"system", "developer", "user", "assistant"})
 """Roles that are shown as they are; another one is shown inside the fence."""
 
-LONGEST_NAME = 32
-MOST_WORDS = 4
+MAX_NAME_LENGTH = 32
+MAX_NAME_WORDS = 4
 """What a tool's name of letters, digits, `_` and `-` may have to be shown as it is."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -35,7 +35,7 @@ def render_conversation(messages: str | Sequence[Message], fence: Callable[[str]
     message calls a tool several times, calls and results are numbered. Without messages an empty text is fenced.
 
     A role that is none of `ROLES` and `RESULT_ROLES` is headed `another speaker`. A tool whose name is longer than
-    `LONGEST_NAME`, of more than `MOST_WORDS` words or of other characters is `a tool`. What they are called is the
+    `MAX_NAME_LENGTH`, of more than `MAX_NAME_WORDS` words or of other characters is `a tool`. What they are called is the
     first line inside the fence.
     """
     if isinstance(messages, str):
@@ -69,7 +69,7 @@ def _named(name: str | None) -> tuple[str, str]:
     """How a tool is called in a heading, and the line inside the fence that says it where the heading does not."""
     if not name:
         return _A_TOOL, ""
-    plain = len(name) <= LONGEST_NAME and _PLAIN_NAME.fullmatch(name) and len(_WORD.findall(name)) <= MOST_WORDS
+    plain = len(name) <= MAX_NAME_LENGTH and _PLAIN_NAME.fullmatch(name) and len(_WORD.findall(name)) <= MAX_NAME_WORDS
     return (name, "") if plain else (_A_TOOL, f"name: {name}\n")
 
 
@@ -90,7 +90,11 @@ def _arguments(arguments: str | dict[str, Any]) -> str:
         return _lines(arguments)
     try:
         parsed = json.loads(
-            arguments, object_pairs_hook=_object, parse_int=_same(int), parse_float=_same(float), parse_constant=_no
+            arguments,
+            object_pairs_hook=_object,
+            parse_int=_lossless_parser(int),
+            parse_float=_lossless_parser(float),
+            parse_constant=_reject_constant,
         )
         return _lines(parsed) if isinstance(parsed, dict) else arguments
     except (ValueError, RecursionError):
@@ -112,7 +116,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _same(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+def _lossless_parser(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     def parse(written: str) -> Any:
         if repr(value := kind(written)) != written:
             raise ValueError(f"{written} would be written otherwise")
@@ -121,5 +125,5 @@ def _same(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse
 
 
-def _no(constant: str) -> Any:
+def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")

@@ -1,6 +1,6 @@
 """What a set of templates declares beside its texts, in its file `set.toml`: whom it is for, and what it keeps back.
 
-A template must show the judge whatever a request gives it (`judge_server.prompts.sources.MUST_USE`). Where the judge is
+A template must show the judge whatever a request gives it (`judge_server.prompts.sources.REQUIRED_VARIABLES`). Where the judge is
 not to see something, as in the papers' prompts, the set says so here, once, and nothing is given to its templates; the
 answer to a request names what was withheld.
 """
@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from judge_server.prompts.sources import TemplateRefused, read_set
-from trainer_client.wire import Protocol
+from judge_server.prompts.sources import InvalidTemplate, read_set
+from trainer_client.wire import JudgingProtocol
 
 SET_FILE = "set.toml"
-LARGEST_SET_FILE = 4_000
+MAX_SET_FILE_BYTES = 4_000
 """Bytes."""
 
-PROTOCOLS = (*get_args(Protocol), "comparison")
+PROTOCOLS = (*get_args(JudgingProtocol), "comparison")
 MATERIAL = ("grounding", "reference_answer", "ground_truth")
 """What a request may give a group beside its prompt."""
 WITHHELD = (*MATERIAL, "criteria")
 _WITHOUT_CRITERIA = frozenset({"likert", "comparison"})
-_LONGEST_WORD = 20
+_MAX_WORD_LENGTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Declaration:
 
     Attributes:
         protocols: those that its words are for; a request under another one is refused. None for all.
-        requires: what of `MATERIAL` a group must have to be judged with it.
+        requires: what of `FENCED_VARIABLES` a group must have to be judged with it.
         withholds: what of `WITHHELD` the judge is not shown. Programs that verify a criterion still see it.
         verdicts: the words that the judge answers a criterion with by itself, met first; None for true and false.
     """
@@ -43,7 +43,7 @@ class Declaration:
     verdicts: tuple[str, str] | None = None
 
     @property
-    def digested(self) -> tuple[str, ...]:
+    def digest_parts(self) -> tuple[str, ...]:
         """What of it changes a prompt or its answer, as text; nothing where it changes neither."""
         kept_back = f"withholds {', '.join(self.withholds)}" if self.withholds else ""
         answered = f"verdicts {', '.join(self.verdicts)}" if self.verdicts else ""
@@ -54,7 +54,7 @@ class Declaration:
         return next((name for name in self.requires if not given[name]), None)
 
 
-NOTHING_DECLARED = Declaration()
+DEFAULT_DECLARATION = Declaration()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TemplateSet:
     """The templates that a set replaces, by file name, and what it declares."""
 
     templates: Mapping[str, str] = field(default_factory=dict)
-    declared: Declaration = NOTHING_DECLARED
+    declaration: Declaration = DEFAULT_DECLARATION
 
 
 def load_set(folder: Path) -> TemplateSet:
@@ -84,47 +84,47 @@ def read_declaration(folder: Path) -> Declaration:
     where = f"{folder.name}/{SET_FILE}"
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST_SET_FILE + 1)
+            content = file.read(MAX_SET_FILE_BYTES + 1)
     except FileNotFoundError:
-        return NOTHING_DECLARED
+        return DEFAULT_DECLARATION
     except OSError as error:
-        raise TemplateRefused(f"{where} cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST_SET_FILE:
-        raise TemplateRefused(f"{where} is larger than {LARGEST_SET_FILE:,} bytes; shorten it")
+        raise InvalidTemplate(f"{where} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_SET_FILE_BYTES:
+        raise InvalidTemplate(f"{where} is larger than {MAX_SET_FILE_BYTES:,} bytes; shorten it")
     try:
-        said = tomllib.loads(content.decode("utf-8"))
+        declared_values = tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise TemplateRefused(f"{where} is not valid TOML: {error}") from error
-    return _declaration(said, where)
+        raise InvalidTemplate(f"{where} is not valid TOML: {error}") from error
+    return _declaration(declared_values, where)
 
 
-def _declaration(said: Mapping[str, Any], where: str) -> Declaration:
+def _declaration(declared_values: Mapping[str, Any], where: str) -> Declaration:
     known = {"protocols": PROTOCOLS, "requires": MATERIAL, "withholds": WITHHELD, "verdicts": None}
-    for name in said:
+    for name in declared_values:
         if name not in known:
-            raise TemplateRefused(f"{where} declares {name!r}; it can declare {', '.join(known)}")
-    lists = {name: _words(said[name], known[name], f"{where}: {name}") for name in said}
-    declared = Declaration(
+            raise InvalidTemplate(f"{where} declares {name!r}; it can declare {', '.join(known)}")
+    lists = {name: _words(declared_values[name], known[name], f"{where}: {name}") for name in declared_values}
+    declaration = Declaration(
         lists.get("protocols"), lists.get("requires", ()), lists.get("withholds", ()), _verdicts(lists, where)
     )
-    if both := set(declared.requires) & set(declared.withholds):
-        raise TemplateRefused(f"{where} both requires and withholds {', '.join(sorted(both))}; choose one")
-    if "criteria" in declared.withholds and not _WITHOUT_CRITERIA.issuperset(declared.protocols or PROTOCOLS):
-        raise TemplateRefused(
+    if both := set(declaration.requires) & set(declaration.withholds):
+        raise InvalidTemplate(f"{where} both requires and withholds {', '.join(sorted(both))}; choose one")
+    if "criteria" in declaration.withholds and not _WITHOUT_CRITERIA.issuperset(declaration.protocols or PROTOCOLS):
+        raise InvalidTemplate(
             f"{where} withholds criteria, which only a rating or a comparison can do without; declare protocols of "
             f"{', '.join(sorted(_WITHOUT_CRITERIA))}"
         )
-    return declared
+    return declaration
 
 
 def _words(value: Any, known: Collection[str] | None, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
-        raise TemplateRefused(f"{where} is {value!r}; it is a list of words")
+        raise InvalidTemplate(f"{where} is {value!r}; it is a list of words")
     if len(set(value)) < len(value):
-        raise TemplateRefused(f"{where} names one twice: {value!r}")
+        raise InvalidTemplate(f"{where} names one twice: {value!r}")
     for word in value:
         if known is not None and word not in known:
-            raise TemplateRefused(f"{where} names {word!r}; it can name {', '.join(known)}")
+            raise InvalidTemplate(f"{where} names {word!r}; it can name {', '.join(known)}")
     return tuple(value)
 
 
@@ -132,11 +132,11 @@ def _verdicts(lists: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, st
     words = lists.get("verdicts")
     if words is None:
         return None
-    if len(words) != 2 or not all(word.isalnum() and len(word) <= _LONGEST_WORD for word in words):
-        raise TemplateRefused(
+    if len(words) != 2 or not all(word.isalnum() and len(word) <= _MAX_WORD_LENGTH for word in words):
+        raise InvalidTemplate(
             f"{where}: verdicts is {list(words)!r}; it is two words of letters or digits, that for met first"
         )
     met, not_met = (word.casefold() for word in words)
     if met.startswith(not_met) or not_met.startswith(met):
-        raise TemplateRefused(f"{where}: verdicts {words[0]!r} and {words[1]!r} begin alike; choose words that differ")
+        raise InvalidTemplate(f"{where}: verdicts {words[0]!r} and {words[1]!r} begin alike; choose words that differ")
     return words[0], words[1]

@@ -30,7 +30,7 @@ _MARKED_UP = re.compile(r"<[^\s<>]{1,62}>|\[[^\s\[\]]{1,62}\]|\{[^\s{}]{1,62}\}"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
-def breaking(tokens: Iterable[str]) -> re.Pattern[str] | None:
+def control_token_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
     """A pattern of where these control tokens of a model are to be broken; None where there are none to break.
 
     Only what is marked up as a token is taken: `<…>`, `[…]` or `{…}` without white space, of 3 to 64 characters. A

@@ -10,14 +10,16 @@ from typing import NoReturn
 
 from jinja2 import nodes
 
-from trainer_client.wire.criteria import GUIDANCE
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
-MATERIAL = frozenset({"prompt", "grounding", "reference_answer", "response", "ground_truth", "final_answer", "a", "b"})
+FENCED_VARIABLES = frozenset(
+    {"prompt", "grounding", "reference_answer", "response", "ground_truth", "final_answer", "a", "b"}
+)
 """Texts that reach a template fenced."""
 
 CRITERION: Mapping[str, type] = {
     **{"description": str, "kind": str, "scale": int, "points": str, "negative": bool},
-    **dict.fromkeys(GUIDANCE, str),
+    **dict.fromkeys(GUIDANCE_FIELDS, str),
 }
 """What a template may read of a criterion."""
 
@@ -31,12 +33,12 @@ FILTERS = ("capitalize", "length", "lower", "title", "trim", "upper")
 
 _OBJECTS = frozenset({"criteria", "criterion"})
 _ORDERED = ("lt", "lteq", "gt", "gteq")
-_WRITTEN = {"Assign": "set", "AssignBlock": "set", "FilterBlock": "filter", "CallBlock": "call", "FromImport": "from"}
-_DEEPEST = 40
-_ONLY = "a template may hold text, {{ … }}, {% if %}, and {% for … in criteria %}"
+_TAG_NAMES = {"Assign": "set", "AssignBlock": "set", "FilterBlock": "filter", "CallBlock": "call", "FromImport": "from"}
+_MAX_DEPTH = 40
+_ALLOWED_HINT = "a template may hold text, {{ … }}, {% if %}, and {% for … in criteria %}"
 
 
-class OutsideGrammar(ValueError):
+class TemplateGrammarError(ValueError):
     """Something a template may not hold; `line` is where it stands."""
 
     def __init__(self, line: int, message: str) -> None:
@@ -50,12 +52,12 @@ def check_grammar(template: nodes.Template, given: Collection[str]) -> None:
     Raises:
         OutsideGrammar: at the first thing that it may not hold.
     """
-    if _depth(template) > _DEEPEST:
-        raise OutsideGrammar(template.lineno, f"it is nested more than {_DEEPEST} deep; make it simpler")
-    _Walk({name: CRITERION if name == "criterion" else None for name in given}).statements(template.body)
+    if _depth(template) > _MAX_DEPTH:
+        raise TemplateGrammarError(template.lineno, f"it is nested more than {_MAX_DEPTH} deep; make it simpler")
+    _GrammarChecker({name: CRITERION if name == "criterion" else None for name in given}).statements(template.body)
 
 
-class _Walk:
+class _GrammarChecker:
     """Goes through the nodes that one scope can see; `names` are its variables, with the attributes of each."""
 
     def __init__(self, names: Mapping[str, Mapping[str, type] | None], *, looping: bool = False) -> None:
@@ -77,19 +79,22 @@ class _Walk:
                 self._loop(node)
             else:
                 kind = type(node).__name__
-                _refuse(node, f"{{% {_WRITTEN.get(kind, kind.lower())} %}} is not for templates of prompts; {_ONLY}")
+                _refuse(
+                    node,
+                    f"{{% {_TAG_NAMES.get(kind, kind.lower())} %}} is not for templates of prompts; {_ALLOWED_HINT}",
+                )
 
     def _loop(self, loop: nodes.For) -> None:
         if not (isinstance(loop.iter, nodes.Name) and loop.iter.name == "criteria" and "criteria" in self._names):
-            _refuse(loop, f"it loops over something else than criteria; {_ONLY}")
+            _refuse(loop, f"it loops over something else than criteria; {_ALLOWED_HINT}")
         if self._looping or loop.recursive:
             _refuse(loop, "a loop stands in a loop; go through the criteria once")
         if not isinstance(loop.target, nodes.Name) or loop.target.name in {*self._names, "loop"}:
             _refuse(loop, "call what the loop goes through by a name of its own: {% for criterion in criteria %}")
         criterion = {**self._names, loop.target.name: CRITERION}
         if loop.test is not None:
-            _Walk(criterion).condition(loop.test)
-        _Walk({**criterion, "loop": LOOP}, looping=True).statements(loop.body)
+            _GrammarChecker(criterion).condition(loop.test)
+        _GrammarChecker({**criterion, "loop": LOOP}, looping=True).statements(loop.body)
         self.statements(loop.else_)
 
     def shown(self, node: nodes.Node) -> None:
@@ -103,7 +108,7 @@ class _Walk:
         elif isinstance(node, nodes.Concat):
             for part in node.nodes:
                 self.shown(part)
-        elif isinstance(node, nodes.Name) and self._name(node) in MATERIAL:
+        elif isinstance(node, nodes.Name) and self._name(node) in FENCED_VARIABLES:
             return
         else:
             self._value(node)
@@ -144,7 +149,7 @@ class _Walk:
             return type(node.value)
         if isinstance(node, nodes.Name):
             name = self._name(node)
-            if name in MATERIAL:
+            if name in FENCED_VARIABLES:
                 _refuse(node, f"{name} is shown as it stands, {{{{ {name} }}}}, and not changed or compared")
             if name in _OBJECTS or self._names[name] is not None:
                 _refuse(node, f"{name} cannot be shown by itself; write {{{{ criterion.description }}}}")
@@ -187,4 +192,4 @@ def _depth(node: nodes.Node) -> int:
 
 
 def _refuse(node: nodes.Node, message: str) -> NoReturn:
-    raise OutsideGrammar(node.lineno, message)
+    raise TemplateGrammarError(node.lineno, message)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from judge_server.errors import InvalidRequest
 from judge_server.prompts.declaration import TemplateSet, load_set
-from judge_server.prompts.sources import TemplateRefused
+from judge_server.prompts.sources import InvalidTemplate
 from trainer_client.wire import FieldError
 from trainer_client.wire.judging import TemplateName
 
@@ -18,7 +18,7 @@ _FIELD = "judging.template"
 _NAME = TypeAdapter(TemplateName)
 
 
-def shipped_sets() -> dict[str, Path]:
+def builtin_sets() -> dict[str, Path]:
     """The folders of the package's sets, by name."""
     return _sets_in(Path(str(files("judge_server.prompts") / "templates" / "sets")))
 
@@ -43,7 +43,7 @@ class TemplateLibrary:
     def folders(self) -> dict[str, Path]:
         """The folder of each set by its name; the user's own where both have one."""
         own = _sets_in(self._folder) if self._folder is not None and self._folder.is_dir() else {}
-        return shipped_sets() | own
+        return builtin_sets() | own
 
     def find(self, name: str | None) -> TemplateSet:
         """The set of a name; one that replaces nothing for no name.
@@ -61,11 +61,11 @@ class TemplateLibrary:
     def _read(self, name: str) -> TemplateSet:
         folder = self.folders.get(name)
         if folder is None:
-            raise refused(f"this server has no set of templates {name!r}; {self._there()}")
+            raise template_error(f"this server has no set of templates {name!r}; {self._there()}")
         try:
             return load_set(folder)
-        except TemplateRefused as error:
-            raise refused(f"the set of templates {name!r} cannot be used: {error}") from error
+        except InvalidTemplate as error:
+            raise template_error(f"the set of templates {name!r} cannot be used: {error}") from error
 
     def _there(self) -> str:
         there = f"it has {', '.join(self.names)}"
@@ -76,7 +76,7 @@ class TemplateLibrary:
         )
 
 
-def refused(message: str) -> InvalidRequest:
+def template_error(message: str) -> InvalidRequest:
     """The error of a request whose set of templates cannot be used."""
     return InvalidRequest(f"{_FIELD}: {message}", errors=(FieldError(field=_FIELD, message=message),))
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from judge_server.prompts.grammar import OutsideGrammar, check_grammar
-from judge_server.prompts.trial import Rendering, hidden, renderings
+from judge_server.prompts.grammar import TemplateGrammarError, check_grammar
+from judge_server.prompts.trial import Rendering, find_hidden, render_combinations
 
 TEMPLATE_VERSION = "2"
-LARGEST_TEMPLATE = 20_000
+MAX_TEMPLATE_BYTES = 20_000
 """Bytes."""
 
 _MATERIAL = frozenset({"prompt", "grounding", "reference_answer"})
 _ASKING = frozenset({"protocol", "rationale"})
 
-MUST_USE: Mapping[str, frozenset[str]] = {
+REQUIRED_VARIABLES: Mapping[str, frozenset[str]] = {
     "shared.j2": _MATERIAL | {"response", "ground_truth"},
     "pair.j2": _MATERIAL | {"a", "b"},
     "question.j2": frozenset({"criterion"}),
@@ -33,13 +33,13 @@ MUST_USE: Mapping[str, frozenset[str]] = {
 }
 """What each template must use. Leaving one out would hide from the judge what a request gave it."""
 
-MAY_USE: Mapping[str, frozenset[str]] = {
-    "shared.j2": MUST_USE["shared.j2"] | {"conversation", "show_final_answer", "final_answer"},
-    "pair.j2": MUST_USE["pair.j2"] | {"conversation"},
-    "question.j2": MUST_USE["question.j2"] | _ASKING,
-    "questions.j2": MUST_USE["questions.j2"] | _ASKING,
-    "holistic.j2": MUST_USE["holistic.j2"] | _ASKING,
-    "comparison.j2": MUST_USE["comparison.j2"] | _ASKING,
+ALLOWED_VARIABLES: Mapping[str, frozenset[str]] = {
+    "shared.j2": REQUIRED_VARIABLES["shared.j2"] | {"conversation", "show_final_answer", "final_answer"},
+    "pair.j2": REQUIRED_VARIABLES["pair.j2"] | {"conversation"},
+    "question.j2": REQUIRED_VARIABLES["question.j2"] | _ASKING,
+    "questions.j2": REQUIRED_VARIABLES["questions.j2"] | _ASKING,
+    "holistic.j2": REQUIRED_VARIABLES["holistic.j2"] | _ASKING,
+    "comparison.j2": REQUIRED_VARIABLES["comparison.j2"] | _ASKING,
     "verdict.j2": _ASKING,
     **{
         f"{protocol}.system.j2": _ASKING | {"several"}
@@ -48,10 +48,10 @@ MAY_USE: Mapping[str, frozenset[str]] = {
 }
 """Every template there is, and all the variables it is given."""
 
-ASKS_FOR_RATING = frozenset({"likert.system.j2", "holistic.j2", "verdict.j2"})
+RATING_TEMPLATES = frozenset({"likert.system.j2", "holistic.j2", "verdict.j2"})
 """Templates that ask for a rating. It is one digit: of an answer "10", an engine would read the digit 1."""
 
-BEFORE_A_QUESTION = frozenset({"shared.j2", "pair.j2"})
+QUESTION_PREFIX_TEMPLATES = frozenset({"shared.j2", "pair.j2"})
 """Templates that must end in a line break, since a question follows them."""
 
 _TEN = re.compile(r"\b(?:10|ten)\b", re.IGNORECASE)
@@ -60,15 +60,15 @@ _TEN = re.compile(r"\b(?:10|ten)\b", re.IGNORECASE)
 ENVIRONMENT: Environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, trim_blocks=True)
 
 
-class TemplateRefused(ValueError):
+class InvalidTemplate(ValueError):
     """A set of templates that cannot be used; the message names the file and says what to change."""
 
 
 @cache
-def own_templates() -> Mapping[str, str]:
+def builtin_templates() -> Mapping[str, str]:
     """The package's templates by file name."""
     folder = files("judge_server.prompts") / "templates" / f"v{TEMPLATE_VERSION}"
-    return {name: (folder / name).read_text(encoding="utf-8") for name in sorted(MAY_USE)}
+    return {name: (folder / name).read_text(encoding="utf-8") for name in sorted(ALLOWED_VARIABLES)}
 
 
 def read_set(folder: Path) -> dict[str, str]:
@@ -77,23 +77,25 @@ def read_set(folder: Path) -> dict[str, str]:
     Raises:
         TemplateRefused: there is none, or one of them is refused by `read_template`.
     """
-    return {path.name: read_template(path) for path in templates_in(folder)}
+    return {path.name: read_template(path) for path in list_templates(folder)}
 
 
-def templates_in(folder: Path) -> list[Path]:
+def list_templates(folder: Path) -> list[Path]:
     """The files of a set: all that end in `.j2`.
 
     Raises:
         TemplateRefused: there is no such folder, it cannot be read, or it holds no template.
     """
     if not folder.is_dir():
-        raise TemplateRefused(f"there is no folder of templates {folder.name!r}; make it, with any of {_known()} in it")
+        raise InvalidTemplate(
+            f"there is no folder of templates {folder.name!r}; make it, with any of {_template_names()} in it"
+        )
     try:
         found = sorted(path for path in folder.iterdir() if path.name.endswith(".j2"))
     except OSError as error:
-        raise TemplateRefused(f"the folder {folder.name!r} cannot be read: {error.strerror}") from error
+        raise InvalidTemplate(f"the folder {folder.name!r} cannot be read: {error.strerror}") from error
     if not found:
-        raise TemplateRefused(f"the folder {folder.name!r} holds no template; it may hold {_known()}")
+        raise InvalidTemplate(f"the folder {folder.name!r} holds no template; it may hold {_template_names()}")
     return found
 
 
@@ -101,12 +103,14 @@ def read_template(path: Path) -> str:
     """A user's template, checked.
 
     Raises:
-        TemplateRefused: its name is not a template's, it is not text of at most `LARGEST_TEMPLATE` bytes, does not
+        TemplateRefused: its name is not a template's, it is not text of at most `MAX_TEMPLATE_BYTES` bytes, does not
             parse, holds what a template must not, or hides from the judge what it must show.
     """
     where = f"{path.parent.name}/{path.name}"
-    if path.name not in MAY_USE:
-        raise TemplateRefused(f"{where}: the judge has no template of this name; rename it to one of {_known()}")
+    if path.name not in ALLOWED_VARIABLES:
+        raise InvalidTemplate(
+            f"{where}: the judge has no template of this name; rename it to one of {_template_names()}"
+        )
     text = read_source(path, where=where)
     check_template(path.name, text, where=where)
     return text
@@ -116,22 +120,22 @@ def read_source(path: Path, *, where: str) -> str:
     """The text of a template's file, unchecked; `where` is how the message calls it.
 
     Raises:
-        TemplateRefused: it cannot be read, or is not UTF-8 text of at most `LARGEST_TEMPLATE` bytes.
+        TemplateRefused: it cannot be read, or is not UTF-8 text of at most `MAX_TEMPLATE_BYTES` bytes.
     """
     try:
         if not path.is_file():
-            raise TemplateRefused(f"{where} is not a file; put a text file there, or remove it")
+            raise InvalidTemplate(f"{where} is not a file; put a text file there, or remove it")
         with path.open("rb") as file:
-            content = file.read(LARGEST_TEMPLATE + 1)
+            content = file.read(MAX_TEMPLATE_BYTES + 1)
     except OSError as error:
-        raise TemplateRefused(f"{where} cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST_TEMPLATE:
-        raise TemplateRefused(f"{where} is larger than {LARGEST_TEMPLATE:,} bytes; shorten it")
+        raise InvalidTemplate(f"{where} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_TEMPLATE_BYTES:
+        raise InvalidTemplate(f"{where} is larger than {MAX_TEMPLATE_BYTES:,} bytes; shorten it")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise TemplateRefused(f"{where}:{line}: this is not UTF-8 text; save the file as UTF-8") from error
+        raise InvalidTemplate(f"{where}:{line}: this is not UTF-8 text; save the file as UTF-8") from error
 
 
 def check_template(name: str, text: str, *, where: str) -> None:
@@ -140,31 +144,31 @@ def check_template(name: str, text: str, *, where: str) -> None:
     Raises:
         TemplateRefused: see `read_template`; `where` is how the message calls it.
     """
-    given, must_show = MAY_USE[name], MUST_USE.get(name, frozenset())
+    given, must_show = ALLOWED_VARIABLES[name], REQUIRED_VARIABLES.get(name, frozenset())
     try:
         parsed = ENVIRONMENT.parse(text)
         check_grammar(parsed, given)
         template = ENVIRONMENT.from_string(text)
     except TemplateSyntaxError as error:
-        raise TemplateRefused(f"{where}:{error.lineno}: {error.message}") from error
-    except OutsideGrammar as error:
-        raise TemplateRefused(f"{where}:{error.line}: {error}") from error
+        raise InvalidTemplate(f"{where}:{error.lineno}: {error.message}") from error
+    except TemplateGrammarError as error:
+        raise InvalidTemplate(f"{where}:{error.line}: {error}") from error
     except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
         # Jinja and Python give up in ways of their own on deep nesting, or on a number of thousands of digits.
-        raise TemplateRefused(f"{where} is too much to be compiled; make it simpler") from error
-    tried = renderings(template, given) if must_show or name in ASKS_FOR_RATING else []
+        raise InvalidTemplate(f"{where} is too much to be compiled; make it simpler") from error
+    tried = render_combinations(template, given) if must_show or name in RATING_TEMPLATES else []
     for variable in sorted(must_show):
-        if missing := hidden(tried, variable):
-            raise TemplateRefused(
+        if missing := find_hidden(tried, variable):
+            raise InvalidTemplate(
                 f"{where} does not show {missing}, so the judge would not see what a request gives there; "
                 "write it where it belongs"
             )
-    if name in BEFORE_A_QUESTION and not all(one.text.endswith("\n") for one in tried):
-        raise TemplateRefused(
+    if name in QUESTION_PREFIX_TEMPLATES and not all(one.text.endswith("\n") for one in tried):
+        raise InvalidTemplate(
             f"{where} does not end in a line break, and a question follows it; leave an empty line at its end"
         )
-    if name in ASKS_FOR_RATING and any(_TEN.search(one.text) for one in tried if _asks_for_rating(one)):
-        raise TemplateRefused(
+    if name in RATING_TEMPLATES and any(_TEN.search(one.text) for one in tried if _asks_for_rating(one)):
+        raise InvalidTemplate(
             f"{where} says 10 where it asks for a rating, and a rating is answered with one digit; ask for one from 0 "
             "to 9, which is reported as 1 to 10"
         )
@@ -175,5 +179,5 @@ def _asks_for_rating(one: Rendering) -> bool:
     return one.values["protocol"] == "likert" and not one.values.get("criteria")
 
 
-def _known() -> str:
-    return ", ".join(sorted(MAY_USE))
+def _template_names() -> str:
+    return ", ".join(sorted(ALLOWED_VARIABLES))

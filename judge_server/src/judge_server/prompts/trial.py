@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from jinja2 import Template
 
-from trainer_client.wire import CriterionKind, Protocol
+from trainer_client.wire import CriterionKind, JudgingProtocol
 
 _OPTIONAL = frozenset({"grounding", "reference_answer", "ground_truth", "final_answer"})
 _FLAGS = frozenset({"conversation", "show_final_answer", "rationale", "several"})
@@ -47,14 +47,14 @@ _CRITERIA = (
 )
 
 
-def renderings(template: Template, given: Collection[str]) -> list[Rendering]:
+def render_combinations(template: Template, given: Collection[str]) -> list[Rendering]:
     """Render a template that is given these variables; it must keep to `judge_server.prompts.grammar`."""
     names = sorted(given)
     combinations = [dict(zip(names, values, strict=True)) for values in product(*map(_values, names))]
     return [Rendering(values, template.render(values)) for values in combinations]
 
 
-def hidden(tried: Sequence[Rendering], name: str) -> str | None:
+def find_hidden(tried: Sequence[Rendering], name: str) -> str | None:
     """What of a variable the renderings do not show, and where that is so; None if every one shows all of it."""
     failed = [one.values for one in tried if not _shows(one, name)]
     if not failed:
@@ -73,12 +73,16 @@ def _where(failed: Sequence[Mapping[str, Any]], tried: Sequence[Rendering], name
     common = []
     for other, value in failed[0].items():
         differs = any(one.values[other] != value for one in tried)
-        if differs and all(values[other] == value for values in failed) and (said := _said(other, value, name)):
+        if (
+            differs
+            and all(values[other] == value for values in failed)
+            and (said := _describe_value(other, value, name))
+        ):
             common.append(said)
     return f" where {' and '.join(common)}" if common else ""
 
 
-def _said(other: str, value: Any, name: str) -> str:
+def _describe_value(other: str, value: Any, name: str) -> str:
     if isinstance(value, TrialCriterion):
         return f"criterion.kind is {value.kind!r}"
     if other == name or isinstance(value, tuple):
@@ -94,7 +98,7 @@ def _values(name: str) -> tuple[Any, ...]:
     if name == "criteria":
         return (_CRITERIA, _CRITERIA[:1], ())
     if name == "protocol":
-        return (*get_args(Protocol), "comparison")
+        return (*get_args(JudgingProtocol), "comparison")
     if name in _FLAGS:
         return (True, False)
     return (f"⟦{name}⟧", None) if name in _OPTIONAL else (f"⟦{name}⟧",)

@@ -5,7 +5,7 @@ times a second; another takes them from there to the database, in order. So a ki
 spool, and a database that is away costs nothing until the spool is full.
 """
 
-from judge_server.recording.entry import Judged, Records
+from judge_server.recording.entry import JudgedRequest, RecordSink
 from judge_server.recording.recorder import Recorder
 
-__all__ = ["Judged", "Recorder", "Records"]
+__all__ = ["JudgedRequest", "RecordSink", "Recorder"]

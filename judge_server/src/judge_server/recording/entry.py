@@ -8,16 +8,16 @@ from typing import Protocol
 
 from judge_server.grouping import PlannedGroup
 from judge_server.judging.judge import Judge
-from judge_server.judging.ways import JudgeSetup
-from judge_server.judging.work import Outcomes
+from judge_server.judging.ways import PreparedConfig
+from judge_server.judging.work import JudgementResults
 from trainer_client.wire import RewardRequest, VerdictRequest
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedRequest:
     """A judged request. `rewards` holds each response's reward and status in order, nothing where none were made.
 
-    `seconds` is from its arrival to its answer. Nobody changes any of it any more. `record` is the 16 bytes that it is
+    `seconds` is from its arrival to its answer. Nobody changes any of it any more. `record_id` is the 16 bytes that it is
     recorded under, where a request that is sent again must be the same one: then the first that is written stands.
     """
 
@@ -26,15 +26,15 @@ class Judged:
     step: int | None
     request_id: str
     mode: str | None
-    setup: JudgeSetup | None
+    prepared: PreparedConfig | None
     model: str
     votes: int
     groups: Sequence[PlannedGroup]
-    outcomes: Outcomes
+    outcomes: JudgementResults
     rewards: Sequence[tuple[float | None, str]]
     seconds: float
     at: datetime
-    record: bytes | None = None
+    record_id: bytes | None = None
     uses: int = field(init=False)
     """How many verdicts it used, every vote counted."""
 
@@ -47,16 +47,16 @@ class Judged:
         cls,
         judge: Judge,
         request: RewardRequest | VerdictRequest,
-        setup: JudgeSetup | None,
+        prepared: PreparedConfig | None,
         groups: Sequence[PlannedGroup],
-        outcomes: Outcomes,
+        outcomes: JudgementResults,
         *,
         project_id: str,
         request_id: str,
         deadline: float,
         rewards: Sequence[tuple[float | None, str]] = (),
-        record: bytes | None = None,
-    ) -> "Judged":
+        record_id: bytes | None = None,
+    ) -> "JudgedRequest":
         """A request that has just been judged; `deadline` is its own, in the loop's time."""
         return cls(
             project_id=project_id,
@@ -64,7 +64,7 @@ class Judged:
             step=request.step,
             request_id=request_id,
             mode=request.reward.mode if isinstance(request, RewardRequest) else None,
-            setup=setup,
+            prepared=prepared,
             model=judge.identity.model,
             votes=request.judging.votes,
             groups=groups,
@@ -72,12 +72,12 @@ class Judged:
             rewards=rewards,
             seconds=asyncio.get_running_loop().time() - (deadline - request.deadline_s),
             at=datetime.now(UTC),
-            record=record,
+            record_id=record_id,
         )
 
 
-class Records(Protocol):
+class RecordSink(Protocol):
     """Takes over what is to be recorded."""
 
-    def record(self, judged: Judged) -> None:
+    def record(self, judged: JudgedRequest) -> None:
         """Take a judged request over; never blocks."""

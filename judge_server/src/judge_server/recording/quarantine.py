@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 from judge_server.recording.spool import as_columns, decode, from_columns
 from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
-MOST_BYTES = 2**26
+MAX_QUARANTINE_BYTES = 2**26
 """What may be kept aside; what comes beyond it is lost."""
 
 _SUFFIX = ".json"
@@ -27,7 +27,7 @@ class QuarantineFull(Exception):
     """As much is kept aside as may be."""
 
 
-class KeptAside(NamedTuple):
+class QuarantinedFile(NamedTuple):
     """A file of refused rows. `rows` is None where the file of the spool that they came in cannot be read."""
 
     path: Path
@@ -42,13 +42,13 @@ class Quarantine:
     `files` and `bytes` say what is there, as of the last `look` or `add`.
     """
 
-    def __init__(self, folder: Path, max_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, max_bytes: int = MAX_QUARANTINE_BYTES) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self.files = self.bytes = 0
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Count what is there; a command may have taken files away."""
         sizes = []
         for path in self._paths():
@@ -70,7 +70,7 @@ class Quarantine:
         """Keep aside the content of a file of the spool that holds no rows; raises as `add` does."""
         return self._add(body, reason, body=base64.b64encode(body).decode())
 
-    def kept(self) -> list[KeptAside]:
+    def quarantined(self) -> list[QuarantinedFile]:
         """All that is kept aside, the oldest first.
 
         Raises:
@@ -78,10 +78,10 @@ class Quarantine:
         """
         return sorted([_read(path) for path in self._paths()], key=attrgetter("at"))
 
-    def replace(self, kept: KeptAside, refused: list[RefusedRows]) -> None:
+    def replace(self, quarantined: QuarantinedFile, refused: list[RefusedRows]) -> None:
         """Have what is refused still in the place of what was kept; raises as `add` does."""
-        if kept.path not in [self.add(one) for one in refused]:
-            kept.path.unlink(missing_ok=True)
+        if quarantined.path not in [self.add(one) for one in refused]:
+            quarantined.path.unlink(missing_ok=True)
 
     def _paths(self) -> list[Path]:
         try:
@@ -95,18 +95,18 @@ class Quarantine:
             raise QuarantineFull
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{hashlib.sha256(identity).hexdigest()[:32]}{_SUFFIX}"
-        half = path.with_suffix(f".{os.getpid()}.half")
+        partial = path.with_suffix(f".{os.getpid()}.half")
         try:
-            half.write_bytes(written)
-            half.rename(path)
+            partial.write_bytes(written)
+            partial.rename(path)
         except OSError:
-            half.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
-        self.look()
+        self.refresh()
         return path
 
 
-def _read(path: Path) -> KeptAside:
+def _read(path: Path) -> QuarantinedFile:
     content = from_json(path.read_bytes())
     rows = None
     try:
@@ -114,4 +114,4 @@ def _read(path: Path) -> KeptAside:
     except ValueError:
         if "rows" in content:
             raise
-    return KeptAside(path, datetime.fromisoformat(content["at"]), content["reason"], rows)
+    return QuarantinedFile(path, datetime.fromisoformat(content["at"]), content["reason"], rows)

@@ -14,27 +14,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 from judge_server.ports import Ledger
-from judge_server.recording.entry import Judged
+from judge_server.recording.entry import JudgedRequest
 from judge_server.recording.quarantine import Quarantine, QuarantineFull
 from judge_server.recording.rows import rows_of
-from judge_server.recording.spool import REFUSED, Spool, Spooled, SpoolFull, decode
-from judge_server.telemetry.redaction import reason
+from judge_server.recording.spool import QUARANTINE_FOLDER, Spool, SpoolEntry, SpoolFull, decode
+from judge_server.telemetry.redaction import describe_error
 from judge_server.telemetry.spans import span
 from trainer_client.wire.ledger import LedgerState
 from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
 
 log = logging.getLogger("adjudge")
 
-_EVERY_S = 0.2
-_TOGETHER_S = 0.5
-_USES_AT_ONCE = 20_000
-_PAUSES_S = (0.2, 0.5, 1.0, 2.0)
-_LAST_WRITES_S = 10.0
-_TELL_EVERY_S = 10.0
-_WATCH_EVERY_S = 1.0
+_SPOOL_INTERVAL_S = 0.2
+_BATCH_WINDOW_S = 0.5
+_MAX_BATCH_USES = 20_000
+_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
+_CLOSE_TIMEOUT_S = 10.0
+_LOG_INTERVAL_S = 10.0
+_WATCH_INTERVAL_S = 1.0
 
 
-class _RefusedTogether(Exception):
+class _BatchRefusedError(Exception):
     """The ledger refused some of several files; written one by one, the others are taken."""
 
 
@@ -65,29 +65,31 @@ class Recorder:
         self._keep_texts = keep_texts
         self._max_waiting = max_waiting
         self._spool = Spool(spool, max_spool_bytes)
-        self._quarantine = Quarantine(spool / REFUSED)
+        self._quarantine = Quarantine(spool / QUARANTINE_FOLDER)
         self._state = threading.Condition()
-        self._entries: deque[Judged] = deque()
-        self._taken: list[Judged] = []  # by the spooler, which goes on with them when it is started again
-        self._fresh: dict[Spooled, LedgerRows] = {}  # spares the writer from reading what it can have at once
+        self._entries: deque[JudgedRequest] = deque()
+        self._spooling: list[JudgedRequest] = []  # by the spooler, which goes on with them when it is started again
+        self._unwritten_rows: dict[
+            SpoolEntry, LedgerRows
+        ] = {}  # spares the writer from reading what it can have at once
         self._in_memory = 0
         self._recorded = self._written = self._lost = self._refused = self._restarts = 0
         self._problem: str | None = None
         self._spool_problem: str | None = None
-        self._tell_again = 0.0
+        self._next_log_at = 0.0
         self._closing = threading.Event()
         self._stop = threading.Event()
-        self._spooler = _Worker("spooler", self._fill_spool)
-        self._writer = _Worker("ledger", self._empty_spool)
+        self._spooler = _WorkerThread("spooler", self._spool_loop)
+        self._writer = _WorkerThread("ledger", self._write_loop)
         threading.Thread(target=self._watch, name="adjudge-ledger-watch", daemon=True).start()
 
-    def record(self, judged: Judged) -> None:
+    def record(self, judged: JudgedRequest) -> None:
         """Take a judged request over; where too many wait it is lost, which `state` counts. Never blocks."""
         uses = judged.uses
         with self._state:
             self._recorded += uses
             if self._in_memory + uses > self._max_waiting and self._in_memory:
-                self._lose(uses, "too many verdicts wait in memory")
+                self._count_lost(uses, "too many verdicts wait in memory")
                 return
             self._in_memory += uses
             self._entries.append(judged)
@@ -112,9 +114,9 @@ class Recorder:
             )
 
     @property
-    def trouble(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """What keeps it from recording safely, None while nothing does; a database that is away does not count."""
-        ended = [worker.name for worker in (self._spooler, self._writer) if worker.died]
+        ended = [worker.name for worker in (self._spooler, self._writer) if worker.crashed]
         if ended:
             return f"its thread {ended[0]!r} ended and is started again"
         return None if self._spool_problem is None else f"its spool cannot be written: {self._spool_problem}"
@@ -125,7 +127,7 @@ class Recorder:
         self._spooler.done.wait()
         with self._state:
             self._state.notify_all()
-        self._writer.done.wait(_LAST_WRITES_S)
+        self._writer.done.wait(_CLOSE_TIMEOUT_S)
         self._stop.set()
         self._writer.done.wait(1.0)
         with self._state:
@@ -137,11 +139,11 @@ class Recorder:
 
     def _watch(self) -> None:
         """Start again what ended though it had not come to its end."""
-        while not self._stop.wait(_WATCH_EVERY_S):
+        while not self._stop.wait(_WATCH_INTERVAL_S):
             try:
-                self._quarantine.look()
+                self._quarantine.refresh()
                 for worker in (self._spooler, self._writer):
-                    if worker.died:
+                    if worker.crashed:
                         worker.start()
                         self._restarts += 1
                         log.error("the ledger's thread %r ended, and was started again", worker.name)
@@ -155,28 +157,28 @@ class Recorder:
         since += [file.since] if file is not None else []
         return max(0.0, time.time() - min(since)) if since else 0.0
 
-    def _fill_spool(self) -> None:
+    def _spool_loop(self) -> None:
         closing = False
         while not closing:
-            closing = self._closing.wait(_EVERY_S)
-            self._spool.settle()
-            while self._taken or self._take():
-                self._spool_taken()
-            self._say_of_spool(self._spool.problem)
+            closing = self._closing.wait(_SPOOL_INTERVAL_S)
+            self._spool.flush_pending()
+            while self._spooling or self._take_entries():
+                self._spool_entries()
+            self._set_spool_problem(self._spool.problem)
 
-    def _take(self) -> bool:
+    def _take_entries(self) -> bool:
         """Take over what came, up to a number of uses; whether there was any."""
         uses = 0
         with self._state:
-            while self._entries and uses < _USES_AT_ONCE:
-                self._taken.append(self._entries.popleft())
-                uses += self._taken[-1].uses
-        return bool(self._taken)
+            while self._entries and uses < _MAX_BATCH_USES:
+                self._spooling.append(self._entries.popleft())
+                uses += self._spooling[-1].uses
+        return bool(self._spooling)
 
-    def _spool_taken(self) -> None:
-        at_once = len(self._taken)
-        while self._taken:
-            entries = self._taken[:at_once]
+    def _spool_entries(self) -> None:
+        batch_size = len(self._spooling)
+        while self._spooling:
+            entries = self._spooling[:batch_size]
             uses = sum(entry.uses for entry in entries)
             file = rows = problem = None
             try:
@@ -186,41 +188,44 @@ class Recorder:
                 problem = str(error)
             except Exception as error:
                 if len(entries) > 1:  # one of them, which must not cost the others
-                    at_once = 1
+                    batch_size = 1
                     continue
                 log.exception("%d verdicts could not be recorded", uses)
-                problem = reason(error)
+                problem = describe_error(error)
             with self._state:
-                del self._taken[: len(entries)]
+                del self._spooling[: len(entries)]
                 self._in_memory -= uses
                 if file is None or rows is None:
-                    self._lose(uses, problem or "")
+                    self._count_lost(uses, problem or "")
                     continue
-                if sum(fresh.uses or 0 for fresh in self._fresh) + uses <= _USES_AT_ONCE or not self._fresh:
-                    self._fresh[file] = rows
+                if (
+                    sum(cached_rows.uses or 0 for cached_rows in self._unwritten_rows) + uses <= _MAX_BATCH_USES
+                    or not self._unwritten_rows
+                ):
+                    self._unwritten_rows[file] = rows
                 self._state.notify_all()
 
-    def _empty_spool(self) -> None:
-        failures = alone = 0
-        while files := self._next(alone=alone > 0):
-            alone = max(0, alone - 1)
+    def _write_loop(self) -> None:
+        failures = one_by_one = 0
+        while files := self._next_files(one_by_one=one_by_one > 0):
+            one_by_one = max(0, one_by_one - 1)
             try:
-                self._done(*self._write(files))
-            except _RefusedTogether:
-                alone = len(files)
+                self._finish_files(*self._write(files))
+            except _BatchRefusedError:
+                one_by_one = len(files)
                 continue
             except ConnectionError as error:
-                self._say(f"the ledger cannot be written: {error}")
+                self._set_problem(f"the ledger cannot be written: {error}")
             except Exception:  # such as a file that cannot be read now, or no room to keep refused rows
                 log.exception("%s of the ledger's spool cannot be dealt with now; trying again", files[0].name)
-                self._spool.put_off(files[0])
+                self._spool.requeue(files[0])
             else:
                 failures = 0
                 continue
-            self._stop.wait(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+            self._stop.wait(_RETRY_DELAYS_S[min(failures, len(_RETRY_DELAYS_S) - 1)])
             failures += 1
 
-    def _write(self, files: list[Spooled]) -> tuple[list[Spooled], int, int, int]:
+    def _write(self, files: list[SpoolEntry]) -> tuple[list[SpoolEntry], int, int, int]:
         """Write files together; those that are done with, and how many uses were written, refused and lost.
 
         Their rows are let go of before that is counted, and before the next are waited for.
@@ -228,7 +233,7 @@ class Recorder:
         files, read = self._read(files)
         if not files:
             return [], 0, 0, 0
-        rows = LedgerRows.together(read)
+        rows = LedgerRows.concat(read)
         del read
         with span("ledger write", verdicts=len(rows.uses)):
             try:
@@ -237,32 +242,32 @@ class Recorder:
                 raise
             except Exception as error:
                 if len(files) > 1:
-                    raise _RefusedTogether from error
+                    raise _BatchRefusedError from error
                 return files, *self._salvage(files[0], rows, error)
         return files, len(rows.uses), 0, 0
 
-    def _read(self, files: list[Spooled]) -> tuple[list[Spooled], list[LedgerRows]]:
+    def _read(self, files: list[SpoolEntry]) -> tuple[list[SpoolEntry], list[LedgerRows]]:
         """Those of the files that can be read, and their rows; raises `OSError` where that is none for now."""
         readable, rows, problem = [], [], None
         for file in files:
             try:
-                fresh = self._fresh.get(file)
-                rows.append(decode(file.read()) if fresh is None else fresh)
+                cached_rows = self._unwritten_rows.get(file)
+                rows.append(decode(file.read()) if cached_rows is None else cached_rows)
                 readable.append(file)
             except FileNotFoundError:
                 log.exception("%s was taken out of the ledger's spool by another program", file.name)
-                self._done([file], 0, 0, file.uses or 0)
+                self._finish_files([file], 0, 0, file.uses or 0)
             except OSError as error:
                 problem = error
                 if len(files) > 1:
-                    self._spool.put_off(file)
+                    self._spool.requeue(file)
             except ValueError as error:
                 self._set_aside_unreadable(file, error)
         if problem is not None and not readable:
             raise problem
         return readable, rows
 
-    def _salvage(self, file: Spooled, rows: LedgerRows, error: Exception) -> tuple[int, int, int]:
+    def _salvage(self, file: SpoolEntry, rows: LedgerRows, error: Exception) -> tuple[int, int, int]:
         """Write what the ledger takes of rows that it refused together, and keep the rest aside.
 
         How many uses were written, refused and lost.
@@ -273,7 +278,7 @@ class Recorder:
             raise
         except Exception:
             log.exception("nothing of %s could be salvaged", file.name)
-            refused = [RefusedRows(rows, reason(error))]
+            refused = [RefusedRows(rows, describe_error(error))]
         lost = 0
         for one in refused:
             try:
@@ -289,47 +294,47 @@ class Recorder:
             )  # fmt: skip
         return len(rows.uses) - uses, uses - lost, lost
 
-    def _set_aside_unreadable(self, file: Spooled, error: ValueError) -> None:
+    def _set_aside_unreadable(self, file: SpoolEntry, error: ValueError) -> None:
         """Keep aside a file that does not hold rows as this version reads them."""
         log.error("%s of the ledger's spool cannot be read, and is kept aside", file.name, exc_info=error)
         try:
             self._quarantine.add_unreadable(file.read(), f"the file cannot be read: {error}")
         except QuarantineFull:
-            self._done([file], 0, 0, file.uses or 0)
+            self._finish_files([file], 0, 0, file.uses or 0)
         else:
-            self._done([file], 0, file.uses or 0, 0)
+            self._finish_files([file], 0, file.uses or 0, 0)
 
-    def _next(self, *, alone: bool) -> list[Spooled]:
+    def _next_files(self, *, one_by_one: bool) -> list[SpoolEntry]:
         """The oldest files, to be written together, or the oldest one; waited for. None when there is no more to do."""
         with self._state:
             while self._spool.first() is None:
                 if self._spooler.done.is_set():
                     return []
-                self._state.wait(_EVERY_S)
-            until = time.monotonic() + (0.0 if alone else _TOGETHER_S)
-            while sum(file.uses or _USES_AT_ONCE for file in self._spool.oldest(_USES_AT_ONCE)) < _USES_AT_ONCE:
+                self._state.wait(_SPOOL_INTERVAL_S)
+            until = time.monotonic() + (0.0 if one_by_one else _BATCH_WINDOW_S)
+            while sum(file.uses or _MAX_BATCH_USES for file in self._spool.oldest(_MAX_BATCH_USES)) < _MAX_BATCH_USES:
                 left = until - time.monotonic()
                 if self._closing.is_set() or left <= 0:
                     break
                 self._state.wait(left)
-            return [] if self._stop.is_set() else self._spool.oldest(1 if alone else _USES_AT_ONCE)
+            return [] if self._stop.is_set() else self._spool.oldest(1 if one_by_one else _MAX_BATCH_USES)
 
-    def _done(self, files: list[Spooled], written: int, refused: int, lost: int) -> None:
+    def _finish_files(self, files: list[SpoolEntry], written: int, refused: int, lost: int) -> None:
         for file in files:
             self._spool.remove(file)
         with self._state:
             for file in files:
-                self._fresh.pop(file, None)
+                self._unwritten_rows.pop(file, None)
                 if file.uses is None:  # another process had counted those it left, which come alone
                     self._recorded += written + refused + lost
             self._written += written
             self._refused += refused
             if lost:
-                self._lose(lost, "a file of its spool is gone, or too much that it refused is kept aside")
+                self._count_lost(lost, "a file of its spool is gone, or too much that it refused is kept aside")
         if files:
-            self._say(None)
+            self._set_problem(None)
 
-    def _say(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
         with self._state:
             before, self._problem = self._problem, problem
         if problem is not None and before is None:
@@ -337,21 +342,21 @@ class Recorder:
         elif problem is None and before is not None:
             log.info("the ledger can be written again")
 
-    def _say_of_spool(self, problem: str | None) -> None:
+    def _set_spool_problem(self, problem: str | None) -> None:
         before, self._spool_problem = self._spool_problem, problem
         if problem is not None and before is None:
             log.error("the ledger's spool cannot be written: %s; what is judged waits in memory", problem)
         elif problem is None and before is not None:
             log.info("the ledger's spool can be written again")
 
-    def _lose(self, uses: int, why: str) -> None:
+    def _count_lost(self, uses: int, why: str) -> None:
         self._lost += uses
-        if time.monotonic() >= self._tell_again:
-            self._tell_again = time.monotonic() + _TELL_EVERY_S
+        if time.monotonic() >= self._next_log_at:
+            self._next_log_at = time.monotonic() + _LOG_INTERVAL_S
             log.error("the ledger lost %d verdicts so far: %s", self._lost, why)
 
 
-class _Worker:
+class _WorkerThread:
     """A thread that runs until its work returns; `start` runs it again where an exception ended it."""
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -366,7 +371,7 @@ class _Worker:
         self._thread.start()
 
     @property
-    def died(self) -> bool:
+    def crashed(self) -> bool:
         """Whether it ended before its work was done."""
         return not self._thread.is_alive() and not self.done.is_set()
 

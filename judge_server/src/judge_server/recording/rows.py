@@ -11,55 +11,55 @@ from typing import Any
 
 from judge_server.grouping import PlannedGroup, PlannedResponse
 from judge_server.judging.votes import combine_votes
-from judge_server.ports import CallFailed, Finding
-from judge_server.recording.entry import Judged
+from judge_server.ports import CallFailure, JudgeResult
+from judge_server.recording.entry import JudgedRequest
 from judge_server.rubrics import ResolvedRubric
 from trainer_client.steps import has_format
 from trainer_client.wire import Prompt
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
-_UNKEEPABLE = re.compile("[\0\ud800-\udfff]")
-_FAST = 1  # zlib's level: higher ones take several times as long for a tenth less
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_ZLIB_LEVEL = 1  # zlib's level: higher ones take several times as long for a tenth less
 
 
-def rows_of(entries: Iterable[Judged], *, keep_texts: bool) -> LedgerRows:
+def rows_of(entries: Iterable[JudgedRequest], *, keep_texts: bool) -> LedgerRows:
     """The rows of some requests; without `keep_texts`, of texts only rubrics are kept, which rewards need."""
     rows = LedgerRows([], [], [], [], [])
     texts: dict[bytes, TextRow] = {}
-    found: dict[bytes, Finding] = {}
+    found: dict[bytes, JudgeResult] = {}
     for entry in entries:
-        _Request(entry, rows, texts, found, keep_texts).add()
+        _RowBuilder(entry, rows, texts, found, keep_texts).add()
     rows.texts.extend(texts.values())
     return rows
 
 
-def keepable(text: str) -> str:
+def storable_text(text: str) -> str:
     """A text without what no database keeps: NUL and halves of surrogate pairs become U+FFFD."""
-    return text if text.isascii() and "\0" not in text else _UNKEEPABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def digest_of(rubric: str) -> bytes:
+def digest_bytes(rubric: str) -> bytes:
     """The bytes of a rubric's digest."""
     return bytes.fromhex(rubric.removeprefix("sha256:"))
 
 
-class _Request:
+class _RowBuilder:
     """One request on its way into rows."""
 
     def __init__(
         self,
-        entry: Judged,
+        entry: JudgedRequest,
         rows: LedgerRows,
         texts: dict[bytes, TextRow],
-        found: dict[bytes, Finding],
+        found: dict[bytes, JudgeResult],
         keep_texts: bool,
     ) -> None:
         self._entry, self._rows, self._texts, self._found = entry, rows, texts, found
         self._keep_texts = keep_texts
         self._known = entry.outcomes.cached | entry.outcomes.joined
         self._project = entry.project_id
-        self._run = keepable(entry.run or "")
-        self._id = entry.record or int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
+        self._run = storable_text(entry.run or "")
+        self._id = entry.record_id or int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
 
     def add(self) -> None:
         """Add all its rows."""
@@ -69,12 +69,12 @@ class _Request:
                 self._project,
                 self._run,
                 self._id,
-                keepable(entry.request_id),
+                storable_text(entry.request_id),
                 entry.step,
                 entry.mode,
-                entry.setup.way.protocol if entry.setup else "",
-                entry.setup.fingerprint if entry.setup else None,
-                keepable(entry.model) if entry.setup else None,
+                entry.prepared.config.protocol if entry.prepared else "",
+                entry.prepared.fingerprint if entry.prepared else None,
+                storable_text(entry.model) if entry.prepared else None,
                 entry.votes,
                 entry.uses,
                 outcomes.calls,
@@ -112,7 +112,7 @@ class _Request:
                 self._run,
                 self._id,
                 place,
-                keepable(group.group.id),
+                storable_text(group.group.id),
                 position,
                 rubric,
                 prompt,
@@ -128,20 +128,20 @@ class _Request:
         )
 
     def _spans(self, planned: PlannedResponse) -> str | None:
-        if self._entry.setup is None or self._entry.setup.way.protocol != "stepwise":
+        if self._entry.prepared is None or self._entry.prepared.config.protocol != "stepwise":
             return None
         return json.dumps(planned.spans)
 
     def _uses(self, planned: PlannedResponse, place: int) -> None:
-        outcomes, known = self._entry.outcomes.of, self._known
+        outcomes, known = self._entry.outcomes.by_digest, self._known
         project, run, request, add = self._project, self._run, self._id, self._rows.uses.append
         for number, slot in enumerate(planned.plan.slots):
             votes = [outcomes[digest] for digest in slot.digests]
-            failed = isinstance(votes[0] if len(votes) == 1 else combine_votes(votes), CallFailed)
+            failed = isinstance(votes[0] if len(votes) == 1 else combine_votes(votes), CallFailure)
             for vote, (digest, outcome) in enumerate(zip(slot.digests, votes, strict=True)):
                 failure = detail = None
-                if isinstance(outcome, CallFailed):
-                    failure, detail = outcome.kind, keepable(outcome.detail)
+                if isinstance(outcome, CallFailure):
+                    failure, detail = outcome.kind, storable_text(outcome.detail)
                 elif (before := self._found.get(digest)) is None or (before is not outcome and before != outcome):
                     self._verdict(digest, outcome)
                 add(
@@ -151,7 +151,7 @@ class _Request:
                     )
                 )  # fmt: skip
 
-    def _verdict(self, digest: bytes, found: Finding) -> None:
+    def _verdict(self, digest: bytes, found: JudgeResult) -> None:
         self._found[digest] = found
         self._rows.verdicts.append(
             VerdictRow(
@@ -160,10 +160,10 @@ class _Request:
                 self._id,
                 found.score,
                 found.probability,
-                found.menu_mass,
+                found.choice_mass,
                 found.step,
                 found.grade,
-                None if found.rationale is None else keepable(found.rationale),
+                None if found.rationale is None else storable_text(found.rationale),
                 found.raw_probability,
             )
         )
@@ -171,7 +171,7 @@ class _Request:
     def _rubric(self, rubric: ResolvedRubric) -> bytes | None:
         if rubric.digest is None:
             return None
-        digest = digest_of(rubric.digest)
+        digest = digest_bytes(rubric.digest)
         if digest not in self._texts:
             self._keep(digest, [c.model_dump(mode="json", exclude_defaults=True) for c in rubric.criteria])
         return digest
@@ -182,8 +182,8 @@ class _Request:
         written = json.dumps(given).encode()
         digest = hashlib.sha256(written).digest()
         if self._keep_texts and digest not in self._texts:
-            self._texts[digest] = TextRow(self._project, digest, zlib.compress(written, _FAST))
+            self._texts[digest] = TextRow(self._project, digest, zlib.compress(written, _ZLIB_LEVEL))
         return digest
 
     def _keep(self, digest: bytes, value: Any) -> None:
-        self._texts[digest] = TextRow(self._project, digest, zlib.compress(json.dumps(value).encode(), _FAST))
+        self._texts[digest] = TextRow(self._project, digest, zlib.compress(json.dumps(value).encode(), _ZLIB_LEVEL))

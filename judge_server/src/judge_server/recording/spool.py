@@ -24,15 +24,15 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic_core import from_json, to_json
 
-from judge_server.telemetry.redaction import reason
+from judge_server.telemetry.redaction import describe_error
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
 
 log = logging.getLogger("adjudge")
 
-REFUSED = "refused"
+QUARANTINE_FOLDER = "refused"
 """The folder beside those of processes with what the database refused: see `judge_server.recording.quarantine`."""
 
-MOST_MEMORY_BYTES = 2**27
+MAX_MEMORY_BYTES = 2**27
 """What waits in memory while files cannot be written; what comes beyond it is lost."""
 
 _SUFFIX = ".rows"
@@ -43,7 +43,7 @@ class SpoolFull(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Spooled:
+class SpoolEntry:
     """Rows in the spool: in the file at `path`, or in memory as `body` while that cannot be written.
 
     `size` is in bytes, `uses` None where they were not counted, `since` the Unix time from which on they wait.
@@ -79,24 +79,24 @@ class Spool:
         OSError: the folder cannot be made.
     """
 
-    def __init__(self, root: Path, max_bytes: int, max_memory_bytes: int = MOST_MEMORY_BYTES) -> None:
+    def __init__(self, root: Path, max_bytes: int, max_memory_bytes: int = MAX_MEMORY_BYTES) -> None:
         self._max_bytes = max_bytes
         self._max_memory_bytes = max_memory_bytes
         root.mkdir(parents=True, exist_ok=True)
-        self._files: deque[Spooled] = deque()
-        self._held: deque[Spooled] = deque()
-        self._unremoved: deque[Spooled] = deque()
+        self._files: deque[SpoolEntry] = deque()
+        self._in_memory: deque[SpoolEntry] = deque()
+        self._pending_removals: deque[SpoolEntry] = deque()
         self._locks: list[FileLock] = []
-        self._counting = threading.Lock()
+        self._counts_lock = threading.Lock()
         self.problem: str | None = None
         self.memory_bytes = 0
-        for folder in sorted(path for path in root.iterdir() if path.is_dir() and path.name != REFUSED):
-            self._take_over(folder)
+        for folder in sorted(path for path in root.iterdir() if path.is_dir() and path.name != QUARANTINE_FOLDER):
+            self._adopt(folder)
         self._folder = self._new_folder(root)
         self._number = 0
         self.bytes = sum(file.size for file in self._files)
 
-    def add(self, rows: LedgerRows) -> Spooled:
+    def add(self, rows: LedgerRows) -> SpoolEntry:
         """Write rows to a file, whole or not at all; where that does not work now, keep them in memory.
 
         Raises:
@@ -106,55 +106,55 @@ class Spool:
         size = len(body)
         if self.bytes + self.memory_bytes + size > self._max_bytes:
             raise SpoolFull("the spool is full")
-        made = Spooled(None, body, size, len(rows.uses), time.time())
-        path = None if self._held else self._write(body)
+        entry = SpoolEntry(None, body, size, len(rows.uses), time.time())
+        path = None if self._in_memory else self._write(body)
         if path is None and self.memory_bytes + size > self._max_memory_bytes:
             raise SpoolFull(f"the spool cannot be written ({self.problem}), and memory is full")
-        with self._counting:
+        with self._counts_lock:
             if path is None:
                 self.memory_bytes += size
-                self._held.append(made)
+                self._in_memory.append(entry)
             else:
-                made.path, made.body = path, None
+                entry.path, entry.body = path, None
                 self.bytes += size
-            self._files.append(made)
-        return made
+            self._files.append(entry)
+        return entry
 
-    def settle(self) -> None:
+    def flush_pending(self) -> None:
         """Write files for what waits in memory, and remove those that could not be removed, as far as that works."""
-        while self._held:
-            held = self._held[0]
-            body = held.body
+        while self._in_memory:
+            pending = self._in_memory[0]
+            body = pending.body
             path = None if body is None else self._write(body)
             if body is not None and path is None:
                 break
-            with self._counting:
-                self._held.popleft()
-                if held.body is not None:
-                    held.path, held.body = path, None
-                    self.memory_bytes -= held.size
-                    self.bytes += held.size
+            with self._counts_lock:
+                self._in_memory.popleft()
+                if pending.body is not None:
+                    pending.path, pending.body = path, None
+                    self.memory_bytes -= pending.size
+                    self.bytes += pending.size
                     continue
             if path is not None:  # the ledger took it from memory meanwhile
-                self._unlink(Spooled(path, None, 0, None, 0.0))
-        for _ in range(len(self._unremoved)):
-            if not self._unlink(self._unremoved.popleft()):
+                self._unlink(SpoolEntry(path, None, 0, None, 0.0))
+        for _ in range(len(self._pending_removals)):
+            if not self._unlink(self._pending_removals.popleft()):
                 break
 
-    def first(self) -> Spooled | None:
+    def first(self) -> SpoolEntry | None:
         """What has waited longest; None where nothing waits."""
         try:
             return self._files[0]
         except IndexError:
             return None
 
-    def oldest(self, uses: int) -> list[Spooled]:
+    def oldest(self, uses: int) -> list[SpoolEntry]:
         """The oldest, and those behind it that have no more than so many uses together with it.
 
         One whose uses were not counted comes alone.
         """
-        taken: list[Spooled] = []
-        with self._counting:
+        taken: list[SpoolEntry] = []
+        with self._counts_lock:
             for file in self._files:
                 uses -= uses if file.uses is None else file.uses
                 if taken and (uses < 0 or file.uses is None):
@@ -164,21 +164,21 @@ class Spool:
                     break
         return taken
 
-    def put_off(self, file: Spooled) -> None:
+    def requeue(self, file: SpoolEntry) -> None:
         """Have all others come before it."""
-        with self._counting:
+        with self._counts_lock:
             self._files.remove(file)
             self._files.append(file)
 
-    def remove(self, file: Spooled) -> None:
+    def remove(self, file: SpoolEntry) -> None:
         """Drop it: its rows are where they belong. A file that cannot be removed now is removed later."""
-        with self._counting:
+        with self._counts_lock:
             self._files.remove(file)
             if file.path is None:
                 file.body = None
                 self.memory_bytes -= file.size
         if file.path is not None:
-            self._unlink(file, complain=True)
+            self._unlink(file, log_failure=True)
 
     def close(self) -> int:
         """Let go of the folders, and return how many uses in memory are lost with that.
@@ -193,35 +193,37 @@ class Spool:
                         path.unlink()
                     folder.rmdir()
             lock.release()
-        return sum(file.uses or 0 for file in self._held if file.body is not None)
+        return sum(file.uses or 0 for file in self._in_memory if file.body is not None)
 
     def _write(self, body: bytes) -> Path | None:
         """The file with this content, written whole; None where it cannot be written, and `problem` says why."""
         path = self._folder / f"{self._number:012d}{_SUFFIX}"
         self._number += 1
-        half = path.with_suffix(".half")
+        partial = path.with_suffix(".half")
         try:
-            half.write_bytes(body)
-            half.rename(path)
+            partial.write_bytes(body)
+            partial.rename(path)
         except OSError as error:
-            self.problem = reason(error)
+            self.problem = describe_error(error)
             with suppress(OSError):
-                half.unlink()
+                partial.unlink()
             return None
         self.problem = None
         return path
 
-    def _unlink(self, file: Spooled, *, complain: bool = False) -> bool:
+    def _unlink(self, file: SpoolEntry, *, log_failure: bool = False) -> bool:
         """Remove a file of which the rows are elsewhere; where that fails, it is kept to be tried again."""
         assert file.path is not None
         try:
             file.path.unlink(missing_ok=True)
         except OSError as error:
-            self._unremoved.append(file)
-            if complain:
-                log.warning("%s of the ledger's spool is written but cannot be removed: %s", file.name, reason(error))
+            self._pending_removals.append(file)
+            if log_failure:
+                log.warning(
+                    "%s of the ledger's spool is written but cannot be removed: %s", file.name, describe_error(error)
+                )
             return False
-        with self._counting:
+        with self._counts_lock:
             self.bytes -= file.size
         return True
 
@@ -232,13 +234,13 @@ class Spool:
             if self._lock(folder):  # else another process that starts took it for a dead one's
                 return folder
 
-    def _take_over(self, folder: Path) -> None:
+    def _adopt(self, folder: Path) -> None:
         if not self._lock(folder):
             return
         for path in sorted(folder.glob(f"*{_SUFFIX}")):
             if path.is_file():
                 about = path.stat()
-                self._files.append(Spooled(path, None, about.st_size, None, about.st_mtime))
+                self._files.append(SpoolEntry(path, None, about.st_size, None, about.st_mtime))
             else:
                 log.warning("%s in the ledger's spool is not a file, and is left alone; remove it", path.name)
 
@@ -259,7 +261,7 @@ def encode(rows: LedgerRows) -> bytes:
 
 def as_columns(rows: LedgerRows) -> list[Any]:
     """Rows as values for JSON."""
-    return [_columns_of(kind) for kind in rows]
+    return [_columns_of(row_type) for row_type in rows]
 
 
 def decode(body: bytes) -> LedgerRows:
@@ -273,10 +275,10 @@ def decode(body: bytes) -> LedgerRows:
 
 def from_columns(columns: Sequence[Any]) -> LedgerRows:
     """The rows that `as_columns` was given, after JSON; raises `ValueError` where they are others."""
-    return LedgerRows(*(_rows_of(kind, *given) for kind, given in zip(_KINDS, columns, strict=True)))
+    return LedgerRows(*(_rows_of(row_type, *given) for row_type, given in zip(_ROW_TYPES, columns, strict=True)))
 
 
-_KINDS: tuple[Any, ...] = (TextRow, VerdictRow, RequestRow, ResponseRow, UseRow)
+_ROW_TYPES: tuple[Any, ...] = (TextRow, VerdictRow, RequestRow, ResponseRow, UseRow)
 
 _READERS: dict[Any, Callable[[str], Any]] = {
     bytes: base64.urlsafe_b64decode,
@@ -291,13 +293,13 @@ def _columns_of(rows: Sequence[tuple[Any, ...]]) -> tuple[int, list[tuple[Any, .
     return len(rows), [column[:1] if column.count(column[0]) == len(column) else column for column in columns]
 
 
-def _rows_of(kind: Any, count: int, columns: list[list[Any]]) -> list[Any]:
-    known = list(kind.__annotations__.values())
-    if count and not len(known) - len(kind._field_defaults) <= len(columns) <= len(known):
-        raise ValueError(f"{kind.__name__} has {len(known)} columns, and this file {len(columns)}")
+def _rows_of(row_type: Any, count: int, columns: list[list[Any]]) -> list[Any]:
+    known = list(row_type.__annotations__.values())
+    if count and not len(known) - len(row_type._field_defaults) <= len(columns) <= len(known):
+        raise ValueError(f"{row_type.__name__} has {len(known)} columns, and this file {len(columns)}")
     read = []
     for values, type_ in zip(columns, known, strict=False):  # a file of an older version lacks the newest columns
         reader = _READERS.get(type_)
         own = values if reader is None else [None if value is None else reader(value) for value in values]
         read.append(own * count if len(own) == 1 else own)
-    return [kind(*row) for row in zip(*read, strict=True)]
+    return [row_type(*row) for row in zip(*read, strict=True)]

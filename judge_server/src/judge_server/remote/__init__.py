@@ -1,7 +1,7 @@
 """Judges in other processes: what an api asks of them, the desk it does that from, and the application they serve."""
 
-from judge_server.remote.desk import RemoteDesk
-from judge_server.remote.link import JudgeLink
+from judge_server.remote.desk import RemoteExecutor
+from judge_server.remote.link import JudgeClient
 from judge_server.remote.serving import JudgeProcess, create_judge_app
 
-__all__ = ["JudgeLink", "JudgeProcess", "RemoteDesk", "create_judge_app"]
+__all__ = ["JudgeClient", "JudgeProcess", "RemoteExecutor", "create_judge_app"]

@@ -1,6 +1,6 @@
 """What an api and a judge process say to each other: calls to be answered, and outcomes as they become known.
 
-Internal to a deployment: both ends say the same `PROTOCOL`, or leave each other alone. While it is the same, a newer
+Internal to a deployment: both ends say the same `PROTOCOL_VERSION`, or leave each other alone. While it is the same, a newer
 end may say more, in fields that have a default and that an older end does right to pass over. What an older end would
 misunderstand, or could not do without, makes the number grow; so does any change of what a judge's identity is.
 Digests travel as hex. A question that many responses share travels once.
@@ -13,29 +13,38 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from judge_server.judging.calibration import UNSCALED, PlattScaling
-from judge_server.judging.plan import Asked, ResponsePlan, Slot
+from judge_server.judging.plan import PlannedCall, ResponsePlan, VerdictSlot
 from judge_server.judging.questions import Question, Reading
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.judging.work import Caller, Outcome, Outcomes
-from judge_server.ports import Batch, Call, CallFailed, Choice, EngineIdentity, Finding, Menu, Written
+from judge_server.judging.work import Caller, CallOutcome, JudgementResults
+from judge_server.ports import (
+    Batch,
+    Call,
+    CallFailure,
+    EngineIdentity,
+    JsonOutput,
+    JudgeResult,
+    LabelChoice,
+    TokenChoice,
+)
 
-PROTOCOL = 2
+PROTOCOL_VERSION = 2
 """Grows when one end would misunderstand the other."""
 
-LONGEST_DEADLINE_S = 86_400.0
+MAX_DEADLINE_S = 86_400.0
 """Far beyond what a request may ask for."""
 
-Parcel = list[tuple[ResponsePlan, list[Asked]]]
+Shard = list[tuple[ResponsePlan, list[PlannedCall]]]
 """Plans, and those of their calls that are to be asked."""
 
 
-class Message(BaseModel):
+class ProtocolMessage(BaseModel):
     """Base of what is said. Unknown fields are passed over: a newer end of the same protocol says them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class Introduction(Message):
+class Handshake(ProtocolMessage):
     """Who a judge is, and whether it can judge now; without an identity it has not started yet.
 
     `heartbeat_s`: while it is asked something it sends a line at least so often; 0 where it promises nothing.
@@ -49,21 +58,21 @@ class Introduction(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class SentQuestion:
+class QuestionMessage:
     """A question, how many verdicts its reply holds, and each of them asked alone, where there are several."""
 
     call: Call
     verdicts: int
     reading: Reading
-    alone: tuple["SentQuestion", ...] = ()
+    alone: tuple["QuestionMessage", ...] = ()
     scaling: PlattScaling = UNSCALED
     min_choice_mass: float = MIN_CHOICE_MASS
 
     @classmethod
-    def of(cls, question: Question) -> "SentQuestion":
+    def of(cls, question: Question) -> "QuestionMessage":
         """As it is sent."""
         places = range(len(question.criteria)) if question.alone is not None and len(question.criteria) > 1 else ()
-        alone = tuple([SentQuestion.of(question.alone(place)) for place in places if question.alone])
+        alone = tuple([QuestionMessage.of(question.alone(place)) for place in places if question.alone])
         return cls(
             question.call, len(question.criteria), question.reading, alone, question.scaling, question.min_choice_mass
         )
@@ -72,12 +81,12 @@ class SentQuestion:
         """Raise `ValueError` where an answer of this form cannot be read as the question says."""
         answer, reading = self.call.answer, self.reading
         if isinstance(reading, tuple):
-            fits = isinstance(answer, Written) and len(reading) == self.verdicts > 0
+            fits = isinstance(answer, JsonOutput) and len(reading) == self.verdicts > 0
         else:
             labels: tuple[str, ...] = ()
-            if isinstance(answer, Menu):
+            if isinstance(answer, TokenChoice):
                 labels = tuple([option.label for option in answer.options])
-            elif isinstance(answer, Choice) and reading == "grade":
+            elif isinstance(answer, LabelChoice) and reading == "grade":
                 labels = answer.labels
             counted = reading == "yes_no" or all(label.isdecimal() for label in labels)
             fits = self.verdicts == 1 and counted and (len(labels) == 2 if reading == "yes_no" else len(labels) > 1)
@@ -94,7 +103,7 @@ class SentQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class SentPlan:
+class PlanMessage:
     """What is asked about one response: its texts, and (the place of a question, the digests of its verdicts)."""
 
     system: str
@@ -103,35 +112,35 @@ class SentPlan:
     calls: tuple[tuple[int, tuple[str, ...]], ...]
 
 
-class Asking(Message):
+class ShardRequest(ProtocolMessage):
     """Calls to be answered within `deadline_s`, by the model of this identity and no other."""
 
-    protocol: int = PROTOCOL
+    protocol: int = PROTOCOL_VERSION
     identity: str
     caller: Caller
-    deadline_s: Annotated[float, Field(ge=0, le=LONGEST_DEADLINE_S, allow_inf_nan=False)]
-    questions: tuple[SentQuestion, ...]
-    plans: tuple[SentPlan, ...]
+    deadline_s: Annotated[float, Field(ge=0, le=MAX_DEADLINE_S, allow_inf_nan=False)]
+    questions: tuple[QuestionMessage, ...]
+    plans: tuple[PlanMessage, ...]
 
     @classmethod
-    def of(cls, parcel: Parcel, caller: Caller, identity: str, deadline_s: float) -> "Asking":
+    def of(cls, shard: Shard, caller: Caller, identity: str, deadline_s: float) -> "ShardRequest":
         """A parcel as it is sent."""
         places: dict[int, int] = {}
         questions: list[Question] = []
         plans = []
-        for plan, asked in parcel:
+        for plan, planned_calls in shard:
             calls = []
-            for one in asked:
+            for one in planned_calls:
                 place = places.setdefault(id(one.question), len(questions))
                 if place == len(questions):
                     questions.append(one.question)
                 calls.append((place, tuple([digest.hex() for digest in one.digests])))
-            plans.append(SentPlan(plan.batch.system, plan.system_alone, plan.batch.shared, tuple(calls)))
+            plans.append(PlanMessage(plan.batch.system, plan.system_alone, plan.batch.shared, tuple(calls)))
         return cls(
             identity=identity,
             caller=caller,
             deadline_s=deadline_s,
-            questions=tuple([SentQuestion.of(question) for question in questions]),
+            questions=tuple([QuestionMessage.of(question) for question in questions]),
             plans=tuple(plans),
         )
 
@@ -152,16 +161,19 @@ class Asking(Message):
                 raise ValueError("a plan asks nothing; send plans that have calls")
             if any(len(digests) != self.questions[place].verdicts for place, digests in sent.calls):
                 raise ValueError("a call has another number of digests than its question has verdicts")
-            asked = tuple(
-                [Asked(questions[place], tuple([bytes.fromhex(d) for d in digests])) for place, digests in sent.calls]
+            planned_calls = tuple(
+                [
+                    PlannedCall(questions[place], tuple([bytes.fromhex(d) for d in digests]))
+                    for place, digests in sent.calls
+                ]
             )
-            batch = Batch(sent.system, sent.shared, tuple([one.question.call for one in asked]))
-            slot = Slot("", "judge", tuple([digest for one in asked for digest in one.digests]))
-            plans.append(ResponsePlan((slot,), batch, asked, system_alone=sent.system_alone))
+            batch = Batch(sent.system, sent.shared, tuple([one.question.call for one in planned_calls]))
+            slot = VerdictSlot("", "judge", tuple([digest for one in planned_calls for digest in one.digests]))
+            plans.append(ResponsePlan((slot,), batch, planned_calls, system_alone=sent.system_alone))
         return plans
 
 
-class Account(Message):
+class UsageDelta(ProtocolMessage):
     """What some outcomes cost, and where they came from."""
 
     calls: int = 0
@@ -172,47 +184,47 @@ class Account(Message):
     seconds_judging: float = 0.0
 
     @classmethod
-    def of(cls, outcomes: Outcomes) -> "Account":
+    def of(cls, outcomes: JudgementResults) -> "UsageDelta":
         """What outcomes have cost so far."""
         return cls(**{name: getattr(outcomes, name) for name in cls.model_fields})
 
-    def since(self, before: "Account") -> "Account":
+    def since(self, before: "UsageDelta") -> "UsageDelta":
         """What was added."""
-        return Account(**{name: getattr(self, name) - getattr(before, name) for name in Account.model_fields})
+        return UsageDelta(**{name: getattr(self, name) - getattr(before, name) for name in UsageDelta.model_fields})
 
-    def charge_to(self, outcomes: Outcomes) -> None:
+    def charge_to(self, outcomes: JudgementResults) -> None:
         """Add it to the account of a request."""
-        for name in Account.model_fields:
+        for name in UsageDelta.model_fields:
             setattr(outcomes, name, getattr(outcomes, name) + getattr(self, name))
 
 
-class Line(Message):
+class ResultEvent(ProtocolMessage):
     """One line of the answer: outcomes by digest, what they cost, and which were known (`cached`) or shared.
 
     One without outcomes says that the judge is at work.
     """
 
-    outcomes: dict[str, Finding | CallFailed] = Field(default={})
-    account: Account = Account()
+    outcomes: dict[str, JudgeResult | CallFailure] = Field(default={})
+    account: UsageDelta = UsageDelta()
     cached: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, digests: Sequence[bytes], outcomes: Outcomes, account: Account) -> "Line":
+    def of(cls, digests: Sequence[bytes], outcomes: JudgementResults, account: UsageDelta) -> "ResultEvent":
         """These of the outcomes."""
         return cls.model_construct(
-            outcomes={digest.hex(): outcomes.of[digest] for digest in digests},
+            outcomes={digest.hex(): outcomes.by_digest[digest] for digest in digests},
             account=account,
             cached=tuple([digest.hex() for digest in digests if digest in outcomes.cached]),
             joined=tuple([digest.hex() for digest in digests if digest in outcomes.joined]),
         )
 
-    def read(self) -> dict[bytes, Outcome]:
+    def read(self) -> dict[bytes, CallOutcome]:
         """The outcomes by digest."""
         return {bytes.fromhex(digest): outcome for digest, outcome in self.outcomes.items()}
 
 
-class Tokens(Message):
+class TokenCount(ProtocolMessage):
     """How many tokens a prompt takes."""
 
     tokens: int

@@ -15,36 +15,36 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.errors import EngineGone, InvalidRequest, NotReady, ServiceError
+from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, ServiceError
 from judge_server.judging.fair_queue import label_of_run
 from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.work import Caller, Outcomes
+from judge_server.judging.work import Caller, JudgementResults
 from judge_server.ports import Batch
 from judge_server.remote.link import ROOT, identity_digest
-from judge_server.remote.messages import PROTOCOL, Account, Asking, Introduction, Line, Tokens
-from judge_server.telemetry.about import tell
-from judge_server.telemetry.requests import FRAMEWORKS_OWN, Requests
+from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount, UsageDelta
+from judge_server.telemetry.about import bind_log_context
+from judge_server.telemetry.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.web import problems
-from judge_server.web.boundary import Boundary
-from judge_server.web.disconnect import while_connected
-from judge_server.web.health import Only
-from judge_server.web.hosts import insist_on_loopback
-from judge_server.web.metrics import judges_page
+from judge_server.web.boundary import BoundaryMiddleware
+from judge_server.web.disconnect import run_while_connected
+from judge_server.web.health import SelectedChecks
+from judge_server.web.hosts import require_loopback_host
+from judge_server.web.metrics import judge_metrics_page
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
 
 log = logging.getLogger("adjudge")
 
-MOST_BYTES = 256 * 2**20
+MAX_BODY_BYTES = 256 * 2**20
 """What an api may send at once. Its own limit on requests is far below, but prompts repeat what groups say once."""
 
 NDJSON = "application/x-ndjson"
 
-TELL_S = 0.2
+RESULT_FLUSH_INTERVAL_S = 0.2
 """How long an api waits for what is known of responses that are not done. It is what a judge's death can cost it."""
 
-HEARTBEAT_S = 5.0
+HEARTBEAT_INTERVAL_S = 5.0
 """How long an api may hear nothing of what it asked. A connection that was lost without a word is found by that."""
 
 
@@ -77,27 +77,27 @@ def create_judge_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        telemetry=FRAMEWORKS_OWN,
+        telemetry=FASTAPI_TELEMETRY_OFF,
     )
 
-    async def known(request: Request) -> None:
+    async def authenticate(request: Request) -> None:
         if process.token is None:
-            insist_on_loopback(request.headers)
+            require_loopback_host(request.headers)
             return
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(shown.encode(), process.token.encode()):
             raise HTTPException(HTTPStatus.UNAUTHORIZED, "show the deployment's ADJUDGE_JUDGE_TOKEN")
 
-    inside = [Depends(known)]
+    inside = [Depends(authenticate)]
 
     @app.get("/healthz")
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
 
     @app.get("/readyz")
-    async def readyz(only: Only = ()) -> Response:
+    async def readyz(only: SelectedChecks = ()) -> Response:
         judge = process.ready_judge()
-        parts = {"judge": judge.desk.ready, "cache": judge.cache.ready}
+        parts = {"judge": judge.executor.ready, "cache": judge.cache.ready}
         checks = {name: await parts[name]() if name in parts else False for name in only or parts}
         if not all(checks.values()):
             raise NotReady(f"not ready: {', '.join(name for name, ok in checks.items() if not ok)}", retry_after_s=2)
@@ -106,91 +106,93 @@ def create_judge_app(
     @app.get("/metrics", dependencies=[] if process.open_metrics else inside)
     async def metrics() -> Response:
         judges = {} if process.judge is None else {DEFAULT_JUDGE: process.judge}
-        return Response(judges_page(judges), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(judge_metrics_page(judges), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get(f"{ROOT}/judge", dependencies=inside)
-    async def introduction() -> Response:
+    async def handshake() -> Response:
         judge = process.judge
-        said = Introduction(
-            protocol=PROTOCOL,
+        message = Handshake(
+            protocol=PROTOCOL_VERSION,
             version=__version__,
             identity=judge.identity if judge else None,
-            ready=judge is not None and await judge.desk.ready(),
-            heartbeat_s=HEARTBEAT_S,
+            ready=judge is not None and await judge.executor.ready(),
+            heartbeat_s=HEARTBEAT_INTERVAL_S,
         )
-        return Response(said.model_dump_json(), media_type="application/json")
+        return Response(message.model_dump_json(), media_type="application/json")
 
     @app.post(f"{ROOT}/tokens", dependencies=inside)
     async def tokens(body: Annotated[Batch, Depends(_batch)]) -> Response:
         try:
-            return JSONResponse(Tokens(tokens=await process.ready_judge().desk.count_tokens(body)).model_dump())
-        except EngineGone as error:
+            return JSONResponse(TokenCount(tokens=await process.ready_judge().executor.count_tokens(body)).model_dump())
+        except EngineUnavailable as error:
             raise NotReady(str(error), retry_after_s=2) from error
 
     @app.post(f"{ROOT}/outcomes", dependencies=inside)
-    async def outcomes(request: Request, asking: Annotated[Asking, Depends(_asking)]) -> Response:
-        tell(project=asking.caller.project_id, run=label_of_run(asking.caller.run) or None)
+    async def outcomes(request: Request, shard_request: Annotated[ShardRequest, Depends(_shard_request)]) -> Response:
+        bind_log_context(project=shard_request.caller.project_id, run=label_of_run(shard_request.caller.run) or None)
         judge = process.ready_judge()
-        if asking.protocol != PROTOCOL:
-            raise NotReady(f"this judge speaks protocol {PROTOCOL}, and not {asking.protocol}")
-        if asking.identity != identity_digest(judge.identity):
+        if shard_request.protocol != PROTOCOL_VERSION:
+            raise NotReady(f"this judge speaks protocol {PROTOCOL_VERSION}, and not {shard_request.protocol}")
+        if shard_request.identity != identity_digest(judge.identity):
             raise NotReady(f"this judge is {judge.identity.model} now, and not the one that was asked for")
         try:
-            plans = asking.response_plans()
+            plans = shard_request.response_plans()
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-        lines = _answered(judge, plans, asking.caller, asking.deadline_s)
-        first = await while_connected(request, anext(lines))  # a queue without room is no 200
+        lines = _result_events(judge, plans, shard_request.caller, shard_request.deadline_s)
+        first = await run_while_connected(request, anext(lines))  # a queue without room is no 200
         return StreamingResponse(_encoded(first, lines), media_type=NDJSON)
 
-    problems.install(app)
-    app.add_middleware(Boundary, max_body_bytes=MOST_BYTES)
-    app.add_middleware(Requests)
+    problems.install_problem_handlers(app)
+    app.add_middleware(BoundaryMiddleware, max_body_bytes=MAX_BODY_BYTES)
+    app.add_middleware(RequestLoggingMiddleware)
     return app
 
 
-async def _answered(
+async def _result_events(
     judge: Judge, plans: Sequence[ResponsePlan], caller: Caller, deadline_s: float
-) -> AsyncGenerator[Line, None]:
+) -> AsyncGenerator[ResultEvent, None]:
     """Lines of outcomes, as responses are done, and last those that the deadline left; heartbeats where none come.
 
     Raises:
         Overloaded: the judge's queue has no room; then there is no line.
     """
-    result, charged = Outcomes(), Account()
+    result, charged = JudgementResults(), UsageDelta()
     done: asyncio.Queue[int | None] = asyncio.Queue()
-    untold = {digest for plan in plans for digest in plan.digests}
+    unsent = {digest for plan in plans for digest in plan.digests}
     now = asyncio.get_running_loop().time
-    deadline, told_at = now() + deadline_s, now()
+    deadline, last_sent_at = now() + deadline_s, now()
     judging = asyncio.create_task(judge.outcomes(plans, deadline, caller=caller, into=result, done=done.put_nowait))
     judging.add_done_callback(lambda _: done.put_nowait(None))
     try:
         ended = False
         while not ended:
-            ready = await _next(done)
+            ready = await _next_completed(done)
             ended = None in ready
             if ended:
                 await judging
             whole = {d for place in ready if place is not None for d in plans[place].digests}
-            known = [d for d in (whole if ready and not ended else list(untold)) if d in untold and d in result.of]
+            known = [
+                d for d in (whole if ready and not ended else list(unsent)) if d in unsent and d in result.by_digest
+            ]
             if not known and not ended:
-                if now() - told_at >= HEARTBEAT_S:
-                    told_at = now()
-                    yield Line()
+                if now() - last_sent_at >= HEARTBEAT_INTERVAL_S:
+                    last_sent_at = now()
+                    yield ResultEvent()
                 continue
-            untold.difference_update(known)
-            spent = Account.of(result)
-            yield Line.of(known, result, spent.since(charged))
-            charged, told_at = spent, now()
+            unsent.difference_update(known)
+            spent = UsageDelta.of(result)
+            yield ResultEvent.of(known, result, spent.since(charged))
+            charged, last_sent_at = spent, now()
     finally:
         judging.cancel()
         await asyncio.gather(judging, return_exceptions=True)
 
 
-async def _next(done: "asyncio.Queue[int | None]") -> list[int | None]:
+async def _next_completed(done: "asyncio.Queue[int | None]") -> list[int | None]:
     """The responses that are done, as soon as one is; after a while none, and then whatever is known is told."""
     try:
-        async with asyncio.timeout(TELL_S):
+        async with asyncio.timeout(RESULT_FLUSH_INTERVAL_S):
             ready = [await done.get()]
     except TimeoutError:
         return []
@@ -199,11 +201,11 @@ async def _next(done: "asyncio.Queue[int | None]") -> list[int | None]:
     return ready
 
 
-async def _encoded(first: Line, lines: AsyncGenerator[Line, None]) -> AsyncIterator[bytes]:
+async def _encoded(first: ResultEvent, lines: AsyncGenerator[ResultEvent, None]) -> AsyncIterator[bytes]:
     async with aclosing(lines):
         yield first.model_dump_json(exclude_defaults=True).encode() + b"\n"
-        async for line in lines:
-            yield line.model_dump_json(exclude_defaults=True).encode() + b"\n"
+        async for event in lines:
+            yield event.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
 _BATCH = TypeAdapter(Batch)
@@ -227,10 +229,10 @@ async def _batch(request: Request) -> Batch:
     return batch
 
 
-async def _asking(request: Request) -> Asking:
+async def _shard_request(request: Request) -> ShardRequest:
     _insist_on_json(request)
     try:
-        return Asking.model_validate_json(await request.body())
+        return ShardRequest.model_validate_json(await request.body())
     except ValidationError as error:
         raise _unreadable(error) from error
 

@@ -13,23 +13,23 @@ import httpx2
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, SpanKind
 
-from judge_server.telemetry.about import told
-from judge_server.telemetry.logs import FIELDS
-from judge_server.telemetry.spans import failed, span, tracer
+from judge_server.telemetry.about import current_log_context
+from judge_server.telemetry.logs import EXTRA_FIELDS
+from judge_server.telemetry.spans import mark_span_failed, span, tracer
 
 REQUEST_ID, OPERATION_ID = "X-Request-Id", "X-Operation-Id"
 
-log = logging.getLogger("adjudge.asking")
+log = logging.getLogger("adjudge.client")
 
 
-def carried() -> dict[str, str]:
+def propagation_headers() -> dict[str, str]:
     """Headers for whoever is asked to do some of this task's work."""
-    about = told()
+    about = current_log_context()
     names = {REQUEST_ID: "request_id", OPERATION_ID: "operation_id"}
-    return {header: about[name] for header, name in names.items() if name in about} | current_span()
+    return {header: about[name] for header, name in names.items() if name in about} | span_headers()
 
 
-def current_span() -> dict[str, str]:
+def span_headers() -> dict[str, str]:
     """The current span, in headers; none where no spans are made."""
     headers: dict[str, str] = {}
     if tracer() is not None:
@@ -37,13 +37,13 @@ def current_span() -> dict[str, str]:
     return headers
 
 
-def link_to(headers: Mapping[str, str]) -> tuple[Link, ...]:
+def span_links(headers: Mapping[str, str]) -> tuple[Link, ...]:
     """A link to the span that such headers name, if they do."""
     context = trace.get_current_span(propagate.extract(headers)).get_span_context()
     return (Link(context),) if context.is_valid else ()
 
 
-class Carrying(httpx2.AsyncBaseTransport):
+class TracingTransport(httpx2.AsyncBaseTransport):
     """Sends requests with an id each, which both sides log, and with what the task works on that sends them."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport) -> None:
@@ -51,20 +51,20 @@ class Carrying(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request."""
-        about = told()
+        about = current_log_context()
         request_id = f"{about.get('operation_id', 'req')}.{about.get('chunk', '')}.{secrets.token_hex(4)}"
         what, began = f"{request.method} {request.url.path}", time.perf_counter()
         fields: dict[str, Any] = {"request_id": request_id, "method": request.method, "path": request.url.path}
         try:
-            with span(request.method, SpanKind.CLIENT, request_id=request_id) as asking:
-                request.headers.update(carried() | {REQUEST_ID: request_id})
+            with span(request.method, SpanKind.CLIENT, request_id=request_id) as client_span:
+                request.headers.update(propagation_headers() | {REQUEST_ID: request_id})
                 response = await self._transport.handle_async_request(request)
-                asking.set_attribute("http.response.status_code", response.status_code)
+                client_span.set_attribute("http.response.status_code", response.status_code)
                 if response.status_code >= 400:
-                    failed(asking, str(response.status_code))
+                    mark_span_failed(client_span, str(response.status_code))
         except httpx2.HTTPError as error:
             log.warning(
-                "asked %s: no answer (%s), as %s", what, type(error).__name__, request_id, extra={FIELDS: fields}
+                "asked %s: no answer (%s), as %s", what, type(error).__name__, request_id, extra={EXTRA_FIELDS: fields}
             )
             raise
         fields |= {"status": response.status_code, "ms": round((time.perf_counter() - began) * 1000, 1)}
@@ -74,7 +74,7 @@ class Carrying(httpx2.AsyncBaseTransport):
             response.status_code,
             fields["ms"],
             request_id,
-            extra={FIELDS: fields},
+            extra={EXTRA_FIELDS: fields},
         )
         return response
 

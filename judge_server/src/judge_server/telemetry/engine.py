@@ -3,27 +3,27 @@
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from judge_server.ports import Batch, CallFailed, Engine, Reply
-from judge_server.telemetry.spans import failed, note, tracer
+from judge_server.ports import Batch, CallFailure, Engine, Reply
+from judge_server.telemetry.spans import mark_span_failed, set_span_attributes, tracer
 
-Outcome = tuple[int, Reply | CallFailed]
+BatchOutcome = tuple[int, Reply | CallFailure]
 
 
-def answers(engine: Engine, batch: Batch) -> AsyncIterator[Outcome]:
+def traced_answers(engine: Engine, batch: Batch) -> AsyncIterator[BatchOutcome]:
     """What the engine answers a batch; it goes through a span where spans are made, and else straight through."""
-    return engine.answer(batch) if tracer() is None else _observed(engine, batch)
+    return engine.answer(batch) if tracer() is None else _answer_in_span(engine, batch)
 
 
-async def _observed(engine: Engine, batch: Batch) -> AsyncIterator[Outcome]:
-    makes = tracer()
-    assert makes is not None
-    at = makes.start_span("engine", attributes={"adjudge.calls": len(batch.calls)})
+async def _answer_in_span(engine: Engine, batch: Batch) -> AsyncIterator[BatchOutcome]:
+    active_tracer = tracer()
+    assert active_tracer is not None
+    engine_span = active_tracer.start_span("engine", attributes={"adjudge.calls": len(batch.calls)})
     computed = reused = written = replies = 0
     failures: Counter[str] = Counter()
-    answering = engine.answer(batch)
+    answer_stream = engine.answer(batch)
     try:
-        async for place, outcome in answering:
-            if isinstance(outcome, CallFailed):
+        async for place, outcome in answer_stream:
+            if isinstance(outcome, CallFailure):
                 failures[outcome.kind] += 1
             else:
                 replies += 1
@@ -32,13 +32,15 @@ async def _observed(engine: Engine, batch: Batch) -> AsyncIterator[Outcome]:
                 written += outcome.tokens_written
             yield place, outcome
     except Exception as error:
-        failed(at, type(error).__name__)
+        mark_span_failed(engine_span, type(error).__name__)
         raise
     finally:
-        note(at, replies=replies, tokens_computed=computed, tokens_reused=reused, tokens_written=written)
-        note(at, **{f"failed.{kind}": number for kind, number in failures.items()})
+        set_span_attributes(
+            engine_span, replies=replies, tokens_computed=computed, tokens_reused=reused, tokens_written=written
+        )
+        set_span_attributes(engine_span, **{f"failed.{kind}": number for kind, number in failures.items()})
         if failures:
-            failed(at, failures.most_common(1)[0][0])
-        at.end()
-        if (close := getattr(answering, "aclose", None)) is not None:
+            mark_span_failed(engine_span, failures.most_common(1)[0][0])
+        engine_span.end()
+        if (close := getattr(answer_stream, "aclose", None)) is not None:
             await close()

@@ -11,12 +11,12 @@ from typing import Any
 _MOST_FRAMES = 50
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The kind of an error, and what else of it quotes nothing: the system's words, or the database's code."""
-    kind = _kind(error)
+    kind = _qualified_name(error)
     origin = getattr(error, "orig", None)  # SQLAlchemy's errors have the driver's
     if isinstance(origin, BaseException):
-        return f"{kind} of {reason(origin)}"
+        return f"{kind} of {describe_error(origin)}"
     code = getattr(error, "sqlstate", None)
     if isinstance(code, str):
         return f"{kind} {code}"
@@ -27,7 +27,7 @@ def reason(error: BaseException) -> str:
     return kind
 
 
-def outline(error: BaseException) -> str:
+def redacted_traceback(error: BaseException) -> str:
     """A traceback without the messages of its exceptions: files, lines, the code that stands there, and kinds."""
     return "\n".join(_lines(error, set())).rstrip("\n")
 
@@ -46,7 +46,7 @@ def _lines(error: BaseException, seen: set[int]) -> Iterator[str]:
     frames: Any = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
     yield "Traceback, without messages (most recent call last):"
     yield from ("".join(traceback.format_list(frames)).rstrip("\n"),) if frames else ()
-    yield reason(error)
+    yield describe_error(error)
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             if id(one) not in seen:
@@ -54,6 +54,6 @@ def _lines(error: BaseException, seen: set[int]) -> Iterator[str]:
                 yield from _lines(one, seen)
 
 
-def _kind(error: BaseException) -> str:
+def _qualified_name(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -15,22 +15,22 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from judge_server.telemetry.about import plain, tell, telling, told
+from judge_server.telemetry.about import bind_log_context, current_log_context, log_context, safe_id
 from judge_server.telemetry.carrying import OPERATION_ID
-from judge_server.telemetry.logs import FIELDS
-from judge_server.telemetry.spans import note, tracer
+from judge_server.telemetry.logs import EXTRA_FIELDS
+from judge_server.telemetry.spans import set_span_attributes, tracer
 
-QUIET = frozenset({"/healthz", "/readyz", "/metrics", "/internal/v1/judge"})
+UNLOGGED_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/internal/v1/judge"})
 """Asked every few seconds by whoever watches."""
 
-FRAMEWORKS_OWN: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+FASTAPI_TELEMETRY_OFF: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """FastAPI's own telemetry, off: it records what exceptions say, and the versions that vLLM goes with have none."""
 
 log = logging.getLogger("adjudge.access")
-errors = logging.getLogger("adjudge")
+error_log = logging.getLogger("adjudge")
 
 
-class Requests:
+class RequestLoggingMiddleware:
     """ASGI middleware, outside all others of the application."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -47,32 +47,32 @@ class Requests:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _tell_of_path(scope)
+                _bind_path_context(scope)
                 _describe(span, scope, status)
             size += len(message.get("body", b""))
             await send(message)
 
-        with telling(operation_id=plain(Headers(scope=scope).get(OPERATION_ID))), _span(scope) as span:
+        with log_context(operation_id=safe_id(Headers(scope=scope).get(OPERATION_ID))), _span(scope) as span:
             try:
                 await self._app(scope, receive, send_counted)
             except Exception:
                 status = status or 500
-                errors.exception("request %s failed", told().get("request_id", "without an id"))
+                error_log.exception("request %s failed", current_log_context().get("request_id", "without an id"))
                 _describe(span, scope, status)
                 raise
             finally:
-                if scope["path"] not in QUIET:
+                if scope["path"] not in UNLOGGED_PATHS:
                     _log(scope, status, (time.perf_counter() - began) * 1000, size)
 
 
 @contextmanager
 def _span(scope: Scope) -> Iterator[Span]:
     """A span over one request, below its caller's; it is named when the route is known."""
-    makes = None if scope["path"] in QUIET else tracer()
-    if makes is None:
+    active_tracer = None if scope["path"] in UNLOGGED_PATHS else tracer()
+    if active_tracer is None:
         yield INVALID_SPAN
         return
-    with makes.start_as_current_span(
+    with active_tracer.start_as_current_span(
         scope["method"],
         context=propagate.extract(Headers(scope=scope)),
         kind=SpanKind.SERVER,
@@ -91,7 +91,7 @@ def _describe(span: Span, scope: Scope, status: int) -> None:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         span.set_attribute("error.type", str(status))
         span.set_status(StatusCode.ERROR)
-    note(span, **told())
+    set_span_attributes(span, **current_log_context())
 
 
 def _log(scope: Scope, status: int, milliseconds: float, size: int) -> None:
@@ -104,7 +104,7 @@ def _log(scope: Scope, status: int, milliseconds: float, size: int) -> None:
         status or "no answer",
         milliseconds,
         size,
-        extra={FIELDS: fields},
+        extra={EXTRA_FIELDS: fields},
     )
 
 
@@ -114,8 +114,8 @@ def _route(scope: Scope) -> str:
     return getattr(route, "path_format", None) or getattr(route, "path", None) or "(no route)"
 
 
-def _tell_of_path(scope: Scope) -> None:
+def _bind_path_context(scope: Scope) -> None:
     parameters = scope.get("path_params", {})
-    tell(run=parameters.get("run"))
+    bind_log_context(run=parameters.get("run"))
     if _route(scope).startswith("/v1/operations/{id}"):
-        tell(operation_id=plain(parameters.get("id")))
+        bind_log_context(operation_id=safe_id(parameters.get("id")))

@@ -18,14 +18,14 @@ from judge_server.errors import ServiceError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-INSTRUMENTED = "adjudge"
-_OFF = nullcontext(INVALID_SPAN)
+TRACER_NAME = "adjudge"
+_NO_SPAN = nullcontext(INVALID_SPAN)
 
 
 def tracer() -> Tracer | None:
     """What makes spans; None where nobody takes them."""
     provider = trace.get_tracer_provider()
-    return None if isinstance(provider, ProxyTracerProvider) else provider.get_tracer(INSTRUMENTED)
+    return None if isinstance(provider, ProxyTracerProvider) else provider.get_tracer(TRACER_NAME)
 
 
 def span(
@@ -35,8 +35,8 @@ def span(
 
     What the block raises marks it as failed, by its kind; being cancelled is no failure.
     """
-    makes = tracer()
-    return _OFF if makes is None else _recorded(makes, name, kind, links, attributes)
+    active_tracer = tracer()
+    return _NO_SPAN if active_tracer is None else _start_span(active_tracer, name, kind, links, attributes)
 
 
 def traced(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
@@ -53,28 +53,30 @@ def traced(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Await
     return decorate
 
 
-def note(at: Span, /, **attributes: AttributeValue | None) -> None:
+def set_span_attributes(target_span: Span, /, **attributes: AttributeValue | None) -> None:
     """Add what is known only now; None is left out."""
-    if at.is_recording():
-        at.set_attributes({f"adjudge.{name}": value for name, value in attributes.items() if value is not None})
+    if target_span.is_recording():
+        target_span.set_attributes(
+            {f"adjudge.{name}": value for name, value in attributes.items() if value is not None}
+        )
 
 
-def failed(at: Span, kind: str) -> None:
+def mark_span_failed(target_span: Span, kind: str) -> None:
     """Mark a span as failed, by the kind of failure."""
-    at.set_attribute("error.type", kind)
-    at.set_status(StatusCode.ERROR, kind)
+    target_span.set_attribute("error.type", kind)
+    target_span.set_status(StatusCode.ERROR, kind)
 
 
 @contextmanager
-def _recorded(
-    makes: Tracer, name: str, kind: SpanKind, links: Sequence[Link], attributes: dict[str, AttributeValue]
+def _start_span(
+    active_tracer: Tracer, name: str, kind: SpanKind, links: Sequence[Link], attributes: dict[str, AttributeValue]
 ) -> Iterator[Span]:
     named = {f"adjudge.{key}": value for key, value in attributes.items()}
-    with makes.start_as_current_span(
+    with active_tracer.start_as_current_span(
         name, kind=kind, links=links, attributes=named, record_exception=False, set_status_on_exception=False
-    ) as made:
+    ) as new_span:
         try:
-            yield made
+            yield new_span
         except Exception as error:
-            failed(made, error.type if isinstance(error, ServiceError) else type(error).__name__)
+            mark_span_failed(new_span, error.type if isinstance(error, ServiceError) else type(error).__name__)
             raise

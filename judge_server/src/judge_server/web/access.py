@@ -1,6 +1,6 @@
 """Keys over HTTP: who asks is settled before a body is read, what they may do before a route does anything.
 
-`Access` is the middleware; `Needs` is the dependency that a router or a route names its scope with, which also writes
+`AccessMiddleware` is the middleware; `RequiredScope` is the dependency that a router or a route names its scope with, which also writes
 it into the OpenAPI document.
 """
 
@@ -11,11 +11,11 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from judge_server.access import KEYLESS, Gate, Identity, acting_for
-from judge_server.access.gate import insist
+from judge_server.access import ANONYMOUS, Authenticator, Identity, identity_context
+from judge_server.access.gate import require_scope
 from judge_server.errors import ServiceError
-from judge_server.telemetry.about import tell
-from judge_server.web.hosts import insist_on_loopback
+from judge_server.telemetry.about import bind_log_context
+from judge_server.web.hosts import require_loopback_host
 from judge_server.web.problems import problem_response
 from judge_server.web.service import service_of
 from trainer_client.wire.tenants import Scope as KeyScope
@@ -24,19 +24,19 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect",
 """Open to everybody: whether the process lives, and what its API looks like."""
 
 _OPEN_FOLDER = "/static-offline-docs/"
-_READING = frozenset({"GET", "HEAD"})
+_READ_METHODS = frozenset({"GET", "HEAD"})
 
-_bearer = HTTPBearer(
+_bearer_scheme = HTTPBearer(
     auto_error=False, scheme_name="apiKey", bearerFormat="adj_…", description="An API key; none is needed on loopback."
 )
 
 
-class Access:
+class AccessMiddleware:
     """ASGI middleware: finds out for whom a request is, and has it served for them. Without a gate all is open."""
 
-    def __init__(self, app: ASGIApp, *, gate: Gate | None) -> None:
+    def __init__(self, app: ASGIApp, *, authenticator: Authenticator | None) -> None:
         self._app = app
-        self._gate = gate
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -49,53 +49,55 @@ class Access:
             await problem_response(error, scope["state"]["request_id"])(scope, receive, send)
             return
         scope["state"]["identity"] = identity
-        tell(project=identity.project_id)
-        with acting_for(identity):
+        bind_log_context(project=identity.project_id)
+        with identity_context(identity):
             await self._app(scope, receive, send)
 
     async def _identity(self, scope: Scope) -> Identity:
         path = scope["path"]
-        gate = self._gate
-        if gate is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
-            return KEYLESS
+        authenticator = self._authenticator
+        if authenticator is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
+            return ANONYMOUS
         headers = Headers(scope=scope)
         authorization = headers.get("authorization")
-        if path == "/metrics" and gate.open_metrics and authorization is None:
-            return KEYLESS
-        identity = await gate.identify(authorization)
-        if identity is KEYLESS:
-            insist_on_loopback(headers)
-        await gate.admit(identity)
+        if path == "/metrics" and authenticator.open_metrics and authorization is None:
+            return ANONYMOUS
+        identity = await authenticator.identify(authorization)
+        if identity is ANONYMOUS:
+            require_loopback_host(headers)
+        await authenticator.admit(identity)
         return identity
 
 
-class Needs:
+class RequiredScope:
     """A dependency that insists on a scope: `reading` for GET, `changing` for all else where it is another.
 
     What takes `score` to POST is refused too where the project's budget is spent, unless `judges` is false. A route
     that takes a body calls `insist` before it reads the body, so that a key without the scope costs nothing.
     """
 
-    def __init__(self, reading: KeyScope, changing: KeyScope | None = None, *, judges: bool = True) -> None:
-        self._reading, self._changing, self._judges = reading, changing or reading, judges
+    def __init__(
+        self, read_scope: KeyScope, write_scope: KeyScope | None = None, *, checks_budget: bool = True
+    ) -> None:
+        self._read_scope, self._write_scope, self._checks_budget = read_scope, write_scope or read_scope, checks_budget
 
     async def __call__(
-        self, request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+        self, request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer_scheme)]
     ) -> None:
         """Insist, as FastAPI has it done; a second time does nothing."""
-        await self.insist(request)
+        await self.require_scope(request)
 
-    async def insist(self, request: Request) -> None:
+    async def require_scope(self, request: Request) -> None:
         """Raise `Forbidden` or `BudgetExhausted`, once per request."""
         if getattr(request.state, "insisted", None) is self:
             return
-        scope = self._reading if request.method in _READING else self._changing
+        scope = self._read_scope if request.method in _READ_METHODS else self._write_scope
         identity = identity_of(request)
-        insist(identity, scope)
-        gate = service_of(request).gate
-        if gate is not None and self._judges and (scope, request.method) == ("score", "POST"):
-            await gate.usage.check_budget(identity)
-        request.state.insisted = self
+        require_scope(identity, scope)
+        authenticator = service_of(request).authenticator
+        if authenticator is not None and self._checks_budget and (scope, request.method) == ("score", "POST"):
+            await authenticator.usage.check_budget(identity)
+        request.state.scope_checked = self
 
 
 def identity_of(request: Request) -> Identity:

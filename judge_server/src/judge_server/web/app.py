@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.routing import Route
 
-from judge_server.telemetry.requests import FRAMEWORKS_OWN, Requests
+from judge_server.telemetry.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.web import (
     comparisons,
     health,
@@ -28,24 +28,40 @@ from judge_server.web import (
     scores,
     verdicts,
 )
-from judge_server.web.access import Access
-from judge_server.web.boundary import Boundary
-from judge_server.web.problems import documented
+from judge_server.web.access import AccessMiddleware
+from judge_server.web.boundary import BoundaryMiddleware
+from judge_server.web.problems import problem_responses
 from judge_server.web.service import Service
 from trainer_client import __version__
-from trainer_client.wire import Problem, RewardLine
+from trainer_client.wire import Problem, RewardEvent
 
-_KEYED = (rewards, recompute, verdicts, scores, ledger, runs, comparisons, rubrics, metrics, projects, operations)
+_AUTHENTICATED_MODULES = (
+    rewards,
+    recompute,
+    verdicts,
+    scores,
+    ledger,
+    runs,
+    comparisons,
+    rubrics,
+    metrics,
+    projects,
+    operations,
+)
 """The modules whose routes need a key; their routers say which scopes. Those of `health` are open, or say their own."""
 
-_ANYWHERE = (401, 403, 414, 429, 431, 503)
+_COMMON_PROBLEM_STATUSES = (401, 403, 414, 429, 431, 503)
 """What any request may be answered with, where a key may be needed."""
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def create_app(
-    service: Service, *, max_body_bytes: int = 64 * 2**20, patience_s: float = 30.0, lifespan: Lifespan | None = None
+    service: Service,
+    *,
+    max_body_bytes: int = 64 * 2**20,
+    body_timeout_s: float = 30.0,
+    lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """The application over a service. `lifespan` starts and stops what the service stands on.
 
@@ -57,16 +73,16 @@ def create_app(
         summary="Rubric verdicts and rewards for RL of language models.",
         lifespan=lifespan,
         generate_unique_id_function=_operation_id,
-        telemetry=FRAMEWORKS_OWN,
+        telemetry=FASTAPI_TELEMETRY_OFF,
     )
     app.state.service = service
-    for module in _KEYED:
-        app.include_router(module.router, responses=documented(*_ANYWHERE))
+    for module in _AUTHENTICATED_MODULES:
+        app.include_router(module.router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
     app.include_router(health.router)
-    problems.install(app)
-    app.add_middleware(Access, gate=service.gate)
-    app.add_middleware(Boundary, max_body_bytes=max_body_bytes, patience_s=patience_s)
-    app.add_middleware(Requests)
+    problems.install_problem_handlers(app)
+    app.add_middleware(AccessMiddleware, authenticator=service.authenticator)
+    app.add_middleware(BoundaryMiddleware, max_body_bytes=max_body_bytes, body_timeout_s=body_timeout_s)
+    app.add_middleware(RequestLoggingMiddleware)
     document = app.openapi
 
     making = Lock()
@@ -77,7 +93,7 @@ def create_app(
             schema = document()
             if not made:
                 schema["components"]["schemas"].update(_undeclared_schemas())
-                if service.gate is not None and not service.gate.required:
+                if service.authenticator is not None and not service.authenticator.required:
                     _make_keys_optional(schema)
             return schema
 
@@ -120,7 +136,7 @@ def _make_keys_optional(document: dict[str, Any]) -> None:
 def _undeclared_schemas() -> dict[str, Any]:
     """What routes refer to without declaring it as their model: problems, and the lines of a stream."""
     schemas: dict[str, Any] = {}
-    for model in (RewardLine, Problem):
+    for model in (RewardEvent, Problem):
         schema = model.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
         schemas |= schema.pop("$defs", {}) | {model.__name__: schema}
     return schemas

@@ -16,41 +16,41 @@ CLIENT_CLOSED_REQUEST = 499
 """What the log shows of a request whose caller left; the caller sees nothing."""
 
 
-class CallerLeft(Exception):
+class ClientDisconnected(Exception):
     """The connection was closed before the answer was ready."""
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do the work, and cancel it if the caller disconnects. The request's body must have been read.
 
     Raises:
         CallerLeft: the caller disconnected.
     """
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(request))
+    work_task = asyncio.ensure_future(work)
+    disconnect_task = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
+        await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            return work_task.result()
         log.info("request %s: the caller left, its work is cancelled", request.state.request_id)
-        raise CallerLeft
+        raise ClientDisconnected
     finally:
-        leaving.cancel()
-        working.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        disconnect_task.cancel()
+        work_task.cancel()
+        await asyncio.gather(work_task, disconnect_task, return_exceptions=True)
 
 
-async def answered(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
-    """The response with the message that the work makes; raises `CallerLeft` as `while_connected` does."""
-    answer = await while_connected(request, work)
+async def respond_while_connected(request: Request, work: Coroutine[Any, Any, BaseModel]) -> Response:
+    """The response with the message that the work makes; raises `ClientDisconnected` as `run_while_connected` does."""
+    answer = await run_while_connected(request, work)
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-def nobody_to_answer() -> Response:
+def client_closed_response() -> Response:
     """The response to a caller who left."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

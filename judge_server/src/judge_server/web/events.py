@@ -10,18 +10,18 @@ from trainer_client.wire.operations import Operation
 
 log = logging.getLogger("adjudge")
 
-EVENTS = "text/event-stream"
-STOPPING = "stopping"
+EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
+SHUTDOWN_STATE_KEY = "stopping"
 """The name under which a request's state may have an `asyncio.Event`: the server that took it begins to stop."""
 
-HEARTBEAT_S = 15.0
+SSE_HEARTBEAT_INTERVAL_S = 15.0
 """Seconds without an event after which a comment says that the connection lives."""
 
 _HEARTBEAT = b": still here\n\n"
 
-EVENT: dict[str, Any] = {
+EVENT_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "One event of the stream. Its data is an `Operation`, as JSON in one line.",
+    "description": "One event of the stream. Its data is an `ArithmeticOperation`, as JSON in one line.",
     "required": ["id", "event", "data"],
     "properties": {
         "id": {"type": "string", "pattern": "^[0-9]+$"},
@@ -41,23 +41,25 @@ async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Even
 
     Ends early where the store is away, and when the server begins to stop: whoever follows asks again, of another one.
     """
-    coming = asyncio.ensure_future(anext(changes, None))
-    leaving = asyncio.ensure_future(stopping.wait())
+    next_change = asyncio.ensure_future(anext(changes, None))
+    shutdown = asyncio.ensure_future(stopping.wait())
     try:
         yield _HEARTBEAT
         while not stopping.is_set():
-            done, _ = await asyncio.wait({coming, leaving}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
-            if coming not in done:
+            done, _ = await asyncio.wait(
+                {next_change, shutdown}, timeout=SSE_HEARTBEAT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if next_change not in done:
                 yield _HEARTBEAT
                 continue
-            operation = coming.result()
+            operation = next_change.result()
             if operation is None:
                 return
             yield f"id: {operation.revision}\nevent: operation\ndata: {operation.model_dump_json()}\n\n".encode()
-            coming = asyncio.ensure_future(anext(changes, None))
+            next_change = asyncio.ensure_future(anext(changes, None))
     except (ConnectionError, UnknownOperation) as error:
         log.warning("events end early: %s", error)
     finally:
-        coming.cancel()
-        leaving.cancel()
-        await asyncio.gather(coming, leaving, return_exceptions=True)
+        next_change.cancel()
+        shutdown.cancel()
+        await asyncio.gather(next_change, shutdown, return_exceptions=True)

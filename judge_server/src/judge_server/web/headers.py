@@ -10,14 +10,14 @@ from hashlib import sha256
 
 from starlette.datastructures import MutableHeaders
 
-PAGES = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc"})
+HTML_PAGES = frozenset({"/docs", "/docs/oauth2-redirect", "/redoc"})
 """The pages for people; all else is for programs."""
 
 STATIC_FOLDER = "/static-offline-docs/"
 """Where the pages' scripts and styles are."""
 
-_ALWAYS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
-_NOTHING = "default-src 'none'; frame-ancestors 'none'"
+_SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
+_DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
 _INLINE_SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL)
 
 
@@ -26,9 +26,9 @@ def add_headers(headers: MutableHeaders, path: str, page: bytes | None = None) -
 
     Answers are kept nowhere, but for the pages' scripts and styles: they hold what only a key opens.
     """
-    for name, value in _ALWAYS.items():
+    for name, value in _SECURITY_HEADERS.items():
         headers.setdefault(name, value)
-    headers.setdefault("Content-Security-Policy", _NOTHING if page is None else _policy_of(page))
+    headers.setdefault("Content-Security-Policy", _DENY_ALL_POLICY if page is None else _policy_of(page))
     if not path.startswith(STATIC_FOLDER):
         headers.setdefault("Cache-Control", "no-store")
 

@@ -7,15 +7,15 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 
 from judge_server.errors import NotReady
-from judge_server.web.access import Needs
-from judge_server.web.problems import documented
+from judge_server.web.access import RequiredScope
+from judge_server.web.problems import problem_responses
 from judge_server.web.service import service_of
 from trainer_client import __version__
-from trainer_client.wire import PROTOCOLS_FOR, FailurePolicy, Protocol, RewardMode, VerificationMethod
+from trainer_client.wire import PROTOCOLS_FOR, FailurePolicy, JudgingProtocol, RewardMode, VerificationMethod
 
 router = APIRouter(tags=["service"])
 
-Only = Annotated[
+SelectedChecks = Annotated[
     tuple[str, ...],
     Query(description="The parts that count, as `checks` names them, or `replica`; all parts unless given."),
 ]
@@ -33,18 +33,18 @@ class Readiness(BaseModel):
     checks: dict[str, bool]
 
 
-class EngineAbilities(BaseModel):
+class EngineCapabilities(BaseModel):
     """What the judge's engine can do, see `judge_server.ports.Capabilities`."""
 
     logprobs: bool
-    token_menus: bool
+    token_choices: bool
     json_schema: bool
     prompt_logprobs: bool
     prefix_in_flight: bool
     seeds: bool
 
 
-class Capabilities(BaseModel):
+class ServerCapabilities(BaseModel):
     """What this server understands, so that a client can leave out what it does not."""
 
     version: str
@@ -55,7 +55,7 @@ class Capabilities(BaseModel):
     failure_policies: list[str]
     verification_methods: list[str]
     templates: list[str]
-    engine: EngineAbilities | None
+    engine: EngineCapabilities | None
 
 
 @router.get("/healthz", summary="Is the process alive")
@@ -64,8 +64,8 @@ async def healthz() -> Health:
     return Health()
 
 
-@router.get("/readyz", summary="Can it judge", response_model=Readiness, responses=documented(422, 503))
-async def readyz(request: Request, only: Only = ()) -> Readiness | Response:
+@router.get("/readyz", summary="Can it judge", response_model=Readiness, responses=problem_responses(422, 503))
+async def readyz(request: Request, only: SelectedChecks = ()) -> Readiness | Response:
     """The rubric store can be read, the judge model is loaded, the verdict cache answers, and the ledger can spool.
 
     What takes replicas out of use must ask for `?only=replica`, which says no where another replica may do better:
@@ -77,8 +77,10 @@ async def readyz(request: Request, only: Only = ()) -> Readiness | Response:
     checks = await service.checks(only)
     if not all(checks.values()):
         waiting = ", ".join(name for name, ok in checks.items() if not ok)
-        trouble = service.recorder.trouble if service.recorder is not None and not checks.get("ledger", True) else None
-        reasons = [service.why_not, f"ledger: {trouble}" if trouble else ""]
+        failure_reason = (
+            service.recorder.failure_reason if service.recorder is not None and not checks.get("ledger", True) else None
+        )
+        reasons = [service.not_ready_reason, f"ledger: {failure_reason}" if failure_reason else ""]
         why = f" ({'; '.join(filter(None, reasons))})" if any(reasons) else ""
         raise NotReady(f"not ready: {waiting}{why}", retry_after_s=2)
     return Readiness(checks=checks)
@@ -87,20 +89,20 @@ async def readyz(request: Request, only: Only = ()) -> Readiness | Response:
 @router.get(
     "/v1",
     summary="Version and capabilities",
-    dependencies=[Depends(Needs("read"))],
-    responses=documented(401, 403, 414, 429, 431, 503),
+    dependencies=[Depends(RequiredScope("read"))],
+    responses=problem_responses(401, 403, 414, 429, 431, 503),
 )
-async def capabilities(request: Request) -> Capabilities:
+async def capabilities(request: Request) -> ServerCapabilities:
     """Lists the reward modes, judging protocols and failure policies of this server, and what its engine can do."""
     judge = service_of(request).judge
-    return Capabilities(
+    return ServerCapabilities(
         version=__version__,
         model=judge.identity.model if judge else None,
         modes=list(get_args(RewardMode)),
-        protocols=list(get_args(Protocol)),
+        protocols=list(get_args(JudgingProtocol)),
         protocols_for={mode: list(protocols) for mode, protocols in PROTOCOLS_FOR.items()},
         failure_policies=list(get_args(FailurePolicy)),
         verification_methods=list(get_args(VerificationMethod)),
         templates=judge.templates.names if judge else [],
-        engine=EngineAbilities(**asdict(judge.identity.capabilities)) if judge else None,
+        engine=EngineCapabilities(**asdict(judge.identity.capabilities)) if judge else None,
     )

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from judge_server.errors import Forbidden
 
 
-def insist_on_loopback(headers: Headers) -> None:
+def require_loopback_host(headers: Headers) -> None:
     """Refuse a request that was meant for another host than this machine's own; one that names none is let in.
 
     Raises:

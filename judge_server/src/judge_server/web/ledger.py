@@ -6,24 +6,24 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 
 from judge_server.errors import NotReady
-from judge_server.recording.reading import from_cursor, recorded_page
-from judge_server.recording.rows import digest_of, keepable
+from judge_server.recording.reading import decode_cursor, recorded_page
+from judge_server.recording.rows import digest_bytes, storable_text
 from judge_server.rubrics import find_rubric
-from judge_server.web.access import Needs, project_of
-from judge_server.web.problems import documented, invalid_request
+from judge_server.web.access import RequiredScope, project_of
+from judge_server.web.problems import invalid_request, problem_responses
 from judge_server.web.service import Service, service_of
 from trainer_client.wire import FieldError, parse_reference
 from trainer_client.wire.ledger import LedgerState, RecordedPage
 from trainer_client.wire.ledger_rows import UseFilter
 
-router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(Needs("read"))])
+router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
 
 
 @router.get(
     "/verdicts",
     summary="Read the verdicts of a run from the ledger",
     response_model=RecordedPage,
-    responses=documented(404, 422, 503),
+    responses=problem_responses(404, 422, 503),
 )
 async def recorded_verdicts(
     request: Request,
@@ -40,12 +40,12 @@ async def recorded_verdicts(
     service = service_of(request)
     ledger = service.readable_ledger()
     try:
-        place = None if after is None else from_cursor(after)
+        place = None if after is None else decode_cursor(after)
     except ValueError as error:
         raise invalid_request((FieldError(field="after", message=str(error)),)) from None
-    digest = None if rubric is None else digest_of(await digest_of_reference(service, project_of(request), rubric))
+    digest = None if rubric is None else digest_bytes(await digest_of_reference(service, project_of(request), rubric))
     failed = None if status is None else status == "failed"
-    wanted = UseFilter(project_of(request), keepable(run), step, digest, criterion, failed, place, limit)
+    wanted = UseFilter(project_of(request), storable_text(run), step, digest, criterion, failed, place, limit)
     try:
         return await recorded_page(ledger, wanted, texts=texts)
     except ConnectionError as error:

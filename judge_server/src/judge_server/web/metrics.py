@@ -7,11 +7,11 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from judge_server.judging.judge import Judge
 from judge_server.metrics import LedgerMetrics, PoolMetrics, metrics_page
-from judge_server.metrics.page import Collected
-from judge_server.web.access import Needs
+from judge_server.metrics.page import MetricSource
+from judge_server.web.access import RequiredScope
 from judge_server.web.service import service_of
 
-router = APIRouter(tags=["service"], dependencies=[Depends(Needs("metrics"))])
+router = APIRouter(tags=["service"], dependencies=[Depends(RequiredScope("metrics"))])
 
 _EXAMPLE = 'adjudge_calls_waiting 96.0\nadjudge_run_share{run="llama-srar-3"} 0.62\n'
 
@@ -30,15 +30,15 @@ async def metrics(request: Request) -> Response:
     At most 20 runs have a label of their own; the rest count as `(other)`.
     """
     service = service_of(request)
-    others: list[Collected] = [] if service.recorder is None else [LedgerMetrics(service.recorder.state)]
-    if service.gate is not None:
-        others.append(service.gate.metrics)
+    others: list[MetricSource] = [] if service.recorder is None else [LedgerMetrics(service.recorder.state)]
+    if service.authenticator is not None:
+        others.append(service.authenticator.metrics)
     await service.operation_metrics.read()
     others.append(service.operation_metrics)
-    return Response(judges_page(service.judges, others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    return Response(judge_metrics_page(service.judges, others), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-def judges_page(judges: Mapping[str, Judge], others: Iterable[Collected] = ()) -> bytes:
+def judge_metrics_page(judges: Mapping[str, Judge], others: Iterable[MetricSource] = ()) -> bytes:
     """The page of some judges by name, their pools', and others' metrics."""
-    pools = PoolMetrics({name: judge.desk.members() for name, judge in judges.items()})
+    pools = PoolMetrics({name: judge.executor.members() for name, judge in judges.items()})
     return metrics_page({name: judge.metrics for name, judge in judges.items()}, [pools, *others])

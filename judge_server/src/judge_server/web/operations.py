@@ -11,20 +11,20 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from judge_server.access.gate import insist
+from judge_server.access.gate import require_scope
 from judge_server.errors import NotReady, ServiceError
 from judge_server.ports import Operations, UnknownOperation
-from judge_server.telemetry.about import tell
-from judge_server.web.access import Needs, identity_of, project_of
-from judge_server.web.events import EVENT, EVENTS, STOPPING, event_stream
-from judge_server.web.idempotency import IdempotencyKey, once
+from judge_server.telemetry.about import bind_log_context
+from judge_server.web.access import RequiredScope, identity_of, project_of
+from judge_server.web.events import EVENT_SCHEMA, EVENT_STREAM_MEDIA_TYPE, SHUTDOWN_STATE_KEY, event_stream
+from judge_server.web.idempotency import IdempotencyKey, run_idempotent
 from judge_server.web.patterns import refuse_unusable_patterns
-from judge_server.web.problems import documented, invalid_request
+from judge_server.web.problems import invalid_request, problem_responses
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import FieldError
 from trainer_client.wire.operations import (
-    MOST_RESULTS,
+    MAX_PAGE_RESULTS,
     EvaluateOperation,
     Operation,
     OperationList,
@@ -40,7 +40,7 @@ router = APIRouter(
     prefix="/v1/operations",
     tags=["operations"],
     route_class=StrictRoute,
-    dependencies=[Depends(Needs("read", changing="score"))],
+    dependencies=[Depends(RequiredScope("read", write_scope="score"))],
 )
 
 OperationId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", examples=["op-0123456789abcdef"])]
@@ -66,7 +66,7 @@ class UnknownOperationProblem(ServiceError):
     summary="Submit long work",
     status_code=202,
     response_model=Operation,
-    responses={202: {"headers": {"Location": {"schema": {"type": "string"}}}}, **documented(404, 413, 422, 503)},
+    responses={202: {"headers": {"Location": {"schema": {"type": "string"}}}}, **problem_responses(404, 413, 422, 503)},
 )
 async def submit(
     request: Request,
@@ -82,41 +82,48 @@ async def submit(
     references to rubrics are settled now: what is published later changes nothing.
     """
     if body.kind in ("generate_rubrics", "validate_rubrics"):
-        insist(identity_of(request), "rubrics:write")
+        require_scope(identity_of(request), "rubrics:write")
     if isinstance(body, ScoreOperation | EvaluateOperation):
         own = [group.rubric for group in body.groups]
         await refuse_unusable_patterns(service_of(request).checker, project_of(request), body.rubric, own)
     given = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})
     try:
         work = operations_of(request).submit(project_of(request), body.kind, given, submission=idempotency_key)
-        operation = await _found(work)
+        operation = await _translate_store_errors(work)
     except ValueError as error:
         raise invalid_request((FieldError(field="", message=str(error)),)) from None
-    tell(operation_id=operation.id)
+    bind_log_context(operation_id=operation.id)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
     return operation
 
 
-@router.get("", summary="List operations", response_model=OperationList, responses=documented(503))
+@router.get("", summary="List operations", response_model=OperationList, responses=problem_responses(503))
 async def list_operations(request: Request) -> OperationList:
     """The newest 500, the newest first. A `request` of more than 16 KiB is left out: it is empty."""
-    return OperationList(operations=await _found(operations_of(request).list(project_of(request))))
+    return OperationList(operations=await _translate_store_errors(operations_of(request).list(project_of(request))))
 
 
-@router.get("/{id}", summary="How an operation stands", response_model=Operation, responses=documented(404, 422, 503))
+@router.get(
+    "/{id}", summary="How an operation stands", response_model=Operation, responses=problem_responses(404, 422, 503)
+)
 async def read_operation(request: Request, id: OperationId) -> Operation:
     """Its state, its progress, what it cost, and what went wrong, if anything did."""
-    return await _found(operations_of(request).get(project_of(request), id))
+    return await _translate_store_errors(operations_of(request).get(project_of(request), id))
 
 
-@router.delete("/{id}", summary="Cancel an operation", response_model=Operation, responses=documented(404, 422, 503))
+@router.delete(
+    "/{id}", summary="Cancel an operation", response_model=Operation, responses=problem_responses(404, 422, 503)
+)
 async def cancel_operation(request: Request, id: OperationId) -> Operation:
     """What is done stays done, and its results stay. One that has ended stays as it is."""
-    return await _found(operations_of(request).cancel(project_of(request), id))
+    return await _translate_store_errors(operations_of(request).cancel(project_of(request), id))
 
 
 @router.post(
-    "/{id}/retry", summary="Try an operation again", response_model=Operation, responses=documented(404, 409, 422, 503)
+    "/{id}/retry",
+    summary="Try an operation again",
+    response_model=Operation,
+    responses=problem_responses(404, 409, 422, 503),
 )
 async def retry_operation(request: Request, id: OperationId, idempotency_key: IdempotencyKey = None) -> Response:
     """Go on with one that failed or was cancelled, from what is done. Any other stays as it is.
@@ -125,21 +132,24 @@ async def retry_operation(request: Request, id: OperationId, idempotency_key: Id
     """
 
     async def work() -> Response:
-        operation = await _found(operations_of(request).retry(project_of(request), id))
+        operation = await _translate_store_errors(operations_of(request).retry(project_of(request), id))
         return Response(operation.model_dump_json(), media_type="application/json")
 
-    return await once(request, idempotency_key, work)
+    return await run_idempotent(request, idempotency_key, work)
 
 
-class _Events(Response):
-    media_type = EVENTS
+class _EventStreamResponse(Response):
+    media_type = EVENT_STREAM_MEDIA_TYPE
 
 
 @router.get(
     "/{id}/events",
     summary="Follow an operation",
-    response_class=_Events,
-    responses={200: {"content": {EVENTS: {"schema": EVENT}}}, **documented(404, 422, 503)},
+    response_class=_EventStreamResponse,
+    responses={
+        200: {"content": {EVENT_STREAM_MEDIA_TYPE: {"schema": EVENT_SCHEMA}}},
+        **problem_responses(404, 422, 503),
+    },
 )
 async def operation_events(
     request: Request,
@@ -153,11 +163,11 @@ async def operation_events(
     """
     after = _revision(last_event_id)
     operations, project_id = operations_of(request), project_of(request)
-    await _found(operations.get(project_id, id))  # what is wrong with the request is no 200
-    stopping = getattr(request.state, STOPPING, None) or asyncio.Event()
+    await _translate_store_errors(operations.get(project_id, id))  # what is wrong with the request is no 200
+    stopping = getattr(request.state, SHUTDOWN_STATE_KEY, None) or asyncio.Event()
     stream = event_stream(operations.events(project_id, id, after=after), stopping)
     return StreamingResponse(
-        stream, media_type=EVENTS, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        stream, media_type=EVENT_STREAM_MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )
 
 
@@ -167,14 +177,14 @@ async def operation_events(
     response_model=ResultPage,
     responses={
         200: {"content": {NDJSON: {"schema": {"type": "object"}}}},
-        **documented(404, 422, 503),
+        **problem_responses(404, 422, 503),
     },
 )
 async def operation_results(
     request: Request,
     id: OperationId,
     after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The `next_after` of the page before.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=MOST_RESULTS)] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE_RESULTS)] = 100,
 ) -> Response:
     """In the order in which they were made; `index` is the place of the input.
 
@@ -182,7 +192,9 @@ async def operation_results(
     """
     operations, project_id = operations_of(request), project_of(request)
     lines = NDJSON in request.headers.get("accept", "")
-    page = await _found(operations.results(project_id, id, after=after, limit=MOST_RESULTS if lines else limit))
+    page = await _translate_store_errors(
+        operations.results(project_id, id, after=after, limit=MAX_PAGE_RESULTS if lines else limit)
+    )
     if lines:
         return StreamingResponse(_lines(operations, project_id, id, page), media_type=NDJSON)
     return Response(await asyncio.to_thread(page.model_dump_json), media_type="application/json")
@@ -196,7 +208,7 @@ def operations_of(request: Request) -> Operations:
     return operations
 
 
-async def _found(work: Awaitable[T]) -> T:
+async def _translate_store_errors(work: Awaitable[T]) -> T:
     try:
         return await work
     except UnknownOperation as error:
@@ -217,11 +229,11 @@ def _revision(last_event_id: str | None) -> int:
 
 async def _lines(operations: Operations, project_id: str, id_: str, page: ResultPage) -> AsyncIterator[bytes]:
     while page.results:
-        yield await asyncio.to_thread(_written, page)
+        yield await asyncio.to_thread(_encode_results, page)
         if page.next_after is None:
             return
-        page = await operations.results(project_id, id_, after=page.next_after, limit=MOST_RESULTS)
+        page = await operations.results(project_id, id_, after=page.next_after, limit=MAX_PAGE_RESULTS)
 
 
-def _written(page: ResultPage) -> bytes:
+def _encode_results(page: ResultPage) -> bytes:
     return b"".join([json.dumps(result).encode() + b"\n" for result in page.results])

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from judge_server.errors import InvalidRequest, NotReady, ServiceError
-from judge_server.web.disconnect import CallerLeft, nobody_to_answer
+from judge_server.web.disconnect import ClientDisconnected, client_closed_response
 from judge_server.web.headers import add_headers
 from trainer_client.wire import FieldError, Problem, ProblemType
 from trainer_client.wire.problems import field_errors
@@ -26,9 +26,9 @@ _FRAMEWORK_TYPES: dict[int, ProblemType] = {
 
 _PARAMETER = re.compile(r"{\w+}")
 
-UNFORESEEN = "Something went wrong on our side; the server's log has the reason under the request id."
+INTERNAL_ERROR_DETAIL = "Something went wrong on our side; the server's log has the reason under the request id."
 
-AWAY = "What this needs is kept in a store that cannot be reached now; ask again in a moment."
+STORE_UNAVAILABLE_DETAIL = "What this needs is kept in a store that cannot be reached now; ask again in a moment."
 
 
 def problem_of(error: ServiceError, request_id: str) -> Problem:
@@ -54,16 +54,16 @@ def problem_response(error: ServiceError, request_id: str) -> Response:
     return _response(problem, headers)
 
 
-def install(app: FastAPI) -> None:
+def install_problem_handlers(app: FastAPI) -> None:
     """Make the application answer every error with a problem."""
 
     @app.exception_handler(ServiceError)
     async def service_error(request: Request, error: ServiceError) -> Response:
         return problem_response(error, request.state.request_id)
 
-    @app.exception_handler(CallerLeft)
-    async def caller_left(request: Request, error: CallerLeft) -> Response:
-        return nobody_to_answer()
+    @app.exception_handler(ClientDisconnected)
+    async def client_disconnected(request: Request, error: ClientDisconnected) -> Response:
+        return client_closed_response()
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -91,21 +91,21 @@ def install(app: FastAPI) -> None:
         return _response(problem, headers)
 
     @app.exception_handler(ConnectionError)
-    async def away(request: Request, error: ConnectionError) -> Response:
+    async def store_unavailable(request: Request, error: ConnectionError) -> Response:
         log.warning("request %s needs a store that is away: %s", request.state.request_id, error)
-        return problem_response(NotReady(AWAY, retry_after_s=2), request.state.request_id)
+        return problem_response(NotReady(STORE_UNAVAILABLE_DETAIL, retry_after_s=2), request.state.request_id)
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> Response:
-        return problem_response(ServiceError(UNFORESEEN), request.state.request_id)
+    async def internal_error(request: Request, error: Exception) -> Response:
+        return problem_response(ServiceError(INTERNAL_ERROR_DETAIL), request.state.request_id)
 
 
 def _methods_of(request: Request) -> list[str]:
     """The methods that a request's path takes, by the document; the framework names those of one of its routes."""
     app: FastAPI = request.app
     paths = app.openapi()["paths"]
-    fitting = [path for path in paths if re.fullmatch(_PARAMETER.sub(".+", path), request.url.path)]
-    closest = max(fitting, key=lambda path: len(_PARAMETER.sub("", path)), default="")
+    matching_paths = [path for path in paths if re.fullmatch(_PARAMETER.sub(".+", path), request.url.path)]
+    closest = max(matching_paths, key=lambda path: len(_PARAMETER.sub("", path)), default="")
     return sorted(method.upper() for method in paths.get(closest, ()))
 
 
@@ -116,7 +116,7 @@ def invalid_request(errors: tuple[FieldError, ...]) -> InvalidRequest:
     return InvalidRequest(f"{first.field or 'body'}: {first.message}{more}", errors=errors)
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI `responses` for these problem statuses."""
     meanings = {
         401: "There is no key, or none that opens anything.",

@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 
 from judge_server.errors import NotReady
-from judge_server.web.access import Needs, identity_of, project_of
-from judge_server.web.problems import documented
+from judge_server.web.access import RequiredScope, identity_of, project_of
+from judge_server.web.problems import problem_responses
 from judge_server.web.service import service_of
 from trainer_client.wire.tenants import AuditTail, ProjectState
 
-router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(Needs("read"))])
+router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
 
 
 @router.get("/project", summary="What the project may use, and has used", response_model=ProjectState)
@@ -19,13 +19,13 @@ async def project(request: Request) -> ProjectState:
 
     Other processes' counts come in every few seconds.
     """
-    identity, gate = identity_of(request), service_of(request).gate
-    if gate is None:
+    identity, authenticator = identity_of(request), service_of(request).authenticator
+    if authenticator is None:
         raise NotReady("This process counts nothing. Ask one that was started with a database.")
-    used = await gate.usage.used(identity.project_id)
-    scopes = tuple(sorted(identity.opens))
+    used = await authenticator.usage.used(identity.project_id)
+    scopes = tuple(sorted(identity.permissions))
     return ProjectState(
-        id=identity.project_id, scopes=scopes, limits=identity.limits, tokens_today=used.on_day, tokens_ever=used.ever
+        id=identity.project_id, scopes=scopes, limits=identity.limits, tokens_today=used.on_day, tokens_ever=used.total
     )
 
 
@@ -33,8 +33,8 @@ async def project(request: Request) -> ProjectState:
     "/audit",
     summary="Who changed what",
     response_model=AuditTail,
-    dependencies=[Depends(Needs("admin"))],
-    responses=documented(422),
+    dependencies=[Depends(RequiredScope("admin"))],
+    responses=problem_responses(422),
 )
 async def audit(
     request: Request,

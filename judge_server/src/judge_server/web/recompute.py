@@ -10,14 +10,14 @@ from fastapi.responses import StreamingResponse
 
 from judge_server.errors import NotReady, ServiceError
 from judge_server.recomputing import recompute
-from judge_server.telemetry.about import tell
-from judge_server.web.access import Needs, project_of
-from judge_server.web.problems import UNFORESEEN, documented, problem_of
+from judge_server.telemetry.about import bind_log_context
+from judge_server.web.access import RequiredScope, project_of
+from judge_server.web.problems import INTERNAL_ERROR_DETAIL, problem_of, problem_responses
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire.recompute import (
     RecomputedGroup,
-    RecomputeLine,
+    RecomputeEvent,
     RecomputeRequest,
     RecomputeStart,
     RecomputeSummary,
@@ -28,19 +28,25 @@ log = logging.getLogger("adjudge")
 NDJSON = "application/x-ndjson"
 
 router = APIRouter(
-    prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(Needs("score", judges=False))]
+    prefix="/v1",
+    tags=["rewards"],
+    route_class=StrictRoute,
+    dependencies=[Depends(RequiredScope("score", checks_budget=False))],
 )
 
 
-class _Lines(Response):
+class _NdjsonResponse(Response):
     media_type = NDJSON
 
 
 @router.post(
     "/rewards/recompute",
     summary="Reward a run again under another mode, other weights or budgets, from verdicts that are there",
-    response_class=_Lines,
-    responses={200: {"model": RecomputeLine, "description": "Lines of JSON."}, **documented(404, 413, 422, 502, 503)},
+    response_class=_NdjsonResponse,
+    responses={
+        200: {"model": RecomputeEvent, "description": "Lines of JSON."},
+        **problem_responses(404, 413, 422, 502, 503),
+    },
 )
 async def recompute_rewards(request: Request, body: RecomputeRequest) -> Response:
     """Asks no judge. A verdict that failed stays failed, and `on_failure` says what that makes of its response.
@@ -50,7 +56,7 @@ async def recompute_rewards(request: Request, body: RecomputeRequest) -> Respons
     off. What was judged twice comes twice.
     """
     ledger = service_of(request).readable_ledger()
-    tell(run=body.run)
+    bind_log_context(run=body.run)
     stream = recompute(ledger, body, project_id=project_of(request))
     try:
         start = await anext(stream)  # what is wrong with the request is no 200
@@ -59,10 +65,12 @@ async def recompute_rewards(request: Request, body: RecomputeRequest) -> Respons
     return StreamingResponse(_lines(start, stream, request.state.request_id), media_type=NDJSON)
 
 
-Part = RecomputeStart | RecomputedGroup | RecomputeSummary
+RecomputePart = RecomputeStart | RecomputedGroup | RecomputeSummary
 
 
-async def _lines(start: Part, stream: AsyncGenerator[Part, None], request_id: str) -> AsyncIterator[bytes]:
+async def _lines(
+    start: RecomputePart, stream: AsyncGenerator[RecomputePart, None], request_id: str
+) -> AsyncIterator[bytes]:
     async with aclosing(stream):
         yield _line(start=start)
         try:
@@ -73,7 +81,7 @@ async def _lines(start: Part, stream: AsyncGenerator[Part, None], request_id: st
             yield _line(problem=problem_of(known, request_id))
         except Exception:
             log.exception("request %s failed", request_id)
-            yield _line(problem=problem_of(ServiceError(UNFORESEEN), request_id))
+            yield _line(problem=problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id))
 
 
 def _unreadable(error: ConnectionError) -> NotReady:
@@ -81,4 +89,4 @@ def _unreadable(error: ConnectionError) -> NotReady:
 
 
 def _line(**part: Any) -> bytes:
-    return RecomputeLine.model_construct(**part).model_dump_json(exclude_unset=True).encode() + b"\n"
+    return RecomputeEvent.model_construct(**part).model_dump_json(exclude_unset=True).encode() + b"\n"

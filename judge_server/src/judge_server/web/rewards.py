@@ -9,21 +9,23 @@ from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.responses import StreamingResponse
 
 from judge_server.errors import ServiceError
-from judge_server.telemetry.about import tell
-from judge_server.web.access import Needs, project_of
-from judge_server.web.disconnect import answered, while_connected
-from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
+from judge_server.telemetry.about import bind_log_context
+from judge_server.web.access import RequiredScope, project_of
+from judge_server.web.disconnect import respond_while_connected, run_while_connected
+from judge_server.web.idempotency import IdempotencyKey, record_id_of, recorder_of
 from judge_server.web.patterns import refuse_unusable_patterns
-from judge_server.web.problems import UNFORESEEN, documented, problem_of
+from judge_server.web.problems import INTERNAL_ERROR_DETAIL, problem_of, problem_responses
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
-from trainer_client.wire import GroupRewards, RewardAnswer, RewardLine, RewardRequest, RewardSummary
+from trainer_client.wire import GroupRewards, RewardAnswer, RewardEvent, RewardRequest, RewardSummary
 
 log = logging.getLogger("adjudge")
 
 NDJSON = "application/x-ndjson"
 
-router = APIRouter(prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
+router = APIRouter(
+    prefix="/v1", tags=["rewards"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
+)
 
 EXAMPLE: dict[str, Any] = {
     "run": "llama-srar-3",
@@ -56,7 +58,7 @@ EXAMPLE: dict[str, Any] = {
     response_model=RewardAnswer,
     responses={
         200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/RewardLine"}}}},
-        **documented(404, 413, 422, 429, 502, 503),
+        **problem_responses(404, 413, 422, 429, 502, 503),
     },
 )
 async def rewards(
@@ -77,18 +79,18 @@ async def rewards(
     has said already, and is recorded once, as it was answered first.
     """
     request_id = request.state.request_id
-    tell(run=body.run)
+    bind_log_context(run=body.run)
     own = [group.rubric for group in body.groups]
     checker, project_id = service_of(request).checker, project_of(request)
     await refuse_unusable_patterns(checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
     scorer = service_of(request).scorer(body.judge, recorder_of(request))
-    record = await record_of(request, idempotency_key)
+    record_id = await record_id_of(request, idempotency_key)
     if NDJSON in request.headers.get("accept", ""):
-        stream = scorer.stream(body, request_id=request_id, project_id=project_id, record=record)
-        first = await while_connected(request, anext(stream))  # what is wrong with the request is no 200
+        stream = scorer.stream(body, request_id=request_id, project_id=project_id, record_id=record_id)
+        first = await run_while_connected(request, anext(stream))  # what is wrong with the request is no 200
         return StreamingResponse(_lines(first, stream, request_id), media_type=NDJSON)
-    work = scorer.score(body, request_id=request_id, project_id=project_id, record=record)
-    return await answered(request, work)
+    work = scorer.score(body, request_id=request_id, project_id=project_id, record_id=record_id)
+    return await respond_while_connected(request, work)
 
 
 async def _lines(
@@ -102,17 +104,17 @@ async def _lines(
             async for part in stream:
                 yield _line(part)
         except ServiceError as error:
-            yield _json_line(RewardLine(problem=problem_of(error, request_id)))
+            yield _json_line(RewardEvent(problem=problem_of(error, request_id)))
         except Exception:
             log.exception("request %s failed", request_id)
-            yield _json_line(RewardLine(problem=problem_of(ServiceError(UNFORESEEN), request_id)))
+            yield _json_line(RewardEvent(problem=problem_of(ServiceError(INTERNAL_ERROR_DETAIL), request_id)))
 
 
 def _line(part: GroupRewards | RewardSummary) -> bytes:
     if isinstance(part, GroupRewards):
-        return _json_line(RewardLine.model_construct(group=part))
-    return _json_line(RewardLine.model_construct(summary=part))
+        return _json_line(RewardEvent.model_construct(group=part))
+    return _json_line(RewardEvent.model_construct(summary=part))
 
 
-def _json_line(line: RewardLine) -> bytes:
+def _json_line(line: RewardEvent) -> bytes:
     return line.model_dump_json(exclude_unset=True).encode() + b"\n"

@@ -9,8 +9,8 @@ from fastapi import Path as PathParameter
 from judge_server import rubric_changes as changes
 from judge_server.errors import PreconditionRequired
 from judge_server.rubrics import find_rubric
-from judge_server.web.access import Needs, project_of
-from judge_server.web.problems import documented, invalid_request
+from judge_server.web.access import RequiredScope, project_of
+from judge_server.web.problems import invalid_request, problem_responses
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import (
@@ -24,27 +24,27 @@ from trainer_client.wire import (
     TagSet,
 )
 
-CHANGING_RUBRICS = Needs("read", changing="rubrics:write")
+RUBRIC_SCOPES = RequiredScope("read", write_scope="rubrics:write")
 
-router = APIRouter(route_class=StrictRoute, dependencies=[Depends(CHANGING_RUBRICS)])
+router = APIRouter(route_class=StrictRoute, dependencies=[Depends(RUBRIC_SCOPES)])
 
 Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
 Alias = Annotated[str, PathParameter(description="Begins with a lower-case letter.", examples=["production"])]
-Pinned = Annotated[str, PathParameter(description="`name@3`", examples=["team/math/quadratics@3"])]
+PinnedReference = Annotated[str, PathParameter(description="`name@3`", examples=["team/math/quadratics@3"])]
 IfMatch = Annotated[
     str | None, Header(description="The version the alias stands for now, in quotes: its ETag.", examples=['"2"'])
 ]
 IfNoneMatch = Annotated[str | None, Header(description="`*`: only if there is no such alias yet.", examples=["*"])]
 
 _ETAG = re.compile(r'"([1-9][0-9]{0,8})"')
-_HAS_ETAG: dict[str, Any] = {"ETag": {"description": "The version, in quotes.", "schema": {"type": "string"}}}
+_ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes.", "schema": {"type": "string"}}}
 
 
 @router.get(
     "/{name:path}/aliases",
     summary="List the aliases of a rubric",
     response_model=RubricAliases,
-    responses=documented(404, 422),
+    responses=problem_responses(404, 422),
 )
 async def aliases(request: Request, name: Name) -> RubricAliases:
     """Each alias and the version it stands for."""
@@ -57,7 +57,7 @@ async def aliases(request: Request, name: Name) -> RubricAliases:
     "/{name:path}/aliases/{alias}",
     summary="Read one alias of a rubric",
     response_model=RubricAlias,
-    responses={200: {"headers": _HAS_ETAG}, **documented(404, 422)},
+    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 422)},
 )
 async def read_alias(request: Request, response: Response, name: Name, alias: Alias) -> RubricAlias:
     """The version it stands for, and the ETag that moving it takes."""
@@ -70,7 +70,7 @@ async def read_alias(request: Request, response: Response, name: Name, alias: Al
     "/{name:path}/aliases/{alias}",
     summary="Move an alias to a version, or create it",
     response_model=RubricAlias,
-    responses={200: {"headers": _HAS_ETAG}, **documented(404, 412, 413, 422, 428)},
+    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 412, 413, 422, 428)},
 )
 async def move_alias(
     request: Request,
@@ -100,7 +100,7 @@ async def move_alias(
     "/{name:path}/aliases/{alias}",
     summary="Remove an alias",
     response_model=RubricAliases,
-    responses=documented(404, 412, 422, 428),
+    responses=problem_responses(404, 412, 422, 428),
 )
 async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfMatch = None) -> RubricAliases:
     """The version stays. Takes `If-Match` like a move, and answers with the aliases that are left."""
@@ -115,7 +115,7 @@ async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfM
     "/{name:path}/tags",
     summary="Replace the tags of a rubric",
     response_model=RubricTags,
-    responses=documented(404, 413, 422),
+    responses=problem_responses(404, 413, 422),
 )
 async def replace_tags(
     request: Request,
@@ -132,11 +132,11 @@ async def replace_tags(
     "/{reference:path}/retirement",
     summary="Retire a version",
     response_model=RubricVersion,
-    responses=documented(404, 413, 422),
+    responses=problem_responses(404, 413, 422),
 )
 async def retire(
     request: Request,
-    reference: Pinned,
+    reference: PinnedReference,
     body: Annotated[
         RetirementRequest,
         Body(
@@ -154,9 +154,9 @@ async def retire(
     "/{reference:path}/retirement",
     summary="Take a retired version back into use",
     response_model=RubricVersion,
-    responses=documented(404, 422),
+    responses=problem_responses(404, 422),
 )
-async def restore(request: Request, reference: Pinned) -> RubricVersion:
+async def restore(request: Request, reference: PinnedReference) -> RubricVersion:
     """Nothing happens to a version that is in use."""
     return await changes.retire(service_of(request).rubrics, project_of(request), reference, None)
 
@@ -169,16 +169,18 @@ def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
             'GET …/aliases/{alias} gives (such as "2"), or If-None-Match: * for an alias that does not exist yet.'
         )
     if if_match is not None and if_none_match is not None:
-        raise _unreadable("If-None-Match", "If-Match and If-None-Match rule each other out; send one of them")
+        raise _invalid_header("If-None-Match", "If-Match and If-None-Match rule each other out; send one of them")
     if if_match is None:
         if (if_none_match or "").strip() != "*":
-            raise _unreadable("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
+            raise _invalid_header("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
         return None
     match = _ETAG.fullmatch(if_match.strip())
     if match is None:
-        raise _unreadable("If-Match", f'{if_match!r} is no ETag of an alias; write its version in quotes, such as "2"')
+        raise _invalid_header(
+            "If-Match", f'{if_match!r} is no ETag of an alias; write its version in quotes, such as "2"'
+        )
     return int(match[1])
 
 
-def _unreadable(header: str, message: str) -> Exception:
+def _invalid_header(header: str, message: str) -> Exception:
     return invalid_request((FieldError(field=header, message=message),))

@@ -10,10 +10,10 @@ from judge_server import rubric_changes as changes
 from judge_server.rubrics import find_rubric
 from judge_server.web import rubric_changes
 from judge_server.web.access import project_of
-from judge_server.web.idempotency import IdempotencyKey, once
+from judge_server.web.idempotency import IdempotencyKey, run_idempotent
 from judge_server.web.patterns import refuse_unusable_criteria
-from judge_server.web.problems import documented, invalid_request
-from judge_server.web.rubric_changes import CHANGING_RUBRICS
+from judge_server.web.problems import invalid_request, problem_responses
+from judge_server.web.rubric_changes import RUBRIC_SCOPES
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import (
@@ -27,13 +27,13 @@ from trainer_client.wire import (
 )
 
 router = APIRouter(
-    prefix="/v1/rubrics", tags=["rubrics"], route_class=StrictRoute, dependencies=[Depends(CHANGING_RUBRICS)]
+    prefix="/v1/rubrics", tags=["rubrics"], route_class=StrictRoute, dependencies=[Depends(RUBRIC_SCOPES)]
 )
 
 Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
 After = Annotated[str | None, Query(description="The `next_cursor` of the page before.")]
 
-PUBLICATION: dict[str, Any] = {
+PUBLICATION_EXAMPLE: dict[str, Any] = {
     "criteria": [
         {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},
         {"id": "method", "kind": "process", "description": "Divides the distance by the time."},
@@ -43,7 +43,7 @@ PUBLICATION: dict[str, Any] = {
     "lineage": {"author": "team-math"},
 }
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
-_SHOWN = 100
+_MAX_SHOWN_CHARACTERS = 100
 
 
 @router.post(
@@ -53,14 +53,14 @@ _SHOWN = 100
     response_model=RubricVersion,
     responses={
         200: {"description": "These criteria are published already.", "model": RubricVersion},
-        **documented(409, 413, 422),
+        **problem_responses(409, 413, 422),
     },
 )
 async def publish(
     request: Request,
     name: Annotated[str, PathParameter(description="Lower-case, may have folders: team/math/quadratics")],
     body: Annotated[
-        RubricPublication, Body(openapi_examples={"speed": {"summary": "A word problem", "value": PUBLICATION}})
+        RubricPublication, Body(openapi_examples={"speed": {"summary": "A word problem", "value": PUBLICATION_EXAMPLE}})
     ],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -91,10 +91,10 @@ async def publish(
         status, headers = 201 if added else 200, {"Location": f"/v1/rubrics/{version.reference}"}
         return Response(version.model_dump_json(), status, headers, "application/json")
 
-    return await once(request, idempotency_key, work)
+    return await run_idempotent(request, idempotency_key, work)
 
 
-@router.get("", summary="List and search rubrics", response_model=RubricPage, responses=documented(422))
+@router.get("", summary="List and search rubrics", response_model=RubricPage, responses=problem_responses(422))
 async def list_rubrics(
     request: Request,
     prefix: Annotated[str, Query(description="Only names that begin with this.", examples=["team/math/"])] = "",
@@ -126,7 +126,7 @@ async def list_rubrics(
     "/{name:path}/versions",
     summary="List the versions of a rubric",
     response_model=RubricHistory,
-    responses=documented(404, 422),
+    responses=problem_responses(404, 422),
 )
 async def history(
     request: Request,
@@ -142,7 +142,7 @@ async def history(
     "/{name:path}/diff",
     summary="What differs between two versions of a rubric",
     response_model=RubricDiff,
-    responses=documented(404, 422),
+    responses=problem_responses(404, 422),
 )
 async def diff(
     request: Request,
@@ -161,7 +161,7 @@ router.include_router(rubric_changes.router)
     "/{reference:path}",
     summary="Read one version of a rubric",
     response_model=RubricVersion,
-    responses=documented(404, 422),
+    responses=problem_responses(404, 422),
 )
 async def read(
     request: Request,
@@ -185,6 +185,8 @@ def _check_name(name: str) -> None:
         why = "use lower-case letters, digits, '.', '_', '-' and '/' between folders, at most 200 characters"
         if problem["type"] == "value_error":
             why = str(problem["ctx"]["error"])
-        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}… ({len(name)} characters)"
+        shown = (
+            name if len(name) <= _MAX_SHOWN_CHARACTERS else f"{name[:_MAX_SHOWN_CHARACTERS]}… ({len(name)} characters)"
+        )
         message = f"{shown!r} is no rubric name; {why}"
         raise invalid_request((FieldError(field="name", message=message),)) from None

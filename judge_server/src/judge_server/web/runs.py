@@ -9,23 +9,25 @@ from pydantic import ValidationError
 
 from judge_server.errors import NotReady
 from judge_server.recomputing import UnknownRun
-from judge_server.recording.rows import digest_of, keepable
-from judge_server.web.access import Needs, project_of
+from judge_server.recording.rows import digest_bytes, storable_text
+from judge_server.web.access import RequiredScope, project_of
 from judge_server.web.ledger import digest_of_reference
-from judge_server.web.problems import documented, invalid_request
+from judge_server.web.problems import invalid_request, problem_responses
 from judge_server.web.service import service_of
 from trainer_client.wire import FieldError
-from trainer_client.wire.ledger_rows import RunView
+from trainer_client.wire.ledger_rows import RunReportQuery
 from trainer_client.wire.runs import RunPage, RunReport
 
-router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(Needs("read"))])
+router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
 
 After = Annotated[str | None, Query(description="The `next_cursor` of the page before.", max_length=2000)]
 Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
 T = TypeVar("T")
 
 
-@router.get("", summary="List the training runs of the ledger", response_model=RunPage, responses=documented(422, 503))
+@router.get(
+    "", summary="List the training runs of the ledger", response_model=RunPage, responses=problem_responses(422, 503)
+)
 async def list_runs(request: Request, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> RunPage:
     """The run that was judged for last comes first.
 
@@ -39,7 +41,7 @@ async def list_runs(request: Request, after: After = None, limit: Annotated[int,
     "/{run:path}",
     summary="Read the figures of a run, by step and by criterion",
     response_model=RunReport,
-    responses=documented(404, 422, 503),
+    responses=problem_responses(404, 422, 503),
 )
 async def read_run(
     request: Request,
@@ -76,14 +78,14 @@ async def read_run(
     ledger, project_id = service.readable_ledger(), project_of(request)
     if first_step is not None and last_step is not None and first_step > last_step:
         raise invalid_request((FieldError(field="last_step", message=f"is before first_step, which is {first_step}"),))
-    view = RunView(
+    view = RunReportQuery(
         project_id,
-        keepable(run),
+        storable_text(run),
         first_step,
         last_step,
         order == "newest",
-        None if rubric is None else digest_of(await digest_of_reference(service, project_id, rubric)),
-        tuple(map(keepable, criterion or ())),
+        None if rubric is None else digest_bytes(await digest_of_reference(service, project_id, rubric)),
+        tuple(map(storable_text, criterion or ())),
         criteria,
         after,
         limit,

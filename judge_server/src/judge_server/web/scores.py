@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Request, Response
 
 from judge_server.errors import JudgingFailed, ServiceError
-from judge_server.telemetry.about import tell
-from judge_server.web.access import Needs, project_of
-from judge_server.web.disconnect import while_connected
-from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
-from judge_server.web.problems import documented
+from judge_server.telemetry.about import bind_log_context
+from judge_server.web.access import RequiredScope, project_of
+from judge_server.web.disconnect import run_while_connected
+from judge_server.web.idempotency import IdempotencyKey, record_id_of, recorder_of
+from judge_server.web.problems import problem_responses
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import FieldError, RewardAnswer
@@ -19,45 +19,54 @@ from trainer_client.wire.scores import (
     RankedText,
     RerankAnswer,
     RerankRequest,
-    Score,
     ScoreAnswer,
+    ScoreData,
     ScoreRequest,
     ScoreUsage,
 )
 
-router = APIRouter(prefix="/v1", tags=["scores"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
+router = APIRouter(
+    prefix="/v1", tags=["scores"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
+)
 
-RESPONSES = documented(404, 413, 422, 429, 502, 503)
+PROBLEM_RESPONSES = problem_responses(404, 413, 422, 429, 502, 503)
 
-NO_PLACE = "a score is missing, and this answer has no place for that; POST /v1/rewards gives those that there are"
+MISSING_SCORE_DETAIL = (
+    "a score is missing, and this answer has no place for that; POST /v1/rewards gives those that there are"
+)
 
-SCORED: dict[str, Any] = {"model": "math/primes", "text_1": "Is 7 prime?", "text_2": ["Yes.", "No."]}
-RANKED: dict[str, Any] = {"model": "math/primes", "query": "Is 7 prime?", "documents": ["No.", "Yes."], "top_n": 1}
+SCORE_EXAMPLE: dict[str, Any] = {"model": "math/primes", "text_1": "Is 7 prime?", "text_2": ["Yes.", "No."]}
+RERANK_EXAMPLE: dict[str, Any] = {
+    "model": "math/primes",
+    "query": "Is 7 prime?",
+    "documents": ["No.", "Yes."],
+    "top_n": 1,
+}
 
 
 @router.post(
     "/score",
     summary="Score responses by a published rubric, in vLLM's shape",
     response_model=ScoreAnswer,
-    responses=RESPONSES,
+    responses=PROBLEM_RESPONSES,
 )
 async def score(
     request: Request,
-    body: Annotated[ScoreRequest, Body(openapi_examples={"pair": {"summary": "One prompt", "value": SCORED}})],
+    body: Annotated[ScoreRequest, Body(openapi_examples={"pair": {"summary": "One prompt", "value": SCORE_EXAMPLE}})],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """A score is the reward of that response: `model` names the rubric, `text_1` is the prompt, `text_2` the responses.
 
     A failed judgement fails the request, since this shape has no place for a score that is missing.
     """
-    answer = await _rewarded(request, body, idempotency_key)
+    answer = await _compute_rewards(request, body, idempotency_key)
     rewards = _rewards(answer)
     return _json(
         ScoreAnswer(
             id=answer.request_id,
             created=int(time.time()),
             model=_model(answer),
-            data=tuple(Score(index=n, score=reward) for n, reward in enumerate(rewards)),
+            data=tuple(ScoreData(index=n, score=reward) for n, reward in enumerate(rewards)),
             usage=_usage(answer),
         )
     )
@@ -67,18 +76,18 @@ async def score(
     "/rerank",
     summary="Rank responses by a published rubric, in Cohere's and vLLM's shape",
     response_model=RerankAnswer,
-    responses=RESPONSES,
+    responses=PROBLEM_RESPONSES,
 )
 async def rerank(
     request: Request,
-    body: Annotated[RerankRequest, Body(openapi_examples={"best": {"summary": "The best", "value": RANKED}})],
+    body: Annotated[RerankRequest, Body(openapi_examples={"best": {"summary": "The best", "value": RERANK_EXAMPLE}})],
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """The best response comes first: `model` names the rubric, `query` is the prompt, `documents` are the responses.
 
     A failed judgement fails the request, since this shape has no place for a score that is missing.
     """
-    answer = await _rewarded(request, body, idempotency_key)
+    answer = await _compute_rewards(request, body, idempotency_key)
     rewards = _rewards(answer)
     best_first = sorted(range(len(rewards)), key=lambda n: -rewards[n])
     results = [
@@ -93,22 +102,22 @@ async def rerank(
     return _json(ranked)
 
 
-async def _rewarded(request: Request, body: ScoreRequest | RerankRequest, key: str | None) -> RewardAnswer:
-    asked = body.rewards()
-    tell(run=asked.run)
-    scorer = service_of(request).scorer(asked.judge, recorder_of(request))
-    project_id, record = project_of(request), await record_of(request, key)
-    work = scorer.score(asked, request_id=request.state.request_id, project_id=project_id, record=record)
+async def _compute_rewards(request: Request, body: ScoreRequest | RerankRequest, key: str | None) -> RewardAnswer:
+    reward_request = body.rewards()
+    bind_log_context(run=reward_request.run)
+    scorer = service_of(request).scorer(reward_request.judge, recorder_of(request))
+    project_id, record = project_of(request), await record_id_of(request, key)
+    work = scorer.score(reward_request, request_id=request.state.request_id, project_id=project_id, record_id=record)
     try:
-        return await while_connected(request, work)
+        return await run_while_connected(request, work)
     except JudgingFailed as error:
-        raise JudgingFailed(f"{NO_PLACE}. {error.detail}") from None
+        raise JudgingFailed(f"{MISSING_SCORE_DETAIL}. {error.detail}") from None
     except ServiceError as error:
-        error.errors = tuple(_of_model(each) for each in error.errors)
+        error.errors = tuple(_relabel_as_model(each) for each in error.errors)
         raise
 
 
-def _of_model(error: FieldError) -> FieldError:
+def _relabel_as_model(error: FieldError) -> FieldError:
     return error.model_copy(update={"field": "model"}) if error.field == "rubric" else error
 
 

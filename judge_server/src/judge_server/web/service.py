@@ -6,14 +6,14 @@ from functools import partial
 
 from fastapi import Request
 
-from judge_server.access import Gate
+from judge_server.access import Authenticator
 from judge_server.checks import Checker
 from judge_server.errors import InvalidRequest, NotReady
-from judge_server.judging.desk import Desk
+from judge_server.judging.desk import JudgeExecutor
 from judge_server.judging.judge import Judge
 from judge_server.metrics import OperationMetrics
 from judge_server.ports import AuditTrail, IdempotencyKeys, LedgerReader, Operations, RubricSource
-from judge_server.recording import Recorder, Records
+from judge_server.recording import Recorder, RecordSink
 from judge_server.scoring import Scorer
 from trainer_client.wire import DEFAULT_JUDGE, FieldError
 
@@ -24,19 +24,19 @@ class Service:
 
     `judges` has those whose engine is loaded, by name, and `names` all there will be; `desks` are those of all of them,
     and may know why one is not there yet. Without a `recorder` nothing is kept, without a `gate` all is open, and
-    without `keys` a request that is sent again is done again. The `checker` compiles the patterns of requests.
+    without `idempotency_keys` a request that is sent again is done again. The `checker` compiles the patterns of requests.
     """
 
     rubrics: RubricSource
     judges: dict[str, Judge] = field(default_factory=dict)
     names: tuple[str, ...] = (DEFAULT_JUDGE,)
     problem: str = "the judge model is still loading"
-    desks: tuple[Desk, ...] = ()
+    executors: tuple[JudgeExecutor, ...] = ()
     recorder: Recorder | None = None
     ledger: LedgerReader | None = None
-    gate: Gate | None = None
+    authenticator: Authenticator | None = None
     audit: AuditTrail | None = None
-    keys: IdempotencyKeys | None = None
+    idempotency_keys: IdempotencyKeys | None = None
     operations: Operations | None = None
     checker: Checker = field(default_factory=Checker)
     operation_metrics: OperationMetrics = field(default_factory=OperationMetrics)
@@ -47,10 +47,10 @@ class Service:
         return self.judges.get(DEFAULT_JUDGE)
 
     @property
-    def why_not(self) -> str:
+    def not_ready_reason(self) -> str:
         """Why it cannot judge, where it cannot; empty where nobody knows."""
-        told = next((desk.problem for desk in self.desks if desk.problem), "")
-        return told or (self.problem if self.judge is None else "")
+        reason = next((executor.unavailable_reason for executor in self.executors if executor.unavailable_reason), "")
+        return reason or (self.problem if self.judge is None else "")
 
     def ready_judge(self, name: str = DEFAULT_JUDGE) -> Judge:
         """The judge of that name.
@@ -65,9 +65,11 @@ class Service:
         if name not in self.names:
             message = f"there is no judge {name!r}; there are {', '.join(self.names)}"
             raise InvalidRequest(f"judge: {message}", errors=(FieldError(field="judge", message=message),))
-        raise NotReady(f"Cannot judge yet: {self.why_not or self.problem}. GET /readyz says when.", retry_after_s=2)
+        raise NotReady(
+            f"Cannot judge yet: {self.not_ready_reason or self.problem}. GET /readyz says when.", retry_after_s=2
+        )
 
-    def scorer(self, judge: str, records: Records | None) -> Scorer:
+    def scorer(self, judge: str, records: RecordSink | None) -> Scorer:
         """The scorer with the judge of that name, which has `records` take over; raises as `ready_judge` does."""
         return Scorer(self.ready_judge(judge), self.rubrics, records)
 
@@ -89,18 +91,18 @@ class Service:
             parts["cache"] = self._caches_are_ready
         if self.recorder is not None:
             parts["ledger"] = self._ledger_is_safe
-        asked = {name: (parts | {"replica": self._replica_is_fit}).get(name) for name in only or parts}
+        asked = {name: (parts | {"replica": self._replica_should_serve}).get(name) for name in only or parts}
         return {name: part is not None and await part() for name, part in asked.items()}
 
     async def _judge_is_ready(self, name: str) -> bool:
         judge = self.judges.get(name)
-        return judge is not None and await judge.desk.ready()
+        return judge is not None and await judge.executor.ready()
 
-    async def _replica_is_fit(self) -> bool:
-        return self.judge is not None and await self.judge.desk.fit()
+    async def _replica_should_serve(self) -> bool:
+        return self.judge is not None and await self.judge.executor.should_receive_traffic()
 
     async def _ledger_is_safe(self) -> bool:
-        return self.recorder is None or self.recorder.trouble is None
+        return self.recorder is None or self.recorder.failure_reason is None
 
     async def _caches_are_ready(self) -> bool:
         return all([await judge.cache.ready() for judge in self.judges.values()])

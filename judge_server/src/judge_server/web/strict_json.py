@@ -14,7 +14,7 @@ from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
 
 from judge_server.errors import TooLarge
-from judge_server.web.access import Needs
+from judge_server.web.access import RequiredScope
 from judge_server.web.problems import invalid_request
 from trainer_client.wire import FieldError
 from trainer_client.wire.problems import field_errors
@@ -22,16 +22,16 @@ from trainer_client.wire.strict_json import NotStrictJsonError, strict_json
 
 _JSON = re.compile(r"\s*application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
-SMALL_BYTES = 32 * 1024
+INLINE_PARSE_MAX_BYTES = 32 * 1024
 """A body of up to so many bytes is read on the event loop: in a few milliseconds, whatever it holds."""
 
-PIECES_BYTES = 512 * 1024
+CHUNKED_PARSE_MIN_BYTES = 512 * 1024
 """A larger body than this is read in Python rather than in C, whose reader lets no other thread run meanwhile."""
 
-MOST_VALUES = 1_000_000
+MAX_VALUES = 1_000_000
 """How many entries all lists and objects of a body may have together."""
 
-_PIECE_BYTES = 2**20
+_SCAN_BLOCK_BYTES = 2**20
 
 
 class StrictRoute(APIRoute):
@@ -40,20 +40,20 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's handler, which is handed a request that reads strictly."""
         handle, body = super().get_route_handler(), self.body_field
-        scopes = [one.dependency for one in self.dependencies if isinstance(one.dependency, Needs)]
+        scopes = [one.dependency for one in self.dependencies if isinstance(one.dependency, RequiredScope)]
 
-        async def handle_strictly(request: Request) -> Response:
+        async def strict_handler(request: Request) -> Response:
             strict = _StrictRequest(request.scope, request.receive)
             if body is not None:
                 for scope in scopes:
-                    await scope.insist(request)
+                    await scope.require_scope(request)
                 strict.body_field = body
                 if not _JSON.match(request.headers.get("content-type", "")) and await strict.body():
                     message = "this takes JSON; send Content-Type: application/json"
                     raise invalid_request((FieldError(field="Content-Type", message=message),))
             return await handle(strict)
 
-        return handle_strictly
+        return strict_handler
 
 
 class _StrictRequest(Request):
@@ -68,32 +68,32 @@ class _StrictRequest(Request):
         """
         if not hasattr(self, "_json"):
             body = await self.body()
-            if len(body) <= SMALL_BYTES:
-                self._json = read_strictly(body)
+            if len(body) <= INLINE_PARSE_MAX_BYTES:
+                self._json = parse_strict_json(body)
             else:
-                self._json = await asyncio.to_thread(_validated, body, self.body_field)
+                self._json = await asyncio.to_thread(_parse_and_validate, body, self.body_field)
         return self._json
 
 
-def _validated(body: bytes, field: ModelField) -> Any:
+def _parse_and_validate(body: bytes, field: ModelField) -> Any:
     """The message that a large body holds; FastAPI, which is given it, finds nothing left to validate."""
-    value, errors = field.validate(read_strictly(body), loc=("body",))
+    value, errors = field.validate(parse_strict_json(body), loc=("body",))
     if errors:
         raise invalid_request(field_errors(errors))
     return value
 
 
-def read_strictly(body: bytes) -> Any:
+def parse_strict_json(body: bytes) -> Any:
     """The value that a body holds.
 
     Raises:
         InvalidRequest: it is not JSON in UTF-8; the error says where, and names the field of a number that is none.
-        TooLarge: it holds more than `MOST_VALUES`.
+        TooLarge: it holds more than `MAX_VALUES`.
     """
-    if len(body) > MOST_VALUES:
+    if len(body) > MAX_VALUES:
         _refuse_many_values(body)
     try:
-        return strict_json(body.decode("utf-8"), in_pieces=len(body) > PIECES_BYTES)
+        return strict_json(body.decode("utf-8"), incremental=len(body) > CHUNKED_PARSE_MIN_BYTES)
     except UnicodeDecodeError as error:
         message, field = f"not UTF-8 at byte {error.start}; encode the body as UTF-8", ""
     except NotStrictJsonError as error:
@@ -103,25 +103,25 @@ def read_strictly(body: bytes) -> Any:
 
 def _refuse_many_values(body: bytes) -> None:
     """Count the commas of a body: first all of them, and where those are too many, those outside of texts."""
-    if _commas(body, 0, len(body)) <= MOST_VALUES:
+    if _count_commas(body, 0, len(body)) <= MAX_VALUES:
         return
     commas = at = 0
     while at < len(body):
         opening = body.find(b'"', at)
-        commas += _commas(body, at, len(body) if opening < 0 else opening)
-        if commas > MOST_VALUES:
+        commas += _count_commas(body, at, len(body) if opening < 0 else opening)
+        if commas > MAX_VALUES:
             raise TooLarge(
-                f"the body holds more than {MOST_VALUES:,} values (texts, numbers, objects and so on); send fewer "
+                f"the body holds more than {MAX_VALUES:,} values (texts, numbers, objects and so on); send fewer "
                 "groups at once"
             )
-        at = len(body) if opening < 0 else _behind_text(body, opening)
+        at = len(body) if opening < 0 else _end_of_string(body, opening)
 
 
-def _commas(body: bytes, start: int, end: int) -> int:
-    return sum(body.count(b",", at, min(at + _PIECE_BYTES, end)) for at in range(start, end, _PIECE_BYTES))
+def _count_commas(body: bytes, start: int, end: int) -> int:
+    return sum(body.count(b",", at, min(at + _SCAN_BLOCK_BYTES, end)) for at in range(start, end, _SCAN_BLOCK_BYTES))
 
 
-def _behind_text(body: bytes, opening: int) -> int:
+def _end_of_string(body: bytes, opening: int) -> int:
     """Where a text ends that begins with the quote at `opening`."""
     closing = opening
     while (closing := body.find(b'"', closing + 1)) >= 0:

@@ -4,18 +4,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Request, Response
 
-from judge_server.telemetry.about import tell
+from judge_server.telemetry.about import bind_log_context
 from judge_server.verdicts import judge_responses
-from judge_server.web.access import Needs, project_of
-from judge_server.web.disconnect import answered
-from judge_server.web.idempotency import IdempotencyKey, record_of, recorder_of
+from judge_server.web.access import RequiredScope, project_of
+from judge_server.web.disconnect import respond_while_connected
+from judge_server.web.idempotency import IdempotencyKey, record_id_of, recorder_of
 from judge_server.web.patterns import refuse_unusable_patterns
-from judge_server.web.problems import documented
+from judge_server.web.problems import problem_responses
 from judge_server.web.service import service_of
 from judge_server.web.strict_json import StrictRoute
 from trainer_client.wire import VerdictAnswer, VerdictRequest
 
-router = APIRouter(prefix="/v1", tags=["verdicts"], route_class=StrictRoute, dependencies=[Depends(Needs("score"))])
+router = APIRouter(
+    prefix="/v1", tags=["verdicts"], route_class=StrictRoute, dependencies=[Depends(RequiredScope("score"))]
+)
 
 EXAMPLE: dict[str, Any] = {
     "rubric": {
@@ -39,7 +41,7 @@ EXAMPLE: dict[str, Any] = {
     "/verdicts",
     summary="Judge groups of responses by a rubric, without making a reward",
     response_model=VerdictAnswer,
-    responses=documented(404, 413, 422, 429, 503),
+    responses=problem_responses(404, 413, 422, 429, 503),
 )
 async def verdicts(
     request: Request,
@@ -51,7 +53,7 @@ async def verdicts(
     `Idempotency-Key` is as with rewards: sent again, this is recorded once.
     """
     service = service_of(request)
-    tell(run=body.run)
+    bind_log_context(run=body.run)
     own = [group.rubric for group in body.groups]
     project_id = project_of(request)
     await refuse_unusable_patterns(service.checker, project_id, body.rubric, own, deadline_s=body.deadline_s)
@@ -62,6 +64,6 @@ async def verdicts(
         request_id=request.state.request_id,
         project_id=project_id,
         recorder=recorder_of(request),
-        record=await record_of(request, idempotency_key),
+        record_id=await record_id_of(request, idempotency_key),
     )
-    return await answered(request, work)
+    return await respond_while_connected(request, work)

@@ -8,18 +8,18 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Proce
 
 from judge_server.errors import NotReady
 from judge_server.metrics import OperationMetrics, metrics_page
-from judge_server.telemetry.requests import FRAMEWORKS_OWN
+from judge_server.telemetry.requests import FASTAPI_TELEMETRY_OFF
 from judge_server.web import problems
-from judge_server.web.boundary import Boundary
+from judge_server.web.boundary import BoundaryMiddleware
 
-MOST_BYTES = 1024
+MAX_PROBE_BODY_BYTES = 1024
 """What a request may bring: nobody has anything to send here."""
 
 
 def create_worker_app(
     metrics: OperationMetrics,
     checks: Callable[[], Awaitable[Mapping[str, bool]]],
-    deaf: Callable[[], bool],
+    stalled: Callable[[], bool],
 ) -> FastAPI:
     """The application of a worker.
 
@@ -28,12 +28,14 @@ def create_worker_app(
         checks: what it needs, each part by itself, and whether it is there.
         deaf: whether it hears nothing of the work that waits for it; only a restart helps then.
     """
-    app = FastAPI(title="Adjudge worker", docs_url=None, redoc_url=None, openapi_url=None, telemetry=FRAMEWORKS_OWN)
+    app = FastAPI(
+        title="Adjudge worker", docs_url=None, redoc_url=None, openapi_url=None, telemetry=FASTAPI_TELEMETRY_OFF
+    )
     process = ProcessCollector(registry=CollectorRegistry())
 
     @app.get("/healthz")
     async def healthz() -> Response:
-        if deaf():
+        if stalled():
             raise NotReady("work waits, and none of it is handed to this worker, which has room: restart it")
         return JSONResponse({"status": "ok"})
 
@@ -48,6 +50,6 @@ def create_worker_app(
     async def page() -> Response:
         return Response(metrics_page({}, [metrics, process]), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    problems.install(app)
-    app.add_middleware(Boundary, max_body_bytes=MOST_BYTES)
+    problems.install_problem_handlers(app)
+    app.add_middleware(BoundaryMiddleware, max_body_bytes=MAX_PROBE_BODY_BYTES)
     return app

@@ -5,16 +5,16 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rubric_store.formats.errors import BadValue, Path, of_validation
+from rubric_store.formats.errors import InvalidValueError, Path, validation_problems
 from trainer_client.wire import Criterion, Lineage, NewRubricName, RubricContent, RubricTag
 from trainer_client.wire.json_object import JsonObject
 from trainer_client.wire.rubrics import MAX_TAGS
 
-MOST_CRITERIA: Final = 512
+MAX_CRITERIA: Final = 512
 ItemT = TypeVar("ItemT", bound=BaseModel)
 
 
-class Heading(BaseModel):
+class RubricHeader(BaseModel):
     """What a file may say beside the criteria: the rubric's name, its tags, its metadata and where it came from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -25,13 +25,13 @@ class Heading(BaseModel):
     lineage: Lineage | None = None
 
 
-class RubricDocument(Heading):
+class RubricDocument(RubricHeader):
     """One rubric as a file holds it."""
 
     content: RubricContent
 
 
-def whole(content: RubricContent | RubricDocument) -> RubricDocument:
+def as_document(content: RubricContent | RubricDocument) -> RubricDocument:
     """A document of the criteria, where there is none yet."""
     return content if isinstance(content, RubricDocument) else RubricDocument(content=content)
 
@@ -41,7 +41,7 @@ def read_items(
     root: Path,
     item: type[ItemT],
     convert: Callable[[int, ItemT], dict[str, Any] | Criterion],
-    called: Mapping[str, str] | None = None,
+    field_names: Mapping[str, str] | None = None,
 ) -> RubricContent:
     """Read a list of criteria.
 
@@ -49,7 +49,7 @@ def read_items(
         value: what stands where the list should.
         root: the path to it, for problems.
         item: the format's model of one criterion.
-        convert: makes a criterion's fields from the place in the list and the item; may raise `BadValue` with paths
+        convert: makes a criterion's fields from the place in the list and the item; may raise `InvalidValueError` with paths
             that begin within the item.
         called: the format's names of a criterion's fields, where they differ.
 
@@ -57,35 +57,35 @@ def read_items(
         BadValue: with everything that is wrong.
     """
     if not isinstance(value, list):
-        raise BadValue([(root, "expected a list of criteria")])
-    if not 1 <= len(value) <= MOST_CRITERIA:
-        raise BadValue(
-            [(root, f"it has {len(value)} criteria; a rubric has at least 1 item and at most {MOST_CRITERIA}")]
+        raise InvalidValueError([(root, "expected a list of criteria")])
+    if not 1 <= len(value) <= MAX_CRITERIA:
+        raise InvalidValueError(
+            [(root, f"it has {len(value)} criteria; a rubric has at least 1 item and at most {MAX_CRITERIA}")]
         )
     criteria: list[Criterion] = []
-    found = _repeated(value, root)
+    found = _duplicate_ids(value, root)
     for index, raw in enumerate(value):
         try:
-            criterion = _criterion(convert(index, item.model_validate(raw)), called or {})
+            criterion = _criterion(convert(index, item.model_validate(raw)), field_names or {})
         except ValidationError as error:
-            found += [((*root, index, *path), message) for path, message in of_validation(error)]
-        except BadValue as error:
+            found += [((*root, index, *path), message) for path, message in validation_problems(error)]
+        except InvalidValueError as error:
             found += [((*root, index, *path), message) for path, message in error.found]
         else:
             criteria.append(criterion)
-    mistakes = all(criterion.kind == "pitfall" and criterion.weight < 0 for criterion in criteria)
-    if len(criteria) == len(value) and not mistakes and not any(criterion.weight > 0 for criterion in criteria):
+    only_pitfalls = all(criterion.kind == "pitfall" and criterion.weight < 0 for criterion in criteria)
+    if len(criteria) == len(value) and not only_pitfalls and not any(criterion.weight > 0 for criterion in criteria):
         message = (
             "no criterion has a positive weight, so there is nothing to divide by; give one a weight above 0, or write "
             "a list of mistakes in a format that knows them (native, yaml, rar, requirement)"
         )
         found.append((root, message))
     if found:
-        raise BadValue(found)
+        raise InvalidValueError(found)
     return RubricContent(criteria=tuple(criteria))
 
 
-def _repeated(items: Sequence[object], root: Path) -> list[tuple[Path, str]]:
+def _duplicate_ids(items: Sequence[object], root: Path) -> list[tuple[Path, str]]:
     first: dict[str, int] = {}
     found: list[tuple[Path, str]] = []
     for index, item in enumerate(items):
@@ -96,17 +96,17 @@ def _repeated(items: Sequence[object], root: Path) -> list[tuple[Path, str]]:
     return found
 
 
-def _criterion(fields: dict[str, Any] | Criterion, called: Mapping[str, str]) -> Criterion:
+def _criterion(fields: dict[str, Any] | Criterion, field_names: Mapping[str, str]) -> Criterion:
     if isinstance(fields, Criterion):
         return fields
     try:
         return Criterion.model_validate(fields)
     except ValidationError as error:
         renamed = [
-            ((*(called.get(str(step), step) for step in path[:1]), *path[1:]), said)
-            for path, said in of_validation(error)
+            ((*(field_names.get(str(step), step) for step in path[:1]), *path[1:]), message)
+            for path, message in validation_problems(error)
         ]
-        raise BadValue(renamed) from None
+        raise InvalidValueError(renamed) from None
 
 
 def find_list(value: object, paths: Sequence[tuple[str, ...]], expected: str) -> tuple[Path, object]:
@@ -123,4 +123,4 @@ def find_list(value: object, paths: Sequence[tuple[str, ...]], expected: str) ->
             inner, depth = inner[path[depth]], depth + 1
         if depth == len(path):
             return path, inner
-    raise BadValue([((), f"expected {expected}")])
+    raise InvalidValueError([((), f"expected {expected}")])

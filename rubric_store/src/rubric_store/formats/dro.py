@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import RootModel
 
 from rubric_store.formats.documents import RubricDocument, find_list, read_items
-from rubric_store.formats.errors import BadValue, FormatError, Problem
-from rubric_store.formats.native import json_of
+from rubric_store.formats.errors import FormatError, FormatProblem, InvalidValueError
+from rubric_store.formats.native import dump_json
 
 PATHS = (("questions",), ("rubrics",), ("decomposed_questions",))
 _BULLET = re.compile(r"\s*(?:[-*•]|\(?[0-9]{1,3}[.)])\s+")
@@ -23,7 +23,7 @@ class _Item(RootModel[str]):
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
     return RubricDocument(content=read_items(items, path, _Item, _fields))
 
@@ -34,14 +34,14 @@ def read_lines(text: str) -> RubricDocument:
     wrong = [number for number, line in lines if not line.endswith("?")]
     if wrong or not lines:
         raise FormatError(
-            [Problem("", f"expected a question that ends in ?; or give {_EXPECTED}", n) for n in wrong or [1]]
+            [FormatProblem("", f"expected a question that ends in ?; or give {_EXPECTED}", n) for n in wrong or [1]]
         )
     try:
         return from_value([line for _, line in lines])
-    except BadValue as error:
+    except InvalidValueError as error:
         numbers = [lines[path[0]][0] if path and isinstance(path[0], int) else 1 for path, _ in error.found]
         raise FormatError(
-            [Problem("", message, n) for n, (_, message) in zip(numbers, error.found, strict=True)]
+            [FormatProblem("", message, n) for n, (_, message) in zip(numbers, error.found, strict=True)]
         ) from None
 
 
@@ -55,8 +55,8 @@ def write(document: RubricDocument) -> str:
     wrong = [one for one in criteria if one.weight <= 0 or one.kind == "pitfall"]
     if wrong:
         message = "in DRO's lists a yes is always good; word it so that it is, as a criterion of positive weight"
-        raise FormatError([Problem(f"criterion {one.id}", message) for one in wrong])
-    return json_of([criterion.description for criterion in criteria])
+        raise FormatError([FormatProblem(f"criterion {one.id}", message) for one in wrong])
+    return dump_json([criterion.description for criterion in criteria])
 
 
 def _fields(index: int, item: _Item) -> dict[str, Any]:

@@ -11,7 +11,7 @@ Path = tuple[int | str, ...]
 LineOf = Callable[[Collection[Path]], dict[Path, int]]
 """Maps paths, or their nearest known beginnings, to the lines they stand in."""
 
-_PLAIN = {
+_MESSAGES = {
     "extra_forbidden": "this field is not permitted here; correct its spelling, or leave it out",
     "missing": "this field is required",
     "string_pattern_mismatch": "only letters, digits and . _ - are permitted, a letter or digit first; in names and "
@@ -21,7 +21,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FormatProblem:
     """One thing that is wrong: the line (1-based; None where there is none), the place in it, and what was expected."""
 
     place: str
@@ -36,12 +36,12 @@ class Problem:
 class FormatError(ValueError):
     """A rubric that cannot be read or written; `problems` holds everything that is wrong, in the order of the lines."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[FormatProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
         super().__init__("\n".join(map(str, self.problems)))
 
 
-class BadValue(Exception):
+class InvalidValueError(Exception):
     """Problems of a parsed value, each with its path; lines are not known yet."""
 
     def __init__(self, found: Sequence[tuple[Path, str]]) -> None:
@@ -50,27 +50,27 @@ class BadValue(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedText:
     """A parsed text: its value, where what stands, and what is wrong already although it could be parsed."""
 
     value: object
     line_of: LineOf
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FormatProblem, ...] = ()
 
 
-def located(error: BadValue, line_of: LineOf) -> FormatError:
+def with_lines(error: InvalidValueError, line_of: LineOf) -> FormatError:
     """The same problems with their lines."""
     lines = line_of([path for path, _ in error.found])
-    return FormatError([Problem(written(path), message, lines.get(path)) for path, message in error.found])
+    return FormatError([FormatProblem(format_path(path), message, lines.get(path)) for path, message in error.found])
 
 
-def of_validation(error: ValidationError) -> list[tuple[Path, str]]:
+def validation_problems(error: ValidationError) -> list[tuple[Path, str]]:
     """Everything that validation found wrong, each with its path."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
-    return [(one["loc"], _PLAIN.get(one["type"], one["msg"].removeprefix("Value error, "))) for one in found]
+    return [(one["loc"], _MESSAGES.get(one["type"], one["msg"].removeprefix("Value error, "))) for one in found]
 
 
-def written(path: Path) -> str:
+def format_path(path: Path) -> str:
     """A path as people write it: `criteria[2].weight`."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step[:60]}" for step in path if not _is_label(step))
     return "".join(steps).removeprefix(".")

@@ -12,20 +12,20 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from rubric_store.formats.documents import RubricDocument
-from rubric_store.formats.errors import FormatError, Problem, of_validation
+from rubric_store.formats.errors import FormatError, FormatProblem, validation_problems
 from rubric_store.formats.json_text import parse_json
 from rubric_store.formats.reading import read_document
 from trainer_client.wire import NewRubricName
 
-ROWS: Final = frozenset({".jsonl", ".ndjson"})
+JSONL_EXTENSIONS: Final = frozenset({".jsonl", ".ndjson"})
 """Endings of files with a rubric in each line."""
 
-ENDINGS: Final = frozenset({".json", ".yaml", ".yml", ".txt", ".srar", *ROWS})
+FILE_EXTENSIONS: Final = frozenset({".json", ".yaml", ".yml", ".txt", ".srar", *JSONL_EXTENSIONS})
 """Endings of the files that are looked for in a folder."""
 
 _ROW_IDS = ("name", "id", "prompt_id", "example_id", "uid", "doc_hash")
 _NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
-_OTHER = re.compile(r"[^a-z0-9._-]+")
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +54,27 @@ def read_file(content: bytes, path: PurePath, format: str | None = None, prefix:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise FormatError([Problem("", "this is not UTF-8 text; save the file as UTF-8", line)]) from None
+        raise FormatError([FormatProblem("", "this is not UTF-8 text; save the file as UTF-8", line)]) from None
     stem = "/".join(part for part in map(_as_name, (*path.parts[:-1], path.stem)) if part)
-    if path.suffix.lower() not in ROWS:
+    if path.suffix.lower() not in JSONL_EXTENSIONS:
         document = read_document(text, format)
-        return [NamedRubric(_checked(prefix + (document.name or stem), 1), document, 1)]
+        return [NamedRubric(_check_name(prefix + (document.name or stem), 1), document, 1)]
     read: list[NamedRubric] = []
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     for line, row in _rows(text):
         try:
             document = read_document(row, format)
             name = document.name or f"{stem}/{_row_id(row) or f'line-{line}'}".lstrip("/")
-            read.append(NamedRubric(_checked(prefix + name, line), document, line))
+            read.append(NamedRubric(_check_name(prefix + name, line), document, line))
         except FormatError as error:
-            problems += [Problem(problem.place, problem.message, line) for problem in error.problems]
+            problems += [FormatProblem(problem.place, problem.message, line) for problem in error.problems]
     if not read and not problems:
-        problems.append(Problem("", "no line holds a rubric", 1))
+        problems.append(FormatProblem("", "no line holds a rubric", 1))
     lines: dict[str, int] = {}
     for rubric in read:
         if lines.setdefault(rubric.name, rubric.line) != rubric.line:
             message = f"line {lines[rubric.name]} gives a rubric {rubric.name!r} too; names in a file must differ"
-            problems.append(Problem("", message, rubric.line))
+            problems.append(FormatProblem("", message, rubric.line))
     if problems:
         raise FormatError(problems)
     return read
@@ -95,12 +95,12 @@ def _row_id(row: str) -> str:
 
 
 def _as_name(text: str) -> str:
-    return _OTHER.sub("-", text.lower()).strip("-._")[:100]
+    return _NOT_IN_NAMES.sub("-", text.lower()).strip("-._")[:100]
 
 
-def _checked(name: str, line: int) -> str:
+def _check_name(name: str, line: int) -> str:
     try:
         return _NAME.validate_python(name)
     except ValidationError as error:
-        said = "; ".join(message for _, message in of_validation(error))
-        raise FormatError([Problem("name", f"{name[:80]!r} cannot be a rubric's name: {said}", line)]) from None
+        reason = "; ".join(message for _, message in validation_problems(error))
+        raise FormatError([FormatProblem("name", f"{name[:80]!r} cannot be a rubric's name: {reason}", line)]) from None

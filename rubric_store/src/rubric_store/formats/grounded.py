@@ -10,14 +10,14 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, ValidationError
 
 from rubric_store.formats.documents import RubricDocument, find_list, read_items
-from rubric_store.formats.errors import BadValue, FormatError, Problem, of_validation
-from rubric_store.formats.native import json_of, number
+from rubric_store.formats.errors import FormatError, FormatProblem, InvalidValueError, validation_problems
+from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
-from trainer_client.wire.base import Request
-from trainer_client.wire.criteria import GUIDANCE
+from trainer_client.wire.base import RequestModel
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 PATHS = (("criteria",),)
-RECORD = ("question", "question_rationale", "document_analysis", "doc_hash")
+METADATA_FIELDS = ("question", "question_rationale", "document_analysis", "doc_hash")
 """What of a record is kept as metadata."""
 
 _EXPECTED = (
@@ -25,7 +25,7 @@ _EXPECTED = (
 )
 
 
-class _Item(Request):
+class _Item(RequestModel):
     id: str
     description: str
     weight: Annotated[float, Field(strict=True, ge=0)]
@@ -38,14 +38,16 @@ class _Item(Request):
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON, a whole record or just its criteria; raises `BadValue`."""
+    """Read a rubric from parsed JSON, a whole record or just its criteria; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
     content = read_items(items, path, _Item, lambda _, item: {k: v for k, v in item.model_dump().items() if v != ""})
-    kept: dict[str, JsonValue] = {key: value[key] for key in RECORD if key in value} if isinstance(value, dict) else {}
+    kept: dict[str, JsonValue] = (
+        {key: value[key] for key in METADATA_FIELDS if key in value} if isinstance(value, dict) else {}
+    )
     try:
         return RubricDocument(content=content, metadata=kept or None)
     except ValidationError as error:
-        raise BadValue([(path[1:] or path, message) for path, message in of_validation(error)]) from None
+        raise InvalidValueError([(path[1:] or path, message) for path, message in validation_problems(error)]) from None
 
 
 def write(document: RubricDocument) -> str:
@@ -55,14 +57,14 @@ def write(document: RubricDocument) -> str:
         FormatError: a criterion has a negative weight, or is a pitfall: what is awarded here is never taken away.
     """
     criteria = document.content.criteria
-    problems = [Problem(f"criterion {one.id}", problem) for one in criteria for problem in _unsayable(one)]
+    problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
     if problems:
         raise FormatError(problems)
-    kept = {key: value for key, value in (document.metadata or {}).items() if key in RECORD}
-    return json_of({**kept, "criteria": [_written(criterion) for criterion in criteria]})
+    kept = {key: value for key, value in (document.metadata or {}).items() if key in METADATA_FIELDS}
+    return dump_json({**kept, "criteria": [_serialize(criterion) for criterion in criteria]})
 
 
-def _unsayable(criterion: Criterion) -> list[str]:
+def _unsupported(criterion: Criterion) -> list[str]:
     problems = []
     if criterion.weight < 0:
         problems.append(f"Rubric-Grounded has no negative weights, and this one's is {criterion.weight:g}")
@@ -71,12 +73,12 @@ def _unsayable(criterion: Criterion) -> list[str]:
     return problems
 
 
-def _written(criterion: Criterion) -> dict[str, Any]:
-    guidance = {field: getattr(criterion, field) for field in GUIDANCE}
+def _serialize(criterion: Criterion) -> dict[str, Any]:
+    guidance = {field: getattr(criterion, field) for field in GUIDANCE_FIELDS}
     shown = {field: list(value) if isinstance(value, tuple) else value or "" for field, value in guidance.items()}
     return {
         "id": criterion.id,
-        "weight": number(criterion.weight),
+        "weight": plain_number(criterion.weight),
         "name": shown.pop("name"),
         "description": criterion.description,
         **shown,

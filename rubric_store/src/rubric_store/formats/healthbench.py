@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from rubric_store.formats.documents import RubricDocument, find_list, read_items
-from rubric_store.formats.errors import BadValue
-from rubric_store.formats.native import json_of, number
+from rubric_store.formats.errors import InvalidValueError
+from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import RequestModel
 
 PATHS = (("rubrics",), ("reward_model", "rubrics"))
 _EXPECTED = 'a list [{"criterion": "…", "points": 5, "tags": []}], alone or under "rubrics"'
@@ -33,22 +33,22 @@ def _as_list(tags: object) -> object:
     return [f"{key}:{value if isinstance(value, str) else json.dumps(value)}" for key, value in tags.items()]
 
 
-class _Item(Request):
+class _Item(RequestModel):
     criterion: str
     points: Annotated[float, Field(strict=True)]
     tags: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = ()
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
-    called = {"description": "criterion", "weight": "points"}
-    return RubricDocument(content=read_items(items, path, _Item, _fields, called))
+    field_names = {"description": "criterion", "weight": "points"}
+    return RubricDocument(content=read_items(items, path, _Item, _fields, field_names))
 
 
 def write(document: RubricDocument) -> str:
     """The list as JSON text."""
-    return json_of([_written(criterion) for criterion in document.content.criteria])
+    return dump_json([_serialize(criterion) for criterion in document.content.criteria])
 
 
 def _fields(index: int, item: _Item) -> dict[str, Any]:
@@ -59,47 +59,51 @@ def _fields(index: int, item: _Item) -> dict[str, Any]:
 
 def _verification(tags: tuple[str, ...]) -> dict[str, Any] | None:
     """The program that tags name; None where they leave the criterion to the judge."""
-    said: dict[str, str] = {}
+    tag_values: dict[str, str] = {}
     for tag in tags:
         key, colon, value = tag.partition(":")
         if colon and key.strip() in ("verifier", "function", "parameters"):
-            said.setdefault(key.strip(), value.strip())
-    verifier = said.get("verifier")
+            tag_values.setdefault(key.strip(), value.strip())
+    verifier = tag_values.get("verifier")
     if verifier in (None, "llm", "judge"):
         return None
     if verifier != "rule":
-        raise _unknown(f"verifier:{verifier} is neither rule nor llm")
+        raise _unknown_rule(f"verifier:{verifier} is neither rule nor llm")
     try:
-        parameters: object = json.loads(said.get("parameters", "{}"))
+        parameters: object = json.loads(tag_values.get("parameters", "{}"))
     except (ValueError, RecursionError):
-        parameters = said["parameters"]
-    match said.get("function"), parameters:
+        parameters = tag_values["parameters"]
+    match tag_values.get("function"), parameters:
         case "math_verify", {"answer": str() | int() | float() as answer}:
             return _math(answer)
         case "math_verify", str() | int() | float() as answer:
             return _math(answer)
-        case "word_count_range", {"min_count": int() as fewest, "max_count": int() as most} if 0 <= fewest <= most:
-            return {"method": "regex", "match": "full", "pattern": _words(fewest, most)}
-    raise _unknown(f"function:{said.get('function')} with parameters:{said.get('parameters')} is not a known rule")
+        case "word_count_range", {"min_count": int() as minimum, "max_count": int() as maximum} if (
+            0 <= minimum <= maximum
+        ):
+            return {"method": "regex", "match": "full", "pattern": _word_count_pattern(minimum, maximum)}
+    raise _unknown_rule(
+        f"function:{tag_values.get('function')} with parameters:{tag_values.get('parameters')} is not a known rule"
+    )
 
 
 def _math(answer: object) -> dict[str, Any]:
     return {"method": "math", "expected": str(answer), "of": "response"}
 
 
-def _words(fewest: int, most: int) -> str:
+def _word_count_pattern(minimum: int, maximum: int) -> str:
     """A pattern that takes time linear in the text."""
-    if most == 0:
+    if maximum == 0:
         return r"\s*"
-    some = rf"\s*+\S++(?:\s++\S++){{{max(fewest - 1, 0)},{most - 1}}}+\s*+"
-    return some if fewest else rf"(?:{some})?\s*"
+    words = rf"\s*+\S++(?:\s++\S++){{{max(minimum - 1, 0)},{maximum - 1}}}+\s*+"
+    return words if minimum else rf"(?:{words})?\s*"
 
 
-def _unknown(what: str) -> BadValue:
+def _unknown_rule(what: str) -> InvalidValueError:
     message = f"{what[:200]}, so nothing here can verify it; there are {_RULES}. Name one, or say verifier:llm"
-    return BadValue([(("tags",), message)])
+    return InvalidValueError([(("tags",), message)])
 
 
-def _written(criterion: Criterion) -> dict[str, Any]:
+def _serialize(criterion: Criterion) -> dict[str, Any]:
     points = -abs(criterion.weight) if criterion.kind == "pitfall" else criterion.weight
-    return {"criterion": criterion.description, "points": number(points), "tags": list(criterion.tags)}
+    return {"criterion": criterion.description, "points": plain_number(points), "tags": list(criterion.tags)}

@@ -7,14 +7,14 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from rubric_store.formats.errors import FormatError, Parsed, Path, Problem, written
+from rubric_store.formats.errors import FormatError, FormatProblem, ParsedText, Path, format_path
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:\s"]+', re.DOTALL)
-TWICE = "given twice in one object; keep one"
+DUPLICATE_FIELD = "given twice in one object; keep one"
 _TOO_DEEP = "it is nested too deeply; a rubric needs no more than five levels"
 
 
-def parse_json(text: str) -> Parsed:
+def parse_json(text: str) -> ParsedText:
     """Parse a JSON text; fields given twice are problems of what is returned.
 
     Raises:
@@ -31,20 +31,30 @@ def parse_json(text: str) -> Parsed:
     try:
         value: object = json.loads(text, object_pairs_hook=one_object)
     except json.JSONDecodeError as error:
-        raise FormatError([Problem(f"column {error.colno}", f"expected JSON: {error.msg}", error.lineno)]) from None
+        raise FormatError(
+            [FormatProblem(f"column {error.colno}", f"expected JSON: {error.msg}", error.lineno)]
+        ) from None
     except RecursionError:
-        raise FormatError([Problem("", _TOO_DEEP, 1)]) from None
+        raise FormatError([FormatProblem("", _TOO_DEEP, 1)]) from None
     except ValueError as error:
-        raise FormatError([Problem("", f"cannot be read: {error}", 1)]) from None
-    twice = [Problem(written(path), TWICE, line) for path, line, again in _places(text) if again] if repeats else []
-    return Parsed(value, lambda wanted: json_lines(text, wanted), tuple(twice))
+        raise FormatError([FormatProblem("", f"cannot be read: {error}", 1)]) from None
+    duplicates = (
+        [
+            FormatProblem(format_path(path), DUPLICATE_FIELD, line)
+            for path, line, duplicate in _positions(text)
+            if duplicate
+        ]
+        if repeats
+        else []
+    )
+    return ParsedText(value, lambda wanted: json_lines(text, wanted), tuple(duplicates))
 
 
 def json_lines(text: str, wanted: Collection[Path]) -> dict[Path, int]:
     """The line of each path in a JSON text that parses, or of the longest beginning of it that is there."""
     missing = {path for path in wanted if path}
     known: dict[Path, int] = {}
-    places = _places(text) if missing else iter(())
+    places = _positions(text) if missing else iter(())
     for path, line, _ in places:
         known[path] = line
         missing.discard(path)
@@ -58,7 +68,7 @@ def nearest_lines(known: dict[Path, int], wanted: Iterable[Path]) -> dict[Path, 
     return {path: next((known[path[:n]] for n in range(len(path), 0, -1) if path[:n] in known), 1) for path in wanted}
 
 
-def _places(text: str) -> Iterator[tuple[Path, int, bool]]:
+def _positions(text: str) -> Iterator[tuple[Path, int, bool]]:
     """Every member and element of a text that parses: path, line, and whether its object had that field already."""
     frames: list[tuple[list[int], set[str] | None]] = []  # an array counts, an object knows its fields
     path: list[int | str] = []

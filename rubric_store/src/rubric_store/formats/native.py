@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rubric_store.formats.documents import Heading, RubricDocument, read_items
-from rubric_store.formats.errors import BadValue, Path, of_validation
+from rubric_store.formats.documents import RubricDocument, RubricHeader, read_items
+from rubric_store.formats.errors import InvalidValueError, Path, validation_problems
 from trainer_client.wire import Criterion
 
 
@@ -23,9 +23,9 @@ def json_schema() -> str:
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON or YAML; raises `BadValue` with everything that is wrong."""
+    """Read a rubric from parsed JSON or YAML; raises `InvalidValueError` with everything that is wrong."""
     if not isinstance(value, dict):
-        raise BadValue([((), 'expected an object {"criteria": […]}')])
+        raise InvalidValueError([((), 'expected an object {"criteria": […]}')])
     given = {str(key): inner for key, inner in value.items()}
     found: list[tuple[Path, str]] = []
     content = None
@@ -34,14 +34,14 @@ def from_value(value: object) -> RubricDocument:
     else:
         try:
             content = read_items(given.pop("criteria"), ("criteria",), Criterion, lambda _, criterion: criterion)
-        except BadValue as error:
+        except InvalidValueError as error:
             found += error.found
     try:
-        heading = Heading.model_validate(given)
+        heading = RubricHeader.model_validate(given)
     except ValidationError as error:
-        found += of_validation(error)
+        found += validation_problems(error)
     if found or content is None:
-        raise BadValue(found)
+        raise InvalidValueError(found)
     return RubricDocument(content=content, **heading.model_dump())
 
 
@@ -53,15 +53,15 @@ def to_value(document: RubricDocument) -> dict[str, Any]:
 
 def write(document: RubricDocument) -> str:
     """A document as JSON text."""
-    return json_of(to_value(document))
+    return dump_json(to_value(document))
 
 
-def json_of(value: object) -> str:
+def dump_json(value: object) -> str:
     """A value as indented JSON text."""
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
-def number(value: float) -> float | int:
+def plain_number(value: float) -> float | int:
     """A number as people write it: 3, not 3.0."""
     return int(value) if value.is_integer() and abs(value) < 1e15 and str(value)[:2] != "-0" else value
 
@@ -72,5 +72,5 @@ def _criterion(criterion: Criterion) -> dict[str, Any]:
         fields["verification"] = criterion.verification.model_dump(mode="json", exclude_defaults=True)
         fields["verification"] = {"method": criterion.verification.method, **fields["verification"]}
     if "weight" in fields:
-        fields["weight"] = number(criterion.weight)
+        fields["weight"] = plain_number(criterion.weight)
     return fields

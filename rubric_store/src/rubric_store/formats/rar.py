@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from rubric_store.formats.documents import RubricDocument, find_list, read_items
-from rubric_store.formats.errors import BadValue
-from rubric_store.formats.native import json_of, number
+from rubric_store.formats.errors import InvalidValueError
+from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import RequestModel
 
 PATHS = (("rubric",), ("rubrics",))
 CATEGORY_WEIGHTS: Final = {"essential": 1.0, "important": 0.7, "optional": 0.3, "pitfall": 0.9}
@@ -25,21 +25,21 @@ _EXPECTED = 'a list [{"title": "…", "description": "Essential Criteria: …", 
 _Category = Literal["Essential", "Important", "Optional", "Pitfall"]
 
 
-class _Item(Request):
+class _Item(RequestModel):
     title: str = ""
     description: str
     weight: Annotated[Annotated[float, Field(strict=True)] | _Category, Field(union_mode="left_to_right")]
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
     return RubricDocument(content=read_items(items, path, _Item, _fields, {"name": "title"}))
 
 
 def write(document: RubricDocument) -> str:
     """The list as JSON text; a criterion's category is the first of its tags that is one."""
-    return json_of([_written(criterion) for criterion in document.content.criteria])
+    return dump_json([_serialize(criterion) for criterion in document.content.criteria])
 
 
 def _fields(index: int, item: _Item) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def _fields(index: int, item: _Item) -> dict[str, Any]:
     if isinstance(weight, str):
         if category and weight.lower() != category:
             message = f"{weight}, but its description begins with {category.title()} Criteria; keep one"
-            raise BadValue([(("weight",), message)])
+            raise InvalidValueError([(("weight",), message)])
         category, weight = weight.lower(), CATEGORY_WEIGHTS[weight.lower()]
     mistake = category == "pitfall" and weight < 0
     return {
@@ -62,12 +62,12 @@ def _fields(index: int, item: _Item) -> dict[str, Any]:
     }
 
 
-def _written(criterion: Criterion) -> dict[str, Any]:
+def _serialize(criterion: Criterion) -> dict[str, Any]:
     mistake = criterion.kind == "pitfall"
     category = "pitfall" if mistake else next((tag for tag in criterion.tags if tag in CATEGORY_WEIGHTS), "")
     title = {"title": criterion.name} if criterion.name else {}
     return {
         **title,
         "description": f"{category.title()} Criteria: {criterion.description}" if category else criterion.description,
-        "weight": number(-abs(criterion.weight) if mistake else criterion.weight),
+        "weight": plain_number(-abs(criterion.weight) if mistake else criterion.weight),
     }

@@ -6,13 +6,13 @@ from typing import Final, Literal, cast, get_args
 
 from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar
 from rubric_store.formats.documents import RubricDocument
-from rubric_store.formats.errors import BadValue, FormatError, Parsed, Problem, located
+from rubric_store.formats.errors import FormatError, FormatProblem, InvalidValueError, ParsedText, with_lines
 from rubric_store.formats.json_text import parse_json
-from rubric_store.formats.recognition import EXPECTED, RubricFormat, formats_of
+from rubric_store.formats.recognition import EXPECTED, RubricFormat, detect_formats
 from rubric_store.formats.yaml_text import parse_yaml
 from trainer_client.wire import RubricContent
 
-LONGEST_TEXT: Final = 16_000_000
+MAX_TEXT_LENGTH: Final = 16_000_000
 """Characters. The largest rubric that the store takes is some 10 million."""
 
 _YAML = re.compile(
@@ -20,7 +20,7 @@ _YAML = re.compile(
     r"|-[ \t]+(?:weight|requirement|criteria|name|title)[ \t]*:)",
     re.MULTILINE,
 )
-_OF_VALUES: Final[dict[RubricFormat, Callable[[object], RubricDocument]]] = {
+_VALUE_READERS: Final[dict[RubricFormat, Callable[[object], RubricDocument]]] = {
     "native": native.from_value,
     "healthbench": healthbench.from_value,
     "rar": rar.from_value,
@@ -49,22 +49,24 @@ def read_document(text: str, format: str | None = None) -> RubricDocument:
     """
     text = text.removeprefix("\ufeff")
     known = None if format is None else check_format(format)
-    if len(text) > LONGEST_TEXT:
-        raise FormatError([Problem("", f"it has {len(text)} characters; a rubric is at most {LONGEST_TEXT} long", 1)])
-    looks = _looks_like(text)
-    if known == "yaml" or (known is None and looks == "yaml"):
+    if len(text) > MAX_TEXT_LENGTH:
+        raise FormatError(
+            [FormatProblem("", f"it has {len(text)} characters; a rubric is at most {MAX_TEXT_LENGTH} long", 1)]
+        )
+    syntax = _detect_syntax(text)
+    if known == "yaml" or (known is None and syntax == "yaml"):
         parsed = parse_yaml(text)
-        return _from_value("requirement" if known is None and requirement.fits(parsed.value) else "native", parsed)
-    if known == "requirement" and looks != "json":
+        return _from_value("requirement" if known is None and requirement.matches(parsed.value) else "native", parsed)
+    if known == "requirement" and syntax != "json":
         return _from_value(known, parse_yaml(text))
-    if looks != "json" and (known == "srar" or (known is None and looks == "srar")):
+    if syntax != "json" and (known == "srar" or (known is None and syntax == "srar")):
         return srar.read_lines(text)
-    if looks != "json" and (known == "dro" or (known is None and looks == "dro")):
+    if syntax != "json" and (known == "dro" or (known is None and syntax == "dro")):
         return dro.read_lines(text)
-    if known is None and looks is None:
-        raise FormatError([Problem("", f"no known format; {EXPECTED}", 1)])
+    if known is None and syntax is None:
+        raise FormatError([FormatProblem("", f"no known format; {EXPECTED}", 1)])
     parsed = parse_json(text)
-    return _from_value(known or _recognised(parsed), parsed)
+    return _from_value(known or _detect_format(parsed), parsed)
 
 
 def check_format(format: str) -> RubricFormat:
@@ -73,39 +75,39 @@ def check_format(format: str) -> RubricFormat:
         if format == known:
             return cast(RubricFormat, known)
     names = ", ".join(get_args(RubricFormat))
-    raise FormatError([Problem("format", f"{format[:40]!r} is unknown; use one of {names}")])
+    raise FormatError([FormatProblem("format", f"{format[:40]!r} is unknown; use one of {names}")])
 
 
-def _recognised(parsed: Parsed) -> RubricFormat:
-    candidates = formats_of(parsed.value)
+def _detect_format(parsed: ParsedText) -> RubricFormat:
+    candidates = detect_formats(parsed.value)
     if len(candidates) == 1:
         return candidates[0]
     several = f"this could be {' or '.join(candidates)}; say which format it is" if candidates else ""
-    raise FormatError([*parsed.problems, Problem("", several or f"no known format; {EXPECTED}", 1)])
+    raise FormatError([*parsed.problems, FormatProblem("", several or f"no known format; {EXPECTED}", 1)])
 
 
-def _from_value(format: RubricFormat, parsed: Parsed) -> RubricDocument:
-    read = _tagged_lines if format == "srar" else _OF_VALUES[format]
+def _from_value(format: RubricFormat, parsed: ParsedText) -> RubricDocument:
+    read = _read_tagged_lines if format == "srar" else _VALUE_READERS[format]
     try:
         document = read(parsed.value)
-    except BadValue as error:
-        raise FormatError([*parsed.problems, *located(error, parsed.line_of).problems]) from None
+    except InvalidValueError as error:
+        raise FormatError([*parsed.problems, *with_lines(error, parsed.line_of).problems]) from None
     if parsed.problems:
         raise FormatError(parsed.problems)
     return document
 
 
-def _tagged_lines(row: object) -> RubricDocument:
+def _read_tagged_lines(row: object) -> RubricDocument:
     lines = row.get("rubric") if isinstance(row, dict) else None
     if not isinstance(lines, str):
-        raise BadValue([((), 'expected tagged lines, or a row that has them under "rubric"')])
+        raise InvalidValueError([((), 'expected tagged lines, or a row that has them under "rubric"')])
     try:
         return srar.read_lines(lines)
     except FormatError as error:
-        raise BadValue([(("rubric",), str(problem)) for problem in error.problems]) from None
+        raise InvalidValueError([(("rubric",), str(problem)) for problem in error.problems]) from None
 
 
-def _looks_like(text: str) -> Literal["json", "yaml", "srar", "dro"] | None:
+def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro"] | None:
     if text.lstrip().startswith(("{", "[")):
         return "json"
     if _YAML.search(text):

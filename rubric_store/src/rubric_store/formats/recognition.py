@@ -3,7 +3,7 @@
 from typing import Literal
 
 from rubric_store.formats import grounded, rar, requirement, rgr
-from trainer_client.wire.criteria import GUIDANCE
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 RubricFormat = Literal["native", "yaml", "healthbench", "rar", "srar", "rgr", "grounded", "dro", "requirement"]
 EXPECTED = (
@@ -15,34 +15,34 @@ EXPECTED = (
 )
 
 
-def formats_of(value: object) -> list[RubricFormat]:
+def detect_formats(value: object) -> list[RubricFormat]:
     """The formats a value can be in: one if it is plain to see, several if it is not, none if it is in no known one."""
-    if requirement.fits(value):
+    if requirement.matches(value):
         return ["requirement"]
     if isinstance(value, list):
-        return _of_items(value)
+        return _detect_by_items(value)
     if not isinstance(value, dict):
         return []
     if "criteria" in value:
-        return ["grounded"] if value.keys() & {*grounded.RECORD, "passage"} else ["native"]
+        return ["grounded"] if value.keys() & {*grounded.METADATA_FIELDS, "passage"} else ["native"]
     if value.keys() & {"questions", "decomposed_questions"}:
         return ["dro"]
     if isinstance(value.get("rubric"), str):
         return ["srar"]
     for key in ("rubrics", "rubric"):
         if isinstance(value.get(key), list):
-            return _of_items(value[key])
+            return _detect_by_items(value[key])
     return ["healthbench"] if value.keys() & {"rubrics", "reward_model"} else []
 
 
-def _of_items(items: list[object]) -> list[RubricFormat]:
+def _detect_by_items(items: list[object]) -> list[RubricFormat]:
     if items and all(isinstance(item, str) for item in items):
         return ["dro"]
     objects = [item for item in items if isinstance(item, dict)]
     fields = {field for item in objects for field in item}
     if fields & {"criterion", "points"}:
         return ["healthbench"]
-    if fields & {*GUIDANCE} and "id" in fields:
+    if fields & {*GUIDANCE_FIELDS} and "id" in fields:
         return ["grounded"]
     if "title" in fields:
         return ["rar"]

@@ -15,18 +15,18 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rubric_store.formats.documents import RubricDocument, read_items
-from rubric_store.formats.errors import BadValue, Path
-from rubric_store.formats.native import json_of, number
+from rubric_store.formats.errors import InvalidValueError, Path
+from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import RequestModel
 
-_CALLED = ("requirement", "description", "rubric_item", "Ingredient")
+_TEXT_KEYS = ("requirement", "description", "rubric_item", "Ingredient")
 """What a criterion's text is called, in the library and in open-instruct's data."""
-_QUESTION = ("query", "Question")
+_QUESTION_KEYS = ("query", "Question")
 _EXPECTED = 'a list [{"requirement": "…", "weight": 1.0}], alone, in sections, or under "rubric"'
 
 
-class _Item(Request):
+class _Item(RequestModel):
     requirement: str
     weight: Annotated[float, Field(strict=True)]
     title: str | None = None
@@ -34,72 +34,74 @@ class _Item(Request):
     section: str | None = None
 
 
-def fits(value: object) -> bool:
+def matches(value: object) -> bool:
     """Whether a value is plainly in this format."""
     if isinstance(value, dict):
         inner = value.get("rubric")
-        if "sections" in value or _of_open_instruct(value) or (isinstance(inner, dict) and "sections" in inner):
+        if "sections" in value or _is_open_instruct(value) or (isinstance(inner, dict) and "sections" in inner):
             return True
-        return _listed(inner) or _ground_truth(value) is not None
-    return _listed(value)
+        return _is_item_list(inner) or _ground_truth(value) is not None
+    return _is_item_list(value)
 
 
-def _listed(value: object) -> bool:
+def _is_item_list(value: object) -> bool:
     items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
     return any("requirement" in item or isinstance(item.get("criteria"), list) for item in items)
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON or YAML; raises `BadValue`."""
-    root, listed, weighs = _list(value)
+    """Read a rubric from parsed JSON or YAML; raises `InvalidValueError`."""
+    root, listed, weight_optional = _find_items(value)
     items: list[object] = []
     places: list[Path] = []
     for index, one in enumerate(listed):
         section = one.get("criteria") if isinstance(one, dict) else None
         if not isinstance(one, dict) or "criteria" not in one:
-            items.append(_renamed(one, weighs))
+            items.append(_normalise_item(one, weight_optional))
             places.append((*root, index))
         elif not isinstance(section, list):
-            raise BadValue([((*root, index, "criteria"), "expected a list of criteria")])
+            raise InvalidValueError([((*root, index, "criteria"), "expected a list of criteria")])
         else:
             name = next((one[key] for key in ("name", "title") if isinstance(one.get(key), str)), None)
-            items += [_renamed(item, weighs, name) for item in section]
+            items += [_normalise_item(item, weight_optional, name) for item in section]
             places += [(*root, index, "criteria", place) for place in range(len(section))]
     try:
         content = read_items(
             items, (), _Item, _fields, {"description": "requirement", "name": "title", "tags": "section"}
         )
-    except BadValue as error:
-        raise BadValue([(_placed(path, root, places), message) for path, message in error.found]) from None
+    except InvalidValueError as error:
+        raise InvalidValueError(
+            [(_original_path(path, root, places), message) for path, message in error.found]
+        ) from None
     return RubricDocument(content=content)
 
 
 def write(document: RubricDocument) -> str:
     """The list as JSON text."""
-    return json_of([_written(criterion) for criterion in document.content.criteria])
+    return dump_json([_serialize(criterion) for criterion in document.content.criteria])
 
 
-def _list(value: object) -> tuple[Path, list[object], bool]:
+def _find_items(value: object) -> tuple[Path, list[object], bool]:
     """Where the list stands, the list, and whether a criterion without a weight weighs 1."""
     root: Path = ()
-    weighs = False
+    weight_optional = False
     if isinstance(value, dict) and (label := _ground_truth(value)) is not None:
         root, value = ("ground_truth",), label
-    if isinstance(value, dict) and _of_open_instruct(value):
-        root, value, weighs = (*root, "rubrics"), value["rubrics"], True
+    if isinstance(value, dict) and _is_open_instruct(value):
+        root, value, weight_optional = (*root, "rubrics"), value["rubrics"], True
     for key in ("rubric", "sections"):
         if isinstance(value, dict) and key in value:
             root, value = (*root, key), value[key]
     if not isinstance(value, list):
-        raise BadValue([(root, f"expected {_EXPECTED}")])
-    return root, value, weighs
+        raise InvalidValueError([(root, f"expected {_EXPECTED}")])
+    return root, value, weight_optional
 
 
-def _of_open_instruct(value: Mapping[Any, Any]) -> bool:
+def _is_open_instruct(value: Mapping[Any, Any]) -> bool:
     rubrics = value.get("rubrics")
-    if not isinstance(rubrics, list) or not any(key in value for key in _QUESTION):
+    if not isinstance(rubrics, list) or not any(key in value for key in _QUESTION_KEYS):
         return False
-    return any(isinstance(item, dict) and any(key in item for key in _CALLED) for item in rubrics)
+    return any(isinstance(item, dict) and any(key in item for key in _TEXT_KEYS) for item in rubrics)
 
 
 def _ground_truth(row: Mapping[Any, Any]) -> object | None:
@@ -110,23 +112,23 @@ def _ground_truth(row: Mapping[Any, Any]) -> object | None:
     if not isinstance(label, str) or not label.lstrip().startswith("{"):
         return None
     try:
-        held: object = json.loads(label)
+        parsed: object = json.loads(label)
     except (ValueError, RecursionError):
         return None
-    return held if isinstance(held, dict) and _of_open_instruct(held) else None
+    return parsed if isinstance(parsed, dict) and _is_open_instruct(parsed) else None
 
 
-def _renamed(item: object, weighs: bool, section: str | None = None) -> object:
+def _normalise_item(item: object, weight_optional: bool, section: str | None = None) -> object:
     if not isinstance(item, dict):
         return item
-    called = next((key for key in _CALLED if key in item), "requirement")
-    fields = {"requirement" if key == called else key: value for key, value in item.items()}
-    if weighs:
+    text_key = next((key for key in _TEXT_KEYS if key in item), "requirement")
+    fields = {"requirement" if key == text_key else key: value for key, value in item.items()}
+    if weight_optional:
         fields.setdefault("weight", 1.0)
     return fields if section is None else {**fields, "section": section}
 
 
-def _placed(path: Path, root: Path, places: list[Path]) -> Path:
+def _original_path(path: Path, root: Path, places: list[Path]) -> Path:
     if path and isinstance(path[0], int) and path[0] < len(places):
         return (*places[path[0]], *path[1:])
     return (*root, *path)
@@ -143,7 +145,7 @@ def _fields(index: int, item: _Item) -> dict[str, Any]:
     }
 
 
-def _written(criterion: Criterion) -> dict[str, Any]:
+def _serialize(criterion: Criterion) -> dict[str, Any]:
     weight = -abs(criterion.weight) if criterion.kind == "pitfall" else criterion.weight
     title = {"title": criterion.name} if criterion.name else {}
-    return {"requirement": criterion.description, "weight": number(weight), **title}
+    return {"requirement": criterion.description, "weight": plain_number(weight), **title}

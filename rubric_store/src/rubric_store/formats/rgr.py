@@ -10,24 +10,24 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rubric_store.formats.documents import RubricDocument, find_list, read_items
-from rubric_store.formats.errors import BadValue, FormatError, Problem
-from rubric_store.formats.native import json_of
+from rubric_store.formats.errors import FormatError, FormatProblem, InvalidValueError
+from rubric_store.formats.native import dump_json
 from trainer_client.wire import Criterion
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import RequestModel
 
 PATHS = (("rubric",), ("rubrics",))
 PREFIX = re.compile(r"\s*(factual|process)\s+criteria\s*:", re.IGNORECASE)
-LIGHTEST, HEAVIEST = 1, 5
+MIN_WEIGHT, MAX_WEIGHT = 1, 5
 _EXPECTED = 'a list [{"description": "Factual Criteria: …", "weight": 3}], alone or under "rubric"'
 
 
-class _Item(Request):
+class _Item(RequestModel):
     description: str
-    weight: Annotated[int, Field(strict=True, ge=LIGHTEST, le=HEAVIEST)]
+    weight: Annotated[int, Field(strict=True, ge=MIN_WEIGHT, le=MAX_WEIGHT)]
 
 
 def from_value(value: object) -> RubricDocument:
-    """Read a rubric from parsed JSON, a whole row or just its list; raises `BadValue`."""
+    """Read a rubric from parsed JSON, a whole row or just its list; raises `InvalidValueError`."""
     path, items = find_list(value, PATHS, _EXPECTED)
     seen: Counter[str] = Counter()
 
@@ -35,7 +35,7 @@ def from_value(value: object) -> RubricDocument:
         prefix = PREFIX.match(item.description)
         if prefix is None:
             message = 'its category is missing; begin it with "Factual Criteria:" or "Process Criteria:"'
-            raise BadValue([(("description",), message)])
+            raise InvalidValueError([(("description",), message)])
         kind = prefix[1].lower()
         seen[kind] += 1
         rest = item.description[prefix.end() :]
@@ -51,10 +51,10 @@ def write(document: RubricDocument) -> str:
         FormatError: a criterion is neither factual nor process, or has another weight than 1, 2, 3, 4 or 5.
     """
     criteria = document.content.criteria
-    problems = [Problem(f"criterion {one.id}", problem) for one in criteria for problem in _unsayable(one)]
+    problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
     if problems:
         raise FormatError(problems)
-    return json_of(
+    return dump_json(
         [
             {"description": f"{one.kind.title()} Criteria: {one.description}", "weight": int(one.weight)}
             for one in criteria
@@ -62,10 +62,10 @@ def write(document: RubricDocument) -> str:
     )
 
 
-def _unsayable(criterion: Criterion) -> list[str]:
+def _unsupported(criterion: Criterion) -> list[str]:
     problems = []
     if criterion.kind not in ("factual", "process"):
         problems.append(f"RGR knows factual and process criteria only, and this one is of kind {criterion.kind!r}")
-    if not (LIGHTEST <= criterion.weight <= HEAVIEST and criterion.weight.is_integer()):
+    if not (MIN_WEIGHT <= criterion.weight <= MAX_WEIGHT and criterion.weight.is_integer()):
         problems.append(f"RGR's weights are whole numbers from 1 to 5, and this one's is {criterion.weight:g}")
     return problems

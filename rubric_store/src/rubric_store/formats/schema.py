@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import Field
 
-from rubric_store.formats.documents import MOST_CRITERIA, Heading
+from rubric_store.formats.documents import MAX_CRITERIA, RubricHeader
 from trainer_client.wire import Criterion
 
 
-class Rubric(Heading):
+class Rubric(RubricHeader):
     """A rubric: what to check in a response, and what each check weighs."""
 
-    criteria: tuple[Criterion, ...] = Field(min_length=1, max_length=MOST_CRITERIA)
+    criteria: tuple[Criterion, ...] = Field(min_length=1, max_length=MAX_CRITERIA)
 
 
 def make_schema() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from rubric_store.formats.documents import MOST_CRITERIA, RubricDocument
-from rubric_store.formats.errors import FormatError, Problem, of_validation
+from rubric_store.formats.documents import MAX_CRITERIA, RubricDocument
+from rubric_store.formats.errors import FormatError, FormatProblem, validation_problems
 from trainer_client.wire import Criterion, CriterionKind, RubricContent
 
 _KINDS: Final[dict[str, CriterionKind]] = {
@@ -28,25 +28,29 @@ def read_lines(text: str) -> RubricDocument:
     """Read a rubric from tagged lines; raises `FormatError` with every line that is wrong."""
     seen: Counter[str] = Counter()
     criteria: list[Criterion] = []
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
     if not lines:
-        raise FormatError([Problem("", f"the rubric is empty; {_EXPECTED}", 1)])
-    if len(lines) > MOST_CRITERIA:
-        at, _ = lines[MOST_CRITERIA]
-        raise FormatError([Problem("criteria", f"a rubric has at most {MOST_CRITERIA}, and here begins one more", at)])
+        raise FormatError([FormatProblem("", f"the rubric is empty; {_EXPECTED}", 1)])
+    if len(lines) > MAX_CRITERIA:
+        at, _ = lines[MAX_CRITERIA]
+        raise FormatError(
+            [FormatProblem("criteria", f"a rubric has at most {MAX_CRITERIA}, and here begins one more", at)]
+        )
     for at, line in lines:
         match = _LINE.fullmatch(line)
         kind = _KINDS.get(match["tag"].lower()) if match else None
         if match is None or kind is None:
             what = "no tag" if match is None else f"unknown tag <{match['tag'][:40]}>"
-            problems.append(Problem("", f"{what}; {_EXPECTED}", at))
+            problems.append(FormatProblem("", f"{what}; {_EXPECTED}", at))
             continue
         seen[kind] += 1
         try:
             criteria.append(Criterion(id=f"{kind[0]}{seen[kind]}", description=match["text"], kind=kind))
         except ValidationError as error:
-            problems += [Problem("", f"after the tag: {message}", at) for _, message in of_validation(error)]
+            problems += [
+                FormatProblem("", f"after the tag: {message}", at) for _, message in validation_problems(error)
+            ]
     if problems:
         raise FormatError(problems)
     return RubricDocument(content=RubricContent(criteria=tuple(criteria)))
@@ -60,13 +64,13 @@ def write(document: RubricDocument) -> str:
             what it says is good.
     """
     criteria = document.content.criteria
-    problems = [Problem(f"criterion {one.id}", problem) for one in criteria for problem in _unsayable(one)]
+    problems = [FormatProblem(f"criterion {one.id}", problem) for one in criteria for problem in _unsupported(one)]
     if problems:
         raise FormatError(problems)
     return "".join(f"<{one.kind.upper()}> {one.description}\n" for one in criteria)
 
 
-def _unsayable(criterion: Criterion) -> list[str]:
+def _unsupported(criterion: Criterion) -> list[str]:
     problems = []
     if criterion.kind not in _KINDS:
         problems.append(f"SRaR has no tag for the kind {criterion.kind!r}; it has suggest, pitfall, bonus and answer")

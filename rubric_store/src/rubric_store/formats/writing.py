@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar, yaml_format
-from rubric_store.formats.documents import RubricDocument, whole
-from rubric_store.formats.errors import FormatError, Problem
+from rubric_store.formats.documents import RubricDocument, as_document
+from rubric_store.formats.errors import FormatError, FormatProblem
 from rubric_store.formats.reading import check_format, read_document
 from rubric_store.formats.recognition import RubricFormat
 from trainer_client.wire import Criterion, RubricContent
@@ -37,29 +37,29 @@ SUFFIXES: dict[RubricFormat, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostField:
     """Something that reading the text back would not give: a field of a criterion, or of the rubric (no criterion)."""
 
     criterion: str | None
     field: str
-    was: object
-    becomes: object
+    original: object
+    result: object
 
     def __str__(self) -> str:
-        whose = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
-        becomes = _shown(self.becomes)
-        return f"{whose}: {self.field} {_shown(self.was)} {f'becomes {becomes}' if becomes else 'is left out'}"
+        criterion = "the rubric" if self.criterion is None else f"criterion {self.criterion}"
+        result = _display(self.result)
+        return f"{criterion}: {self.field} {_display(self.original)} {f'becomes {result}' if result else 'is left out'}"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SerializedRubric:
     """A rubric as text, and all that the text does not say."""
 
     text: str
-    losses: tuple[Loss, ...]
+    losses: tuple[LostField, ...]
 
 
-def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Written:
+def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> SerializedRubric:
     """Write a rubric in a format.
 
     Wording and order always survive, and so does what a criterion means to the reward: a pitfall stays something that
@@ -68,30 +68,32 @@ def write_rubric(rubric: RubricContent | RubricDocument, format: str) -> Written
     Raises:
         FormatError: the format is unknown, or some criterion cannot be said in it; names every one that cannot.
     """
-    document, known = whole(rubric), check_format(format)
+    document, known = as_document(rubric), check_format(format)
     text = _WRITERS[known](document)
     try:
-        back = read_document(text, known)
+        reread = read_document(text, known)
     except FormatError as error:
         raise FormatError(
-            [Problem("", f"{known} cannot hold this rubric: {problem.message}") for problem in error.problems]
+            [FormatProblem("", f"{known} cannot hold this rubric: {problem.message}") for problem in error.problems]
         ) from None
-    pairs = list(zip(document.content.criteria, back.content.criteria, strict=True))
+    pairs = list(zip(document.content.criteria, reread.content.criteria, strict=True))
     changed = [one.id for one, read in pairs if one.description != read.description]
     if changed:
         message = f"{known} would read its description differently: it begins or ends like something of the format"
-        raise FormatError([Problem(f"criterion {id_}", f"{message}; reword it") for id_ in changed])
-    losses = [loss for one, read in pairs for loss in _lost(one.id, one, read)]
-    return Written(text, (*_lost(None, document, back), *losses))
+        raise FormatError([FormatProblem(f"criterion {id_}", f"{message}; reword it") for id_ in changed])
+    losses = [loss for one, read in pairs for loss in _find_lost_fields(one.id, one, read)]
+    return SerializedRubric(text, (*_find_lost_fields(None, document, reread), *losses))
 
 
-def _lost(whose: str | None, was: Criterion | RubricDocument, read: Criterion | RubricDocument) -> list[Loss]:
-    fields = [field for field in type(was).model_fields if field != "content"]
-    found = [Loss(whose, field, getattr(was, field), getattr(read, field)) for field in fields]
-    return [loss for loss in found if loss.was != loss.becomes]
+def _find_lost_fields(
+    criterion: str | None, original: Criterion | RubricDocument, read: Criterion | RubricDocument
+) -> list[LostField]:
+    fields = [field for field in type(original).model_fields if field != "content"]
+    found = [LostField(criterion, field, getattr(original, field), getattr(read, field)) for field in fields]
+    return [loss for loss in found if loss.original != loss.result]
 
 
-def _shown(value: object) -> str:
+def _display(value: object) -> str:
     if value is None or value == () or value == {}:
         return ""
     plain = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else value

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import yaml
 
-from rubric_store.formats.errors import FormatError, Parsed, Path, Problem, written
+from rubric_store.formats.errors import FormatError, FormatProblem, ParsedText, Path, format_path
 from rubric_store.formats.json_text import nearest_lines
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DEEPEST = 64
-LONGEST_YAML: Final = 4_000_000
+_MAX_DEPTH = 64
+MAX_YAML_LENGTH: Final = 4_000_000
 """Characters. YAML is read some fifty times as slowly as JSON."""
 
 _CONSTANTS: Final[dict[str, object]] = {
@@ -30,31 +30,31 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,400}|0o[0-7]{1,400}|0x[0-9a-fA-F]{1,400}", 
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
 
 
-def parse_yaml(text: str) -> Parsed:
+def parse_yaml(text: str) -> ParsedText:
     """Parse a YAML text of one document; aliases, tags and fields given twice are problems of what is returned.
 
     Raises:
         FormatError: the text is no YAML, is too long or nests too deeply; with every problem up to there.
     """
-    if len(text) > LONGEST_YAML:
-        message = f"it has {len(text)} characters, and YAML is read up to {LONGEST_YAML}; write it as JSON"
-        raise FormatError([Problem("", message, 1)])
-    builder = _Builder()
+    if len(text) > MAX_YAML_LENGTH:
+        message = f"it has {len(text)} characters, and YAML is read up to {MAX_YAML_LENGTH}; write it as JSON"
+        raise FormatError([FormatProblem("", message, 1)])
+    builder = _ValueBuilder()
     try:
         for event in yaml.parse(text, Loader=_Loader):
-            builder.take(event)
+            builder.feed(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = " ".join(filter(None, (error.context, error.problem)))
-        builder.refuse("", f"expected YAML: {said}", mark.line + 1 if mark else 1)
+        detail = " ".join(filter(None, (error.context, error.problem)))
+        builder.add_problem("", f"expected YAML: {detail}", mark.line + 1 if mark else 1)
     except yaml.reader.ReaderError as error:
         position = error.position if isinstance(error.position, int) else 0
         message = f"YAML takes no character {error.character!r} here; write it as an escape in double quotes"
-        builder.refuse("", message, text.count("\n", 0, position) + 1)
-    except _TooDeep as error:
-        builder.refuse("", f"it is nested more than {_DEEPEST} deep", error.line)
+        builder.add_problem("", message, text.count("\n", 0, position) + 1)
+    except _TooDeepError as error:
+        builder.add_problem("", f"it is nested more than {_MAX_DEPTH} deep", error.line)
     else:
-        return Parsed(builder.value, lambda wanted: nearest_lines(builder.lines, wanted), tuple(builder.problems))
+        return ParsedText(builder.value, lambda wanted: nearest_lines(builder.lines, wanted), tuple(builder.problems))
     raise FormatError(builder.problems)
 
 
@@ -63,7 +63,7 @@ def needs_quotes(text: str) -> bool:
     return text in _CONSTANTS or bool(_INTEGER.fullmatch(text) or _FLOAT.fullmatch(text))
 
 
-class _TooDeep(Exception):
+class _TooDeepError(Exception):
     """Parsing stops here: the parser's time grows with the square of the depth."""
 
     def __init__(self, line: int) -> None:
@@ -79,40 +79,40 @@ class _Frame:
         self.key: str | None = None
 
 
-class _Builder:
+class _ValueBuilder:
     """Builds the value that a stream of events describes."""
 
     def __init__(self) -> None:
         self.value: object = None
         self.lines: dict[Path, int] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[FormatProblem] = []
         self._open: list[_Frame] = []
         self._documents = 0
 
-    def refuse(self, place: str, message: str, line: int) -> None:
+    def add_problem(self, place: str, message: str, line: int) -> None:
         """Note a problem."""
-        self.problems.append(Problem(place, message, line))
+        self.problems.append(FormatProblem(place, message, line))
 
-    def take(self, event: Any) -> None:
+    def feed(self, event: Any) -> None:
         """Build on with the next event of the parser."""
         line = event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents == 2:
-                self.refuse("", "a second document begins; keep one rubric to a file", line)
+                self.add_problem("", "a second document begins; keep one rubric to a file", line)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             self._open.pop()
         elif isinstance(event, yaml.NodeEvent):
             self._node(event, line)
 
     def _node(self, event: Any, line: int) -> None:
-        if len(self._open) >= _DEEPEST:
-            raise _TooDeep(line)
+        if len(self._open) >= _MAX_DEPTH:
+            raise _TooDeepError(line)
         if event.anchor is not None:
             name = "an alias" if isinstance(event, yaml.AliasEvent) else "an anchor"
-            self.refuse("", f"{name} ({event.anchor[:40]!r}); write the value out, rubrics take none", line)
+            self.add_problem("", f"{name} ({event.anchor[:40]!r}); write the value out, rubrics take none", line)
         if (tag := getattr(event, "tag", None)) is not None and tag != "!":
-            self.refuse("", f"a tag ({tag[:60]!r}); leave it out, rubrics hold plain values", line)
+            self.add_problem("", f"a tag ({tag[:60]!r}); leave it out, rubrics hold plain values", line)
         frame = self._open[-1] if self._open else None
         if frame is not None and isinstance(frame.value, dict) and frame.key is None:
             self._key(frame, event, line)
@@ -122,7 +122,7 @@ class _Builder:
     def _key(self, frame: _Frame, event: Any, line: int) -> None:
         assert isinstance(frame.value, dict)
         if not isinstance(event, yaml.ScalarEvent):
-            self.refuse(written(frame.path), "a field's name must be a text", line)
+            self.add_problem(format_path(frame.path), "a field's name must be a text", line)
             if not isinstance(event, yaml.AliasEvent):
                 self._open.append(_Frame([] if isinstance(event, yaml.SequenceStartEvent) else {}, frame.path))
             frame.key = ""
@@ -130,7 +130,7 @@ class _Builder:
         frame.key = event.value
         path = (*frame.path, event.value)
         if event.value in frame.value:
-            self.refuse(written(path), f"given twice, first in line {self.lines.get(path, 1)}; keep one", line)
+            self.add_problem(format_path(path), f"given twice, first in line {self.lines.get(path, 1)}; keep one", line)
         else:
             self.lines[path] = line
 

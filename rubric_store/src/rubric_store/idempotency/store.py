@@ -12,18 +12,18 @@ from sqlalchemy import ColumnElement, Row, and_, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rubric_store.connected import Connected
+from rubric_store.connected import BaseRepository
 from rubric_store.idempotency.tables import idempotency_keys as keys
-from trainer_client.wire.idempotency import KEPT, Claim, KeptAnswer
+from trainer_client.wire.idempotency import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
 
-_PURGE_EVERY = timedelta(minutes=10)
+_PURGE_INTERVAL = timedelta(minutes=10)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class SQLIdempotencyKeys(Connected):
+class SQLIdempotencyKeys(BaseRepository):
     """Keys in the database at a URL, or of an engine that stays the caller's; `clock` gives the moment (UTC).
 
     Every method raises `ConnectionError` where the database cannot be reached now.
@@ -34,7 +34,7 @@ class SQLIdempotencyKeys(Connected):
         self._clock = clock
         self._purged_at = datetime.min.replace(tzinfo=UTC)
 
-    async def claim(self, project_id: str, key: str, asked: bytes, *, hold_s: float = 0.0) -> Claim:
+    async def claim(self, project_id: str, key: str, asked: bytes, *, hold_s: float = 0.0) -> KeyClaim:
         """Show a key, with the digest of what is asked; who is to do it has `hold_s` seconds for that.
 
         Of several at once one is to do it, and the others are told how long it may still take. One that does not end
@@ -45,37 +45,37 @@ class SQLIdempotencyKeys(Connected):
         """
         now = self._clock()
         held_until = now + timedelta(seconds=hold_s)
-        async with self._writing() as connection:
-            while not await _added(connection, project_id, key, asked, now, held_until):
-                locked = select(keys).where(_of(project_id, key)).with_for_update()
+        async with self._begin() as connection:
+            while not await _insert_claim(connection, project_id, key, asked, now, held_until):
+                locked = select(keys).where(_key_filter(project_id, key)).with_for_update()
                 if (row := (await connection.execute(locked)).one_or_none()) is not None:
-                    return await _claim_again(connection, row, asked, now, held_until)
+                    return await _claim_existing(connection, row, asked, now, held_until)
         await self._purge(now)
-        return Claim(now)
+        return KeyClaim(now)
 
-    async def keep(self, project_id: str, key: str, answer: KeptAnswer) -> None:
+    async def store_answer(self, project_id: str, key: str, answer: StoredAnswer) -> None:
         """Keep what a claimed key was answered with."""
         body = await asyncio.to_thread(zlib.compress, answer.body)
-        kept = update(keys).where(_of(project_id, key))
-        async with self._writing() as connection:
+        kept = update(keys).where(_key_filter(project_id, key))
+        async with self._begin() as connection:
             await connection.execute(kept.values(status=answer.status, location=answer.location, body=body))
 
-    async def let_go(self, project_id: str, key: str) -> None:
+    async def release(self, project_id: str, key: str) -> None:
         """Forget a claimed key that nothing was made under."""
-        async with self._writing() as connection:
-            await connection.execute(delete(keys).where(_of(project_id, key), keys.c.status.is_(None)))
+        async with self._begin() as connection:
+            await connection.execute(delete(keys).where(_key_filter(project_id, key), keys.c.status.is_(None)))
 
     async def _purge(self, now: datetime) -> None:
         """Forget keys that have expired, now and then; what cannot be forgotten now is forgotten later."""
-        if now - self._purged_at < _PURGE_EVERY:
+        if now - self._purged_at < _PURGE_INTERVAL:
             return
         self._purged_at = now
         with suppress(ConnectionError):
-            async with self._writing() as connection:
+            async with self._begin() as connection:
                 await connection.execute(delete(keys).where(keys.c.expires_at <= now))
 
 
-async def _added(
+async def _insert_claim(
     connection: AsyncConnection, project_id: str, key: str, asked: bytes, now: datetime, held_until: datetime
 ) -> bool:
     """Add a key, or put it in the place of one that has expired; False where there is one that has not."""
@@ -83,36 +83,36 @@ async def _added(
         "asked": asked,
         "first_at": now,
         "held_until": held_until,
-        "expires_at": now + KEPT,
+        "expires_at": now + IDEMPOTENCY_KEY_TTL,
         "status": None,
         "location": None,
         "body": None,
     }
     make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     added = make(keys).values(project_id=project_id, key_digest=_digest(key), **values)
-    instead = added.on_conflict_do_update(
+    upsert = added.on_conflict_do_update(
         index_elements=list(keys.primary_key), set_=values, where=keys.c.expires_at <= now
     )
-    return (await connection.execute(instead.returning(keys.c.first_at))).one_or_none() is not None
+    return (await connection.execute(upsert.returning(keys.c.first_at))).one_or_none() is not None
 
 
-async def _claim_again(
+async def _claim_existing(
     connection: AsyncConnection, row: Row[Any], asked: bytes, now: datetime, held_until: datetime
-) -> Claim:
+) -> KeyClaim:
     """Claim a key that is there, and that is locked."""
     if row.asked != asked:
         raise ValueError("this key came with another request before; give every request a key of its own")
     if row.status is not None:
         body = await asyncio.to_thread(zlib.decompress, row.body)
-        return Claim(row.first_at, KeptAnswer(row.status, row.location, body))
+        return KeyClaim(row.first_at, StoredAnswer(row.status, row.location, body))
     if row.held_until > now:
-        return Claim(row.first_at, wait_s=(row.held_until - now).total_seconds())
-    this = and_(keys.c.project_id == row.project_id, keys.c.key_digest == row.key_digest)
-    await connection.execute(update(keys).where(this).values(held_until=held_until))
-    return Claim(row.first_at)
+        return KeyClaim(row.first_at, wait_s=(row.held_until - now).total_seconds())
+    same_key = and_(keys.c.project_id == row.project_id, keys.c.key_digest == row.key_digest)
+    await connection.execute(update(keys).where(same_key).values(held_until=held_until))
+    return KeyClaim(row.first_at)
 
 
-def _of(project_id: str, key: str) -> ColumnElement[bool]:
+def _key_filter(project_id: str, key: str) -> ColumnElement[bool]:
     return and_(keys.c.project_id == project_id, keys.c.key_digest == _digest(key))
 
 

@@ -15,28 +15,28 @@ from sqlalchemy import Connection, create_engine, event, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from rubric_store.database import POSTGRESQL, WRITES, prepare, read_url
+from rubric_store.database import POSTGRESQL, WRITES, configure_engine, read_url
 from rubric_store.ledger import purging, reading, runs_reading, salvaging, writing
 from rubric_store.ledger.tables import requests
-from rubric_store.patience import Impatient, answered_within, connecting
+from rubric_store.patience import TimeoutConnection, libpq_timeouts, statement_timeout
 from trainer_client.wire.ledger_rows import (
     JudgedResponse,
     JudgedRun,
     LedgerRows,
-    Purged,
+    PurgeCounts,
     RefusedRows,
-    RunPart,
-    RunView,
+    RunRange,
+    RunReportQuery,
     UseFilter,
-    UseRead,
+    UseRecord,
 )
 from trainer_client.wire.runs import RunPage, RunReport
 
-_READY_WITHIN_S = 5.0
-_READS_WITHIN_S = 30.0
-_WRITES_WITHIN_S = 60.0
+_READY_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 30.0
+_WRITE_TIMEOUT_S = 60.0
 _READERS = 8
-_NOT_THE_ROWS = frozenset({"08", "40", "42", "53", "55", "57", "58"})
+_RETRYABLE_SQLSTATE_CLASSES = frozenset({"08", "40", "42", "53", "55", "57", "58"})
 """Classes of PostgreSQL's error codes that speak of the connection, the server, its locks or its schema."""
 
 T = TypeVar("T")
@@ -55,12 +55,12 @@ class SQLLedger:
         self._engine = create_engine(
             parsed if server else parsed.set(drivername="sqlite"),
             pool_pre_ping=server,
-            connect_args=connecting(parsed) if server else {},
+            connect_args=libpq_timeouts(parsed) if server else {},
         )
-        prepare(self._engine)
+        configure_engine(self._engine)
         if server:
-            event.listen(self._engine, "do_connect", _impatient)
-        event.listen(self._engine, "connect", _quieten if server else _give_room)
+            event.listen(self._engine, "do_connect", _connect_with_timeout)
+        event.listen(self._engine, "connect", _silence_notices if server else _set_sqlite_pragmas)
         self._writer = self._engine.execution_options(**{WRITES: True})
         self._readers = ThreadPoolExecutor(_READERS, "adjudge-ledger-reads")  # those that hang hold up nobody else
         self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ") if server else self._engine
@@ -85,13 +85,13 @@ class SQLLedger:
             ConnectionError: the database cannot be written now.
         """
         refused: list[RefusedRows] = []
-        for one in salvaging.by_request(rows):
+        for one in salvaging.split_by_request(rows):
             try:
                 self.write(one)
             except ValueError:
                 try:
                     with self._transaction() as connection:
-                        found = salvaging.write_row_by_row(connection, one, self._reason)
+                        found = salvaging.write_row_by_row(connection, one, self._refusal_reason)
                     refused += [found] if found is not None else []
                 except ValueError as error:
                     refused.append(RefusedRows(one, str(error)))
@@ -101,13 +101,13 @@ class SQLLedger:
     def _transaction(self) -> Iterator[Connection]:
         """A transaction that writes; `ConnectionError` and `ValueError` as in `write`."""
         try:
-            with answered_within(_WRITES_WITHIN_S), self._writer.begin() as connection:
+            with statement_timeout(_WRITE_TIMEOUT_S), self._writer.begin() as connection:
                 yield connection
         except Exception as error:
-            said, away = self._what_is_wrong(error)
-            raise (ConnectionError(said) if away else ValueError(said)) from error
+            message, unavailable = self._classify_error(error)
+            raise (ConnectionError(message) if unavailable else ValueError(message)) from error
 
-    async def uses(self, wanted: UseFilter) -> list[UseRead]:
+    async def uses(self, wanted: UseFilter) -> list[UseRecord]:
         """The uses of a run that are asked for, in order, with all their votes."""
         return await self._read(lambda connection: reading.page(connection, wanted))
 
@@ -115,12 +115,12 @@ class SQLLedger:
         """Texts by digest, as JSON; those that are not kept are absent."""
         return await self._read(lambda connection: reading.texts_of(connection, project_id, digests))
 
-    async def judged_run(self, part: RunPart) -> JudgedRun:
+    async def judged_run(self, part: RunRange) -> JudgedRun:
         """What of a part of a run there is to make rewards of."""
         return await self._read(lambda connection: reading.judged_run(connection, part))
 
     async def judged_responses(
-        self, part: RunPart, after: bytes | None, count: int
+        self, part: RunRange, after: bytes | None, count: int
     ) -> tuple[list[JudgedResponse], bytes | None]:
         """Responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
         return await self._read(lambda connection: reading.judged_responses(connection, part, after, count))
@@ -133,7 +133,7 @@ class SQLLedger:
         """
         return await self._read(lambda connection: runs_reading.run_page(connection, project_id, after, limit))
 
-    async def run(self, view: RunView) -> RunReport | None:
+    async def run(self, view: RunReportQuery) -> RunReport | None:
         """A run's figures, a page of its steps among them; None where there is no such run.
 
         Raises:
@@ -148,7 +148,7 @@ class SQLLedger:
         run: str | None = None,
         before: datetime | None = None,
         advance: Callable[[int], None] = lambda _: None,
-    ) -> Purged:
+    ) -> PurgeCounts:
         """Delete a run, or what is older than a moment, and then the verdicts and texts that nothing refers to.
 
         The figures of a run go with the last of its requests.
@@ -163,7 +163,7 @@ class SQLLedger:
     async def ready(self) -> bool:
         """Whether the ledger can be read: the database answers within five seconds, and has the tables."""
         try:
-            async with asyncio.timeout(_READY_WITHIN_S):
+            async with asyncio.timeout(_READY_TIMEOUT_S):
                 await self._read(lambda connection: connection.execute(select(requests.c.uses).limit(1)).all())
         except OSError:
             return False
@@ -175,49 +175,51 @@ class SQLLedger:
         await asyncio.to_thread(self._engine.dispose)
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        def within() -> T:
+        def read_in_thread() -> T:
             try:
-                with answered_within(_READS_WITHIN_S), self._reader.connect() as connection:
+                with statement_timeout(_READ_TIMEOUT_S), self._reader.connect() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
-                said, away = self._what_is_wrong(error)
-                if away:
-                    raise ConnectionError(said) from error
+                message, unavailable = self._classify_error(error)
+                if unavailable:
+                    raise ConnectionError(message) from error
                 raise
 
         try:
-            async with asyncio.timeout(_READS_WITHIN_S):
-                return await asyncio.get_running_loop().run_in_executor(self._readers, within)
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                return await asyncio.get_running_loop().run_in_executor(self._readers, read_in_thread)
         except TimeoutError as error:
-            raise ConnectionError(f"the database has not answered within {_READS_WITHIN_S:g} s") from error
+            raise ConnectionError(f"the database has not answered within {_READ_TIMEOUT_S:g} s") from error
 
-    def _reason(self, error: Exception) -> str:
+    def _refusal_reason(self, error: Exception) -> str:
         """Why a row is refused; raises the error where it is not about the row."""
-        said, away = self._what_is_wrong(error)
-        if away:
+        message, unavailable = self._classify_error(error)
+        if unavailable:
             raise error
-        return said
+        return message
 
-    def _what_is_wrong(self, error: Exception) -> tuple[str, bool]:
+    def _classify_error(self, error: Exception) -> tuple[str, bool]:
         """An error in a line, and whether it is about the database rather than what was asked of it."""
         cause = getattr(error, "orig", None) or error
-        away = isinstance(cause, PoolTimeout | OSError | self._engine.dialect.loaded_dbapi.OperationalError)
-        away = away or (getattr(cause, "sqlstate", None) or "")[:2] in _NOT_THE_ROWS
-        return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}", away
+        unavailable = isinstance(cause, PoolTimeout | OSError | self._engine.dialect.loaded_dbapi.OperationalError)
+        unavailable = unavailable or (getattr(cause, "sqlstate", None) or "")[:2] in _RETRYABLE_SQLSTATE_CLASSES
+        return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}", unavailable
 
 
-def _impatient(_dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]) -> Impatient:
-    return Impatient.connect(*arguments, **options)
+def _connect_with_timeout(
+    _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
+) -> TimeoutConnection:
+    return TimeoutConnection.connect(*arguments, **options)
 
 
-def _quieten(connection: Any, _record: object) -> None:
+def _silence_notices(connection: Any, _record: object) -> None:
     """Have PostgreSQL not remark that a temporary table is there already."""
     with connection.cursor() as cursor:
         cursor.execute("SET client_min_messages = warning")
     connection.commit()
 
 
-def _give_room(connection: Any, _record: object) -> None:
+def _set_sqlite_pragmas(connection: Any, _record: object) -> None:
     """Have SQLite keep 32 MB of pages, for digests come in no order; and sync at checkpoints, which a kill survives."""
     connection.execute("PRAGMA cache_size = -32000")
     connection.execute("PRAGMA synchronous = NORMAL")

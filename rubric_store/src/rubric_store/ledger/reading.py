@@ -14,30 +14,30 @@ from trainer_client.wire.ledger_rows import (
     JudgedVote,
     RequestRow,
     ResponseRow,
-    RunPart,
+    RunRange,
     UseFilter,
-    UseRead,
+    UseRecord,
     UseRow,
     VerdictRow,
 )
 
-_REQUESTS_AT_ONCE = 4000
+_REQUESTS_PER_BATCH = 4000
 _REQUEST, _RESPONSE, _USE = len(requests.columns), len(responses.columns), len(uses.columns)
 
-_FOUND = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
-_OF_REQUEST = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
-_OF_RESPONSE = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
-_PLACE = tuple_(uses.c.request, uses.c.place, uses.c.slot)
+_VERDICT_JOIN = and_(verdicts.c.project_id == uses.c.project_id, verdicts.c.digest == uses.c.digest)
+_REQUEST_JOIN = [uses.c[name] == requests.c[name] for name in ("project_id", "run", "request")]
+_RESPONSE_JOIN = [uses.c[name] == responses.c[name] for name in ("project_id", "run", "request", "place")]
+_USE_KEY = tuple_(uses.c.request, uses.c.place, uses.c.slot)
 
 
-def page(connection: Connection, wanted: UseFilter) -> list[UseRead]:
+def page(connection: Connection, wanted: UseFilter) -> list[UseRecord]:
     """The uses of a run that are asked for, in order, with all their votes."""
     shown = (
         select(requests, responses, uses, verdicts)
         .select_from(uses)
-        .join(requests, and_(*_OF_REQUEST))
-        .join(responses, and_(*_OF_RESPONSE))
-        .outerjoin(verdicts, _FOUND)
+        .join(requests, and_(*_REQUEST_JOIN))
+        .join(responses, and_(*_RESPONSE_JOIN))
+        .outerjoin(verdicts, _VERDICT_JOIN)
         .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote == 0)
         .order_by(uses.c.request, uses.c.place, uses.c.slot)
         .limit(wanted.limit)
@@ -51,22 +51,22 @@ def page(connection: Connection, wanted: UseFilter) -> list[UseRead]:
         if value is not None:
             shown = shown.where(column == value)
     if wanted.after is not None:
-        shown = shown.where(tuple_(*wanted.after) < _PLACE)
+        shown = shown.where(tuple_(*wanted.after) < _USE_KEY)
     found = [_use_read(tuple(row)) for row in connection.execute(shown)]
-    several = {
+    multi_vote = {
         (r.votes[0][0].request, r.votes[0][0].place, r.votes[0][0].slot): r for r in found if r.request.votes > 1
     }
-    if several:
+    if multi_vote:
         rest = (
             select(uses, verdicts)
-            .outerjoin(verdicts, _FOUND)
+            .outerjoin(verdicts, _VERDICT_JOIN)
             .where(uses.c.project_id == wanted.project_id, uses.c.run == wanted.run, uses.c.vote > 0)
-            .where(_PLACE.in_(list(several)))
+            .where(_USE_KEY.in_(list(multi_vote)))
             .order_by(uses.c.vote)
         )
         for row in connection.execute(rest):
             use = UseRow(*row[:_USE])
-            several[use.request, use.place, use.slot].votes.append((use, _verdict(tuple(row[_USE:]))))
+            multi_vote[use.request, use.place, use.slot].votes.append((use, _verdict(tuple(row[_USE:]))))
     return found
 
 
@@ -76,17 +76,17 @@ def texts_of(connection: Connection, project_id: str, digests: Sequence[bytes]) 
     return {digest: zlib.decompress(body).decode() for digest, body in connection.execute(kept)}
 
 
-def judged_run(connection: Connection, part: RunPart) -> JudgedRun:
+def judged_run(connection: Connection, part: RunRange) -> JudgedRun:
     """What of a part of a run there is."""
     counted = select(requests.c.protocol, func.count(), func.sum(requests.c.uses)).group_by(requests.c.protocol)
-    rows = connection.execute(_within(counted, part).order_by(requests.c.protocol)).all()
+    rows = connection.execute(_filter_part(counted, part).order_by(requests.c.protocol)).all()
     digests = (
         select(responses.c.rubric)
         .distinct()
         .join(requests, and_(*(responses.c[name] == requests.c[name] for name in ("project_id", "run", "request"))))
         .where(responses.c.rubric.is_not(None))
     )
-    used = list(connection.execute(_within(digests, part)).scalars())
+    used = list(connection.execute(_filter_part(digests, part)).scalars())
     return JudgedRun(
         sum(row[1] for row in rows),
         sum(int(row[2]) for row in rows),
@@ -96,34 +96,36 @@ def judged_run(connection: Connection, part: RunPart) -> JudgedRun:
 
 
 def judged_responses(
-    connection: Connection, part: RunPart, after: bytes | None, count: int
+    connection: Connection, part: RunRange, after: bytes | None, count: int
 ) -> tuple[list[JudgedResponse], bytes | None]:
     """The responses of a part of a run, about `count` uses of them, and what to continue after; None at the end."""
-    listed = _within(select(requests.c.request, requests.c.request_id, requests.c.step, requests.c.uses), part)
+    listed = _filter_part(select(requests.c.request, requests.c.request_id, requests.c.step, requests.c.uses), part)
     if after is not None:
         listed = listed.where(requests.c.request > after)
     known: dict[bytes, tuple[str, int | None]] = {}
     total = 0
-    for request, request_id, step, held in connection.execute(
-        listed.order_by(requests.c.request).limit(_REQUESTS_AT_ONCE)
+    for request, request_id, step, use_count in connection.execute(
+        listed.order_by(requests.c.request).limit(_REQUESTS_PER_BATCH)
     ):
         known[request] = (request_id, step)
-        total += held
+        total += use_count
         if total >= count:
             break
     if not known:
         return [], None
     votes = _votes(connection, part, known)
     read = []
-    for row in _read(connection, part, known, responses, _ABOUT, responses.c.place):
+    for row in _read(connection, part, known, responses, _RESPONSE_COLUMNS, responses.c.place):
         request, place, group_id, position, rubric, tokens, stopped, format_ok, spans = row
         own = votes.get((request, place), [])
         read.append(JudgedResponse(*known[request], group_id, position, rubric, tokens, stopped, format_ok, spans, own))
     return read, next(reversed(known))
 
 
-_ABOUT = [responses.c[name] for name in ("group_id", "position", "rubric", "tokens", "stopped", "format_ok", "spans")]
-_VOTE = [
+_RESPONSE_COLUMNS = [
+    responses.c[name] for name in ("group_id", "position", "rubric", "tokens", "stopped", "format_ok", "spans")
+]
+_VOTE_COLUMNS = [
     uses.c.slot,
     uses.c.criterion,
     uses.c.method,
@@ -135,17 +137,17 @@ _VOTE = [
 
 
 def _votes(
-    connection: Connection, part: RunPart, known: dict[bytes, tuple[str, int | None]]
+    connection: Connection, part: RunRange, known: dict[bytes, tuple[str, int | None]]
 ) -> dict[tuple[bytes, int], list[JudgedVote]]:
     step = func.coalesce(verdicts.c.step, uses.c.step)
-    rows = _read(connection, part, known, uses, [*_VOTE, step], uses.c.place, uses.c.slot, uses.c.vote)
+    rows = _read(connection, part, known, uses, [*_VOTE_COLUMNS, step], uses.c.place, uses.c.slot, uses.c.vote)
     return {
         key: [JudgedVote(*row[2:]) for row in found] for key, found in groupby(rows, key=lambda row: (row[0], row[1]))
     }
 
 
 def _read(
-    connection: Connection, part: RunPart, known: dict[bytes, Any], table: Any, columns: list[Any], *order: Any
+    connection: Connection, part: RunRange, known: dict[bytes, Any], table: Any, columns: list[Any], *order: Any
 ) -> Iterable[Any]:
     """Rows of the known requests, a range of keys: what else lies in it is read too where a part is asked for."""
     first, last = next(iter(known)), next(reversed(known))
@@ -153,12 +155,12 @@ def _read(
         table.c.project_id == part.project_id, table.c.run == part.run, table.c.request.between(first, last)
     )
     if table is uses:
-        rows = rows.select_from(uses).outerjoin(verdicts, _FOUND)
+        rows = rows.select_from(uses).outerjoin(verdicts, _VERDICT_JOIN)
     found = connection.execute(rows.order_by(table.c.request, *order)).all()
     return (row for row in found if row[0] in known)
 
 
-def _within(statement: Select[Any], part: RunPart) -> Select[Any]:
+def _filter_part(statement: Select[Any], part: RunRange) -> Select[Any]:
     statement = statement.where(requests.c.project_id == part.project_id, requests.c.run == part.run)
     if part.first is not None:
         statement = statement.where(requests.c.step >= part.first)
@@ -167,10 +169,10 @@ def _within(statement: Select[Any], part: RunPart) -> Select[Any]:
     return statement if part.protocol is None else statement.where(requests.c.protocol == part.protocol)
 
 
-def _use_read(row: tuple[Any, ...]) -> UseRead:
+def _use_read(row: tuple[Any, ...]) -> UseRecord:
     request, rest = RequestRow(*row[:_REQUEST]), row[_REQUEST:]
     response, rest = ResponseRow(*rest[:_RESPONSE]), rest[_RESPONSE:]
-    return UseRead(request, response, [(UseRow(*rest[:_USE]), _verdict(rest[_USE:]))])
+    return UseRecord(request, response, [(UseRow(*rest[:_USE]), _verdict(rest[_USE:]))])
 
 
 def _verdict(columns: tuple[Any, ...]) -> VerdictRow | None:

@@ -14,35 +14,35 @@ from sqlalchemy import Table
 from rubric_store.ledger.runs_tables import NO_STEP, criteria, failures, rubrics, runs, steps
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, UseRow, VerdictRow
 
-PASSES = 0.5
+PASS_THRESHOLD = 0.5
 """A score from which on a criterion counts as passed."""
 
-Key = tuple[Any, ...]
-Added = dict[Table, dict[Key, list[Any]]]
+RowKey = tuple[Any, ...]
+FigureDeltas = dict[Table, dict[RowKey, list[Any]]]
 
 _RESPONSES, _SCORED, _REWARDS, _REWARD_SUM, _REWARD_SQUARES, _VERDICTS, _FAILED, _CACHED = 1, 2, 5, 6, 7, 8, 9, 10
 _STATUSES = {"scored": _SCORED, "partial": _SCORED + 1, "unscored": _SCORED + 2}
 _response_of, _slot_of = itemgetter(slice(0, 4)), itemgetter(4)
 
 
-def counted(rows: LedgerRows, requests: Collection[Key]) -> Added:
+def count_figures(rows: LedgerRows, requests: Collection[RowKey]) -> FigureDeltas:
     """What these requests (project, run, request) add to each table, by the table's key; the rest of it in order."""
     chosen = set(requests)
-    asked = {row[:3]: row for row in rows.requests if row[:3] in chosen}
-    added: Added = {table: {} for table in (runs, steps, failures, rubrics, criteria)}
-    for row in asked.values():
+    chosen_requests = {row[:3]: row for row in rows.requests if row[:3] in chosen}
+    added: FigureDeltas = {table: {} for table in (runs, steps, failures, rubrics, criteria)}
+    for row in chosen_requests.values():
         _add_request(added, row)
-    of_place = _add_responses(added, rows, asked)
+    rubric_by_response = _add_responses(added, rows, chosen_requests)
     found: dict[str, dict[bytes, VerdictRow]] = {}
     for verdict in rows.verdicts:
         found.setdefault(verdict.project_id, {}).setdefault(verdict.digest, verdict)
     for response, uses in groupby(rows.uses, _response_of):
-        if (request := asked.get(response[:3])) is not None:
-            _add_verdicts(added, request, of_place[response], uses, found.get(response[0], {}))
+        if (request := chosen_requests.get(response[:3])) is not None:
+            _add_verdicts(added, request, rubric_by_response[response], uses, found.get(response[0], {}))
     return added
 
 
-def _add_request(added: Added, row: RequestRow) -> None:
+def _add_request(added: FigureDeltas, row: RequestRow) -> None:
     moments = added[runs].setdefault(row[:2], [row.created_at, row.created_at])
     moments[:] = min(moments[0], row.created_at), max(moments[1], row.created_at)
     figures = added[steps].setdefault(_step_key(row), [0] * 6 + [0.0] * 2 + [0] * 7 + [0.0])
@@ -52,14 +52,16 @@ def _add_request(added: Added, row: RequestRow) -> None:
         figures[place] += value
 
 
-def _add_responses(added: Added, rows: LedgerRows, asked: dict[Key, RequestRow]) -> dict[Key, bytes]:
+def _add_responses(
+    added: FigureDeltas, rows: LedgerRows, chosen_requests: dict[RowKey, RequestRow]
+) -> dict[RowKey, bytes]:
     """Count responses; the rubric of each."""
-    of_place = {}
+    rubric_by_response = {}
     for response in rows.responses:
-        row = asked.get(response[:3])
+        row = chosen_requests.get(response[:3])
         if row is None:
             continue
-        rubric = of_place[response[:4]] = response.rubric or b""
+        rubric = rubric_by_response[response[:4]] = response.rubric or b""
         figures = added[steps][_step_key(row)]
         figures[_RESPONSES] += 1
         if response.status is not None:
@@ -70,31 +72,31 @@ def _add_responses(added: Added, rows: LedgerRows, asked: dict[Key, RequestRow])
             figures[_REWARD_SQUARES] += response.reward**2
         if rubric:
             added[rubrics].setdefault((*row[:2], rubric), [0])[0] += 1
-    return of_place
+    return rubric_by_response
 
 
 def _add_verdicts(
-    added: Added, row: RequestRow, rubric: bytes, uses: Iterator[UseRow], found: dict[bytes, VerdictRow]
+    added: FigureDeltas, row: RequestRow, rubric: bytes, uses: Iterator[UseRow], found: dict[bytes, VerdictRow]
 ) -> None:
     """Count the verdicts of one response."""
     key = (row.project_id, row.run, NO_STEP if row.step is None else row.step)
-    figures, of_criteria = added[steps][_step_key(row)], added[criteria]
+    figures, criteria_counts = added[steps][_step_key(row)], added[criteria]
     slots: Iterable[Sequence[UseRow]] = zip(uses) if row.votes == 1 else map(_votes_of, groupby(uses, _slot_of))
     for votes in slots:
         first = votes[0]
-        of_criterion = of_criteria.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0])
+        criterion_counts = criteria_counts.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0])
         score = None if first.failed else _score([found.get(vote.digest) for vote in votes])
         figures[_VERDICTS] += 1
-        of_criterion[0] += 1
+        criterion_counts[0] += 1
         if score is None:
             kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
             figures[_FAILED] += 1
-            of_criterion[1] += 1
+            criterion_counts[1] += 1
             added[failures].setdefault((*key, kind), [0])[0] += 1
             continue
         figures[_CACHED] += all(vote.cached for vote in votes)
-        of_criterion[2] += score >= PASSES
-        of_criterion[3] += score
+        criterion_counts[2] += score >= PASS_THRESHOLD
+        criterion_counts[3] += score
 
 
 def _votes_of(slot: tuple[int, Iterator[UseRow]]) -> list[UseRow]:
@@ -113,6 +115,6 @@ def _score(votes: Sequence[VerdictRow | None]) -> float | None:
     return float(2 * sum(vote.score == 1.0 for vote in given) > len(votes))
 
 
-def _step_key(row: RequestRow) -> Key:
+def _step_key(row: RequestRow) -> RowKey:
     step = NO_STEP if row.step is None else row.step
     return row.project_id, row.run, step, row.mode or "", row.protocol, row.model or ""

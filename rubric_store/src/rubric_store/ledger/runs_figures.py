@@ -18,17 +18,17 @@ _ROUNDING = 1e-12
 """The share of the mean's square below which a variance from sums is rounding."""
 
 
-def judging_figures(ways: Sequence[Row[Any]], failed: Sequence[Row[Any]]) -> dict[str, Any]:
+def judging_figures(step_rows: Sequence[Row[Any]], failed: Sequence[Row[Any]]) -> dict[str, Any]:
     """The fields of `JudgingFigures` from rows of `ledger_run_steps` and of `ledger_run_failures`, or sums of them."""
-    counts = {name: _sum(ways, name) for name in _COUNTS}
-    tokens = {told: _sum(ways, kept) for told, kept in _TOKENS.items()}
+    counts = {name: _sum(step_rows, name) for name in _COUNTS}
+    tokens = {field: _sum(step_rows, column) for field, column in _TOKENS.items()}
     return {
         **counts,
         **tokens,
-        "mean_reward": _mean_reward(ways),
-        "mean_seconds": sum(way.seconds for way in ways) / counts["requests"],
+        "mean_reward": _mean_reward(step_rows),
+        "mean_seconds": sum(step_row.seconds for step_row in step_rows) / counts["requests"],
         "failures": {row.kind: int(row.verdicts) for row in failed},
-        "modes": together(ways, "mode"),
+        "modes": distinct_values(step_rows, "mode"),
     }
 
 
@@ -45,23 +45,23 @@ def criterion_figures(row: Row[Any]) -> CriterionFigures:
     )
 
 
-def deviation(ways: Sequence[Row[Any]]) -> float | None:
+def reward_deviation(step_rows: Sequence[Row[Any]]) -> float | None:
     """The standard deviation of the rewards around their mean, dividing by their number; None where there are none."""
-    mean = _mean_reward(ways)
+    mean = _mean_reward(step_rows)
     if mean is None:
         return None
-    variance = sum(way.reward_squares for way in ways) / _sum(ways, "rewards") - mean**2
+    variance = sum(step_row.reward_squares for step_row in step_rows) / _sum(step_rows, "rewards") - mean**2
     return sqrt(variance) if variance > _ROUNDING * mean**2 else 0.0
 
 
-def together(rows: Iterable[Row[Any]], name: str) -> tuple[str, ...]:
+def distinct_values(rows: Iterable[Row[Any]], name: str) -> tuple[str, ...]:
     """The distinct values of a column that are not empty, in order."""
     return tuple(sorted({value for row in rows if (value := getattr(row, name))}))
 
 
-def _mean_reward(ways: Sequence[Row[Any]]) -> float | None:
-    rewards = _sum(ways, "rewards")
-    return sum(way.reward_sum for way in ways) / rewards if rewards else None
+def _mean_reward(step_rows: Sequence[Row[Any]]) -> float | None:
+    rewards = _sum(step_rows, "rewards")
+    return sum(step_row.reward_sum for step_row in step_rows) / rewards if rewards else None
 
 
 def _sum(rows: Iterable[Row[Any]], name: str) -> int:

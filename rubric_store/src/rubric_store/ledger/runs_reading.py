@@ -7,15 +7,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, func, or_, select
 
 from rubric_store.ledger.runs_cursors import from_run_cursor, from_step_cursor, to_run_cursor, to_step_cursor
-from rubric_store.ledger.runs_figures import criterion_figures, deviation, judging_figures, together
+from rubric_store.ledger.runs_figures import criterion_figures, distinct_values, judging_figures, reward_deviation
 from rubric_store.ledger.runs_tables import NO_STEP, criteria, failures, rubrics, runs, steps
 from rubric_store.tables import rubric_versions
 from trainer_client.wire import PinnedRubric
-from trainer_client.wire.ledger_rows import RunView
+from trainer_client.wire.ledger_rows import RunReportQuery
 from trainer_client.wire.runs import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
 
 _RUBRICS_SHOWN = 20
-_WAY = [steps.c[name] for name in ("mode", "protocol", "model")]
+_JUDGING_COLUMNS = [steps.c[name] for name in ("mode", "protocol", "model")]
 _SUMS = [
     func.sum(column).label(column.name) for column in steps.columns if column.name not in steps.primary_key.columns
 ]
@@ -34,13 +34,13 @@ def run_page(connection: Connection, project_id: str, after: str | None, limit: 
     return RunPage(runs=tuple(_summaries(connection, project_id, shown)), next_cursor=cursor)
 
 
-def run_report(connection: Connection, view: RunView) -> RunReport | None:
+def run_report(connection: Connection, view: RunReportQuery) -> RunReport | None:
     """A run with a page of its steps; None where there is no such run. Raises `CursorError`."""
     same = select(runs).where(runs.c.project_id == view.project_id, runs.c.run == view.run)
     summaries = _summaries(connection, view.project_id, connection.execute(same).all())
     if not summaries:
         return None
-    figures, count = _most_judged(connection, view)
+    figures, count = _most_judged_criteria(connection, view)
     shown, cursor = _steps(connection, view, [each.criterion for each in figures])
     return RunReport(
         run=summaries[0],
@@ -58,15 +58,15 @@ def _summaries(connection: Connection, project_id: str, listed: Sequence[Row[Any
     def by_run(table: Table, *columns: Any, grouped: Sequence[Any] = ()) -> dict[str, list[Row[Any]]]:
         chosen = select(table.c.run, *grouped, *columns).where(table.c.project_id == project_id, table.c.run.in_(names))
         rows = connection.execute(chosen.group_by(table.c.run, *grouped).order_by(table.c.run, *grouped))
-        return _by(rows, "run")
+        return _group_by(rows, "run")
 
-    ways = by_run(steps, func.max(steps.c.step).label("last_step"), *_SUMS, grouped=_WAY)
+    step_rows = by_run(steps, func.max(steps.c.step).label("last_step"), *_SUMS, grouped=_JUDGING_COLUMNS)
     failed = by_run(failures, func.sum(failures.c.verdicts).label("verdicts"), grouped=[failures.c.kind])
     used = by_run(rubrics, func.count().label("rubrics"))
     summaries = []
     for row in listed:
-        own = ways[row.run]
-        last_step = max(way.last_step for way in own)
+        own = step_rows[row.run]
+        last_step = max(step_row.last_step for step_row in own)
         summaries.append(
             RunSummary(
                 **judging_figures(own, failed[row.run]),
@@ -74,19 +74,19 @@ def _summaries(connection: Connection, project_id: str, listed: Sequence[Row[Any
                 first_at=row.first_at,
                 last_at=row.last_at,
                 last_step=None if last_step == NO_STEP else last_step,
-                protocols=together(own, "protocol"),
-                judges=together(own, "model"),
+                protocols=distinct_values(own, "protocol"),
+                judges=distinct_values(own, "model"),
                 rubrics=used[row.run][0].rubrics if row.run in used else 0,
             )
         )
     return summaries
 
 
-def _most_judged(connection: Connection, view: RunView) -> tuple[list[CriterionFigures], int]:
+def _most_judged_criteria(connection: Connection, view: RunReportQuery) -> tuple[list[CriterionFigures], int]:
     """The figures over the whole run of the criteria that are told of, and how many there are."""
     totals = (
         select(criteria.c.criterion, *_CRITERION, func.count().over().label("criteria"))
-        .where(*_chosen(view))
+        .where(*_criteria_filter(view))
         .group_by(criteria.c.criterion)
         .order_by(func.sum(criteria.c.verdicts).desc(), criteria.c.criterion)
         .limit(max(view.criteria, 1))
@@ -95,7 +95,9 @@ def _most_judged(connection: Connection, view: RunView) -> tuple[list[CriterionF
     return [criterion_figures(row) for row in rows[: view.criteria]], rows[0].criteria if rows else 0
 
 
-def _steps(connection: Connection, view: RunView, named: Sequence[str]) -> tuple[list[RunStep], str | None]:
+def _steps(
+    connection: Connection, view: RunReportQuery, criterion_ids: Sequence[str]
+) -> tuple[list[RunStep], str | None]:
     numbers, cursor = _page_of_steps(connection, view)
     if not numbers:
         return [], None
@@ -103,21 +105,21 @@ def _steps(connection: Connection, view: RunView, named: Sequence[str]) -> tuple
     def by_step(table: Table, chosen: Select[Any]) -> dict[int, list[Row[Any]]]:
         part = chosen.where(table.c.project_id == view.project_id, table.c.run == view.run)
         part = part.where(table.c.step.between(min(numbers), max(numbers)))
-        return _by(connection.execute(part), "step")
+        return _group_by(connection.execute(part), "step")
 
-    ways = by_step(steps, select(steps).order_by(*_WAY))
+    step_rows = by_step(steps, select(steps).order_by(*_JUDGING_COLUMNS))
     failed = by_step(failures, select(failures).order_by(failures.c.kind))
     judged: dict[int, list[Row[Any]]] = defaultdict(list)
-    if named:
+    if criterion_ids:
         columns = (criteria.c.step, criteria.c.criterion)
-        sums = select(*columns, *_CRITERION).where(*_chosen(view), criteria.c.criterion.in_(named))
+        sums = select(*columns, *_CRITERION).where(*_criteria_filter(view), criteria.c.criterion.in_(criterion_ids))
         judged = by_step(criteria, sums.group_by(*columns))
-    place = {name: number for number, name in enumerate(named)}
+    place = {name: number for number, name in enumerate(criterion_ids)}
     shown = [
         RunStep(
-            **judging_figures(ways[number], failed[number]),
+            **judging_figures(step_rows[number], failed[number]),
             step=None if number == NO_STEP else number,
-            std_reward=deviation(ways[number]),
+            std_reward=reward_deviation(step_rows[number]),
             criteria=tuple(
                 [criterion_figures(row) for row in sorted(judged[number], key=lambda r: place[r.criterion])]
             ),
@@ -127,7 +129,7 @@ def _steps(connection: Connection, view: RunView, named: Sequence[str]) -> tuple
     return shown, cursor
 
 
-def _page_of_steps(connection: Connection, view: RunView) -> tuple[list[int], str | None]:
+def _page_of_steps(connection: Connection, view: RunReportQuery) -> tuple[list[int], str | None]:
     at = steps.c.step
     numbers = select(at).distinct().where(steps.c.project_id == view.project_id, steps.c.run == view.run)
     if (view.first, view.last) != (None, None):
@@ -143,7 +145,7 @@ def _page_of_steps(connection: Connection, view: RunView) -> tuple[list[int], st
     return shown, to_step_cursor(shown[-1]) if len(found) > len(shown) else None
 
 
-def _rubrics(connection: Connection, view: RunView) -> list[PinnedRubric]:
+def _rubrics(connection: Connection, view: RunReportQuery) -> list[PinnedRubric]:
     """The rubrics that judged most responses, each by the newest version that has its content."""
     used = (
         select(rubrics.c.rubric)
@@ -166,16 +168,16 @@ def _rubrics(connection: Connection, view: RunView) -> list[PinnedRubric]:
     ]
 
 
-def _chosen(view: RunView) -> list[ColumnElement[bool]]:
+def _criteria_filter(view: RunReportQuery) -> list[ColumnElement[bool]]:
     chosen = [criteria.c.project_id == view.project_id, criteria.c.run == view.run]
     if view.rubric is not None:
         chosen.append(criteria.c.rubric == view.rubric)
-    if view.named:
-        chosen.append(criteria.c.criterion.in_(view.named))
+    if view.criterion_ids:
+        chosen.append(criteria.c.criterion.in_(view.criterion_ids))
     return chosen
 
 
-def _by(rows: Iterable[Row[Any]], name: str) -> dict[Any, list[Row[Any]]]:
+def _group_by(rows: Iterable[Row[Any]], name: str) -> dict[Any, list[Row[Any]]]:
     found: dict[Any, list[Row[Any]]] = defaultdict(list)
     for row in rows:
         found[getattr(row, name)].append(row)

@@ -21,13 +21,13 @@ from sqlalchemy import (
 from rubric_store.tables import UTCDateTime, metadata
 
 
-def _named(name: str, length: int) -> Column[str]:
+def _key_column(name: str, length: int) -> Column[str]:
     kind = String(length).with_variant(String(length, collation="C"), "postgresql")
     return Column(name, kind, nullable=False)
 
 
 def _project() -> Column[str]:
-    return _named("project_id", 200)
+    return _key_column("project_id", 200)
 
 
 def _digest(name: str, *, length: int = 32, nullable: bool = False) -> Column[bytes]:
@@ -46,7 +46,7 @@ texts = Table(
 """Prompts, responses, groundings and rubrics by digest, compressed."""
 
 
-def _findings(name: str, *also: str) -> Table:
+def _verdict_table(name: str, *also: str) -> Table:
     return Table(
         name,
         metadata,
@@ -65,17 +65,17 @@ def _findings(name: str, *also: str) -> Table:
     )
 
 
-verdicts = _findings("ledger_verdicts")
+verdicts = _verdict_table("ledger_verdicts")
 """What was found under a call's digest, first."""
 
-rejudgements = _findings("ledger_rejudgements", "request")
+rejudgements = _verdict_table("ledger_rejudgements", "request")
 """What was found under it later, and differs."""
 
 requests = Table(
     "ledger_requests",
     metadata,
     _project(),
-    _named("run", 256),
+    _key_column("run", 256),
     _digest("request", length=16),
     Column("request_id", Text, nullable=False),
     Column("step", BigInteger),
@@ -99,7 +99,7 @@ responses = Table(
     "ledger_responses",
     metadata,
     _project(),
-    _named("run", 256),
+    _key_column("run", 256),
     _digest("request", length=16),
     Column("place", Integer, nullable=False),
     Column("group_id", Text, nullable=False),
@@ -122,7 +122,7 @@ uses = Table(
     "ledger_uses",
     metadata,
     _project(),
-    _named("run", 256),
+    _key_column("run", 256),
     _digest("request", length=16),
     Column("place", Integer, nullable=False),
     Column("slot", Integer, nullable=False),

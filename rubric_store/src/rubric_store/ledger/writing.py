@@ -14,13 +14,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
 from rubric_store.ledger import tables
-from rubric_store.ledger.runs_counting import Key
+from rubric_store.ledger.runs_counting import RowKey
 from rubric_store.ledger.runs_writing import add_figures
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow
 
 _RowT = TypeVar("_RowT", bound=tuple[Any, ...])
 
-_COMPARED = ("score", "probability", "menu_mass", "step", "grade", "rationale")
+_COMPARED_COLUMNS = ("score", "probability", "menu_mass", "step", "grade", "rationale")
 """What makes a verdict another one. The raw probability does not count: under one digest the other follows from it, and
 rows of before calibration have none."""
 _ROWS_A_STATEMENT = 400
@@ -30,7 +30,7 @@ _LOCK = 7_233_188_020_411_973_002
 
 def write(connection: Connection, rows: LedgerRows) -> None:
     """Write rows; the caller commits."""
-    rows = _each_request_once(rows)
+    rows = _drop_duplicate_requests(rows)
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock_shared(%s)", (_LOCK,))
     for table, given in (
@@ -51,7 +51,7 @@ def lock_out_writers(connection: Connection) -> None:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
 
-def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[Key]:
+def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[RowKey]:
     """Add requests; the keys of those that were not there."""
     make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     keys = list(tables.requests.primary_key)
@@ -59,46 +59,48 @@ def _add_requests(connection: Connection, rows: Sequence[RequestRow]) -> set[Key
     return {tuple(row) for row in connection.execute(added, [row._asdict() for row in sorted(rows, key=_key_of)])}
 
 
-def _each_request_once(rows: LedgerRows) -> LedgerRows:
+def _drop_duplicate_requests(rows: LedgerRows) -> LedgerRows:
     """The rows without those of a request that is among them already: one that was sent again under its key."""
     if len({_key_of(row) for row in rows.requests}) == len(rows.requests):
         return rows
     return rows._replace(
-        requests=_first(rows.requests, 3), responses=_first(rows.responses, 4), uses=_first(rows.uses, 6)
+        requests=_first_by_key(rows.requests, 3),
+        responses=_first_by_key(rows.responses, 4),
+        uses=_first_by_key(rows.uses, 6),
     )
 
 
-def _first(rows: Sequence[_RowT], key: int) -> list[_RowT]:
+def _first_by_key(rows: Sequence[_RowT], key: int) -> list[_RowT]:
     """The first row of each key, which is what a row begins with."""
-    found: dict[Key, _RowT] = {}
+    found: dict[RowKey, _RowT] = {}
     for row in rows:
         found.setdefault(row[:key], row)
     return [*found.values()]
 
 
-def _key_of(row: RequestRow) -> Key:
+def _key_of(row: RequestRow) -> RowKey:
     return row[:3]
 
 
 def add(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
     """Add rows of one table, but not of requests; the caller commits."""
-    staged = _STAGED[table.name]
+    staging = _STAGING_TABLES[table.name]
     server = connection.dialect.name == "postgresql"
     if server:
-        connection.execute(CreateTable(staged, if_not_exists=True))
-        _copy(connection, staged, rows)
-        added = connection.execute(_take_over(connection, table, select(staged))).rowcount
+        connection.execute(CreateTable(staging, if_not_exists=True))
+        _copy(connection, staging, rows)
+        added = connection.execute(_insert_missing(connection, table, select(staging))).rowcount
     else:
         added = _insert(connection, table, rows)
     if table is tables.verdicts and added < len(rows):
         if not server:
-            connection.execute(CreateTable(staged, if_not_exists=True))
-            connection.execute(delete(staged))
-            _insert(connection, staged, rows)
-        same = (staged.c.project_id == table.c.project_id) & (staged.c.digest == table.c.digest)
-        differs = or_(*(staged.c[name].is_distinct_from(table.c[name]) for name in _COMPARED))
-        later = select(staged).join(table, same).where(differs)
-        connection.execute(_take_over(connection, tables.rejudgements, later))
+            connection.execute(CreateTable(staging, if_not_exists=True))
+            connection.execute(delete(staging))
+            _insert(connection, staging, rows)
+        same = (staging.c.project_id == table.c.project_id) & (staging.c.digest == table.c.digest)
+        differs = or_(*(staging.c[name].is_distinct_from(table.c[name]) for name in _COMPARED_COLUMNS))
+        later = select(staging).join(table, same).where(differs)
+        connection.execute(_insert_missing(connection, tables.rejudgements, later))
 
 
 def _copy(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -116,8 +118,8 @@ def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]
     cursor = connection.connection.cursor()
     added = 0
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
-        some = rows[start : start + _ROWS_A_STATEMENT]
-        cursor.execute(_insert_statement(table, len(some)), [*chain.from_iterable(some)])
+        batch = rows[start : start + _ROWS_A_STATEMENT]
+        cursor.execute(_insert_statement(table, len(batch)), [*chain.from_iterable(batch)])
         added += cursor.rowcount
     return added
 
@@ -132,23 +134,27 @@ def _insert_statement(table: Table, rows: int) -> str:
     )
 
 
-def _take_over(connection: Connection, table: Table, rows: Any) -> Executable:
+def _insert_missing(connection: Connection, table: Table, rows: Any) -> Executable:
     """Insert what is not there, in the order of the key: of several writers none waits for one that waits for it."""
     columns = [column.name for column in table.columns]
-    ordered = rows.order_by(*(rows.selected_columns[key.name] for key in table.primary_key), *_earliest(rows, table))
+    ordered = rows.order_by(
+        *(rows.selected_columns[key.name] for key in table.primary_key), *_tie_break_columns(rows, table)
+    )
     make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     return make(table).from_select(columns, ordered).on_conflict_do_nothing()
 
 
-def _earliest(rows: Any, table: Table) -> list[Any]:
+def _tie_break_columns(rows: Any, table: Table) -> list[Any]:
     return [rows.selected_columns.request] if table is tables.verdicts else []
 
 
-def _staged(table: Table) -> Table:
+def _staging_table(table: Table) -> Table:
     columns = [Column(column.name, column.type) for column in table.columns]
     return Table(
         f"staged_{table.name}", MetaData(), *columns, prefixes=["TEMPORARY"], postgresql_on_commit="DELETE ROWS"
     )
 
 
-_STAGED = {table.name: _staged(table) for table in (tables.texts, tables.verdicts, tables.responses, tables.uses)}
+_STAGING_TABLES = {
+    table.name: _staging_table(table) for table in (tables.texts, tables.verdicts, tables.responses, tables.uses)
+}

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from rubric_store.lint.findings import Finding, Severity
-from rubric_store.lint.overlap import SIMILARITY, overlaps, similarity
-from rubric_store.lint.systems import System, apparent_system, structure
-from rubric_store.lint.weights import given_away, weights
-from rubric_store.lint.wording import wording
+from rubric_store.lint.overlap import SIMILARITY, find_overlaps, similarity
+from rubric_store.lint.systems import System, apparent_system, check_structure
+from rubric_store.lint.weights import check_weights, find_leaked_answers
+from rubric_store.lint.wording import check_wording
 from trainer_client.wire import Criterion
 
 __all__ = ["SIMILARITY", "Finding", "Severity", "System", "apparent_system", "lint", "similarity"]
@@ -24,7 +24,7 @@ def lint(
     criteria: Sequence[Criterion],
     *,
     system: System | None = None,
-    similar_from: float = SIMILARITY,
+    similarity_threshold: float = SIMILARITY,
     answer: str | None = None,
 ) -> list[Finding]:
     """Look a rubric through.
@@ -43,20 +43,20 @@ def lint(
     Raises:
         ValueError: `similar_from` is no share.
     """
-    if not 0 < similar_from <= 1:
-        raise ValueError(f"similar_from is {similar_from!r}; it is a share above 0 and at most 1")
-    found = structure(criteria, system) if system else _guessed(criteria)
+    if not 0 < similarity_threshold <= 1:
+        raise ValueError(f"similar_from is {similarity_threshold!r}; it is a share above 0 and at most 1")
+    found = check_structure(criteria, system) if system else _check_apparent_system(criteria)
     for criterion in criteria:
-        found += wording(criterion)
-    found += overlaps(criteria, similar_from)
-    found += weights(criteria)
-    found += given_away(criteria, answer)
+        found += check_wording(criterion)
+    found += find_overlaps(criteria, similarity_threshold)
+    found += check_weights(criteria)
+    found += find_leaked_answers(criteria, answer)
     place: dict[str | None, int] = {None: -1, **{criterion.id: index for index, criterion in enumerate(criteria)}}
     return sorted(found, key=lambda finding: (_ORDER[finding.severity], place[finding.criterion]))
 
 
-def _guessed(criteria: Sequence[Criterion]) -> list[Finding]:
+def _check_apparent_system(criteria: Sequence[Criterion]) -> list[Finding]:
     system = apparent_system(criteria)
     if system is None:
         return []
-    return [replace(one, severity="warning") for one in structure(criteria, system)]
+    return [replace(one, severity="warning") for one in check_structure(criteria, system)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from rubric_store.lint.findings import Finding
-from rubric_store.lint.words import demand, word_set, words
+from rubric_store.lint.words import strip_remarks, word_set, words
 from trainer_client.wire import Criterion
 
 SIMILARITY = 0.75
@@ -23,21 +23,21 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 def similarity(one: str, other: str) -> float:
     """How alike two texts are, from 0 to 1."""
-    return _alike(_stems(one), _stems(other))
+    return _stem_similarity(_stems(one), _stems(other))
 
 
-def overlaps(criteria: Sequence[Criterion], least: float = SIMILARITY) -> list[Finding]:
+def find_overlaps(criteria: Sequence[Criterion], threshold: float = SIMILARITY) -> list[Finding]:
     """Pairs of criteria that are the same, or at least as alike as `least`; each finding is the later one's."""
     found = []
-    stems = [_stems(demand(criterion.description)) for criterion in criteria]
-    plain = [" ".join(words(demand(criterion.description))) for criterion in criteria]
+    stems = [_stems(strip_remarks(criterion.description)) for criterion in criteria]
+    normalised = [" ".join(words(strip_remarks(criterion.description))) for criterion in criteria]
     numbers = [set(_NUMBER.findall(criterion.description)) for criterion in criteria]
     for (i, one), (j, other) in combinations(enumerate(criteria), 2):
-        if plain[i] and plain[i] == plain[j]:
+        if normalised[i] and normalised[i] == normalised[j]:
             problem = f"it says what criterion {one.id} says, so this counts twice"
             found.append(Finding("duplicate", "error", other.id, problem, "leave one out"))
-        elif numbers[i] == numbers[j] and _alike(stems[i], stems[j]) >= least:
-            share = f"its words are nearly those of criterion {one.id} (similarity {_alike(stems[i], stems[j]):.2f})"
+        elif numbers[i] == numbers[j] and _stem_similarity(stems[i], stems[j]) >= threshold:
+            share = f"its words are nearly those of criterion {one.id} (similarity {_stem_similarity(stems[i], stems[j]):.2f})"
             opposed = (one.weight < 0) != (other.weight < 0)
             problem = f"{share}, with the opposite sign: one thing counts twice" if opposed else share
             found.append(
@@ -52,6 +52,6 @@ def _stems(text: str) -> frozenset[str]:
     return frozenset(_ENDING.sub("", word) for word in words(text) if word not in word_set("common"))
 
 
-def _alike(one: frozenset[str], other: frozenset[str]) -> float:
+def _stem_similarity(one: frozenset[str], other: frozenset[str]) -> float:
     replaced = min(len(one - other), len(other - one))
     return len(one & other) / (len(one | other) + 2 * replaced) if one | other else 0.0

@@ -8,13 +8,13 @@ from rubric_store.formats import rgr
 from rubric_store.lint.findings import Finding
 from rubric_store.lint.words import pattern
 from trainer_client.wire import Criterion
-from trainer_client.wire.criteria import GUIDANCE
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
 
 System = Literal["rgr", "srar", "grounded", "dro", "ruscarl"]
-FEWEST_RGR, MOST_RGR = 3, 10
-MOST_SRAR = 8
-FEWEST_GROUNDED, MOST_GROUNDED = 5, 10
-MOST_POINTS = 10.0
+MIN_RGR_CRITERIA, MAX_RGR_CRITERIA = 3, 10
+MAX_SRAR_CRITERIA = 8
+MIN_GROUNDED_CRITERIA, MAX_GROUNDED_CRITERIA = 5, 10
+MAX_POINTS = 10.0
 _SRAR_KINDS = frozenset({"suggest", "pitfall", "bonus", "answer"})
 
 
@@ -34,26 +34,26 @@ def apparent_system(criteria: Sequence[Criterion]) -> System | None:
     return None
 
 
-def structure(criteria: Sequence[Criterion], system: System) -> list[Finding]:
+def check_structure(criteria: Sequence[Criterion], system: System) -> list[Finding]:
     """Where a rubric breaks the rules of a system."""
     return list(_CHECKS[system](criteria))
 
 
 def _rgr(criteria: Sequence[Criterion]) -> Iterator[Finding]:
-    yield from _count("rgr-count", criteria, FEWEST_RGR, MOST_RGR)
+    yield from _check_count("rgr-count", criteria, MIN_RGR_CRITERIA, MAX_RGR_CRITERIA)
     for one in criteria:
         if one.kind not in ("factual", "process"):
             prefix = (
                 "; its text has the prefix, so import it as format rgr" if rgr.PREFIX.match(one.description) else ""
             )
             yield _error("rgr-category", one, f"it is {one.kind}", f"make it factual or process{prefix}")
-        if not (rgr.LIGHTEST <= one.weight <= rgr.HEAVIEST and one.weight.is_integer()):
+        if not (rgr.MIN_WEIGHT <= one.weight <= rgr.MAX_WEIGHT and one.weight.is_integer()):
             yield _error("rgr-weight", one, f"its weight is {one.weight:g}", "give it a whole number from 1 to 5")
 
 
 def _srar(criteria: Sequence[Criterion]) -> Iterator[Finding]:
-    if len(criteria) > MOST_SRAR:
-        problem = f"it has {len(criteria)} items, and the paper's prompt asks for at most {MOST_SRAR}"
+    if len(criteria) > MAX_SRAR_CRITERIA:
+        problem = f"it has {len(criteria)} items, and the paper's prompt asks for at most {MAX_SRAR_CRITERIA}"
         yield Finding("srar-count", "warning", None, problem, "merge or drop the least important")
     kinds = [criterion.kind for criterion in criteria]
     if "suggest" not in kinds:
@@ -67,9 +67,9 @@ def _srar(criteria: Sequence[Criterion]) -> Iterator[Finding]:
 
 
 def _grounded(criteria: Sequence[Criterion]) -> Iterator[Finding]:
-    yield from _count("grounded-count", criteria, FEWEST_GROUNDED, MOST_GROUNDED)
+    yield from _check_count("grounded-count", criteria, MIN_GROUNDED_CRITERIA, MAX_GROUNDED_CRITERIA)
     for one in criteria:
-        missing = [field for field in GUIDANCE if not getattr(one, field)]
+        missing = [field for field in GUIDANCE_FIELDS if not getattr(one, field)]
         if missing:
             yield _error("grounded-fields", one, f"it has no {', '.join(missing)}", "fill in all nine fields")
         if one.weight < 0:
@@ -95,16 +95,16 @@ def _asks_yes_or_no(text: str) -> bool:
 
 def _ruscarl(criteria: Sequence[Criterion]) -> Iterator[Finding]:
     for one in criteria:
-        if abs(one.weight) > MOST_POINTS:
+        if abs(one.weight) > MAX_POINTS:
             yield _error("ruscarl-points", one, f"it has {one.weight:g} points", "give it -10 to 10")
     if not any(one.weight > 0 for one in criteria):
         yield Finding("ruscarl-positive", "error", None, "no points are positive", "add what a good response has")
 
 
-def _count(code: str, criteria: Sequence[Criterion], fewest: int, most: int) -> Iterator[Finding]:
-    if not fewest <= len(criteria) <= most:
-        advice = "merge or drop the least important" if len(criteria) > most else "add what else a good response has"
-        yield Finding(code, "error", None, f"it has {len(criteria)} criteria, not {fewest} to {most}", advice)
+def _check_count(code: str, criteria: Sequence[Criterion], minimum: int, maximum: int) -> Iterator[Finding]:
+    if not minimum <= len(criteria) <= maximum:
+        advice = "merge or drop the least important" if len(criteria) > maximum else "add what else a good response has"
+        yield Finding(code, "error", None, f"it has {len(criteria)} criteria, not {minimum} to {maximum}", advice)
 
 
 def _error(code: str, criterion: Criterion, problem: str, advice: str) -> Finding:

@@ -9,7 +9,7 @@ _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 
 
 @cache
-def entries(name: str) -> tuple[str, ...]:
+def load_word_list(name: str) -> tuple[str, ...]:
     """The entries of a list, longest first, so that a longer one is found before one that it begins with."""
     text = (files("rubric_store.lint") / "english" / f"{name}.txt").read_text(encoding="utf-8")
     found = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -19,17 +19,19 @@ def entries(name: str) -> tuple[str, ...]:
 @cache
 def pattern(name: str) -> re.Pattern[str]:
     """A list as an expression that finds any of its entries as whole words; `*` stands for any ending."""
-    alternatives = "|".join(re.escape(entry).replace(r"\*", r"\w*").replace(r"\ ", r"\s+") for entry in entries(name))
+    alternatives = "|".join(
+        re.escape(entry).replace(r"\*", r"\w*").replace(r"\ ", r"\s+") for entry in load_word_list(name)
+    )
     return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w-])", re.IGNORECASE)
 
 
 @cache
 def word_set(name: str) -> frozenset[str]:
     """A list as a set of words."""
-    return frozenset(entries(name))
+    return frozenset(load_word_list(name))
 
 
-def demand(text: str) -> str:
+def strip_remarks(text: str) -> str:
     """What a criterion asks for: its text without remarks on why, such as `(Justification: …)`."""
     return _REMARK.sub(" ", text).strip()
 

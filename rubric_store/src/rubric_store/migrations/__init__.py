@@ -12,37 +12,37 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, func, select
 
-from rubric_store.blocking import connected
+from rubric_store.blocking import blocking_connection
 from rubric_store.migrations import generation
-from rubric_store.migrations.scripts import Step, place, script_config, steps
-from rubric_store.migrations.states import Standing, State
-from rubric_store.migrations.waiting import LockPatience, TablesInUseError
+from rubric_store.migrations.scripts import Revision, revision_number, revisions, script_config
+from rubric_store.migrations.states import SchemaState, SchemaStatus
+from rubric_store.migrations.waiting import LockRetry, TablesInUseError
 
 __all__ = [
-    "LockPatience",
-    "Standing",
-    "State",
-    "Step",
+    "LockRetry",
+    "Revision",
+    "SchemaState",
+    "SchemaStatus",
     "TablesInUseError",
     "UnknownRevisionError",
     "current",
     "downgrade",
     "head",
-    "standing",
-    "steps",
+    "read_status",
+    "revisions",
     "upgrade",
 ]
 
 _LOCK = 7_233_188_020_411_973_001  # PostgreSQL advisory lock, any number as long as all hosts use the same
 
-_PATIENCE = LockPatience()
+_LOCK_RETRY = LockRetry()
 
 
 class UnknownRevisionError(RuntimeError):
     """The database was migrated by a newer adjudge-store than this one, which it does not work with."""
 
 
-def upgrade(url: str, revision: str = "head", *, patience: LockPatience = _PATIENCE) -> None:
+def upgrade(url: str, revision: str = "head", *, lock_retry: LockRetry = _LOCK_RETRY) -> None:
     """Migrate to a revision, the newest unless given; nothing happens where it is that already.
 
     Nor does anything where a newer package migrated it in a way that this one works with, and no revision is given.
@@ -55,16 +55,16 @@ def upgrade(url: str, revision: str = "head", *, patience: LockPatience = _PATIE
     """
 
     def migrate(connection: Connection, config: Config) -> None:
-        found = _standing(connection)
+        found = _read_status(connection)
         if found.state == "ahead" and revision == "head":
             return
         _check_known(found)
         command.upgrade(config, revision)
 
-    _run(url, migrate, patience)
+    _run(url, migrate, lock_retry)
 
 
-def downgrade(url: str, revision: str, *, patience: LockPatience = _PATIENCE) -> None:
+def downgrade(url: str, revision: str, *, lock_retry: LockRetry = _LOCK_RETRY) -> None:
     """Migrate back to a revision (`base`: before the first); what later revisions held is lost.
 
     Raises:
@@ -75,69 +75,69 @@ def downgrade(url: str, revision: str, *, patience: LockPatience = _PATIENCE) ->
     """
 
     def migrate(connection: Connection, config: Config) -> None:
-        _check_known(_standing(connection))
+        _check_known(_read_status(connection))
         command.downgrade(config, revision)
 
-    _run(url, migrate, patience)
+    _run(url, migrate, lock_retry)
 
 
-def standing(url: str) -> Standing:
+def read_status(url: str) -> SchemaStatus:
     """Where a database stands, and whether this package works on it as it is.
 
     Raises:
         DatabaseURLError: the store cannot use this URL.
     """
-    with connected(url, writes=False) as connection:
-        return _standing(connection)
+    with blocking_connection(url, writes=False) as connection:
+        return _read_status(connection)
 
 
 def current(url: str) -> str | None:
     """The revision a database is at; None before the first migration."""
-    with connected(url, writes=False) as connection:
+    with blocking_connection(url, writes=False) as connection:
         return _revision(connection)
 
 
 def head() -> str:
     """The newest revision this package knows."""
-    return steps()[-1].revision
+    return revisions()[-1].revision
 
 
-def _run(url: str, migrate: Callable[[Connection, Config], None], patience: LockPatience) -> None:
+def _run(url: str, migrate: Callable[[Connection, Config], None], lock_retry: LockRetry) -> None:
     def run() -> None:
         config = script_config()
-        with connected(url, writes=True) as connection:
+        with blocking_connection(url, writes=True) as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-            patience.bound(connection)
+            lock_retry.set_lock_timeout(connection)
             config.attributes["connection"] = connection
             migrate(connection, config)
-            _note(connection)
+            _record_compatibility(connection)
 
-    patience.keep_trying(run)
+    lock_retry.run_with_retries(run)
 
 
 def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
 
 
-def _standing(connection: Connection) -> Standing:
-    known = steps()
+def _read_status(connection: Connection) -> SchemaStatus:
+    known = revisions()
     revision = _revision(connection)
-    at = place(known, revision)
+    at = revision_number(known, revision)
     if at is None:
-        return Standing(revision, generation.noted(connection, revision or ""), known)
-    return Standing(revision, known[at - 1].works_from if at else None, known)
+        return SchemaStatus(revision, generation.read_works_from(connection, revision or ""), known)
+    return SchemaStatus(revision, known[at - 1].works_from if at else None, known)
 
 
-def _note(connection: Connection) -> None:
+def _record_compatibility(connection: Connection) -> None:
     """Say in the database what code works on it; what a newer package said of its own revision stays."""
-    found = _standing(connection)
-    if place(found.steps, found.revision):
-        generation.note(connection, found.revision, found.works_from)
+    found = _read_status(connection)
+    if revision_number(found.revisions, found.revision):
+        generation.write_compatibility(connection, found.revision, found.works_from)
 
 
-def _check_known(found: Standing) -> None:
-    if place(found.steps, found.revision) is None:
+def _check_known(found: SchemaStatus) -> None:
+    if revision_number(found.revisions, found.revision) is None:
         raise UnknownRevisionError(
             f"the database is at revision {found.revision}, which this adjudge-store does not know: a newer one "
             "migrated it. Install that version (or newer), or restore a backup made before the migration."

@@ -17,20 +17,20 @@ schema_generation = Table(
 """One row: the revision that the database was brought to, and the oldest head whose code works on it."""
 
 
-def note(connection: Connection, revision: str | None, works_from: str | None) -> None:
+def write_compatibility(connection: Connection, revision: str | None, works_from: str | None) -> None:
     """Say where the database is now; nothing where it is too old to keep that."""
-    if _kept(connection):
+    if _table_exists(connection):
         connection.execute(delete(schema_generation))
         connection.execute(insert(schema_generation).values(revision=revision, works_from=works_from))
 
 
-def noted(connection: Connection, revision: str) -> str | None:
+def read_works_from(connection: Connection, revision: str) -> str | None:
     """The oldest head whose code works on a database at this revision; None where it does not say."""
-    if not _kept(connection):
+    if not _table_exists(connection):
         return None
     found = select(schema_generation.c.works_from).where(schema_generation.c.revision == revision)
     return connection.execute(found).scalar_one_or_none()
 
 
-def _kept(connection: Connection) -> bool:
+def _table_exists(connection: Connection) -> bool:
     return inspect(connection).has_table(schema_generation.name)

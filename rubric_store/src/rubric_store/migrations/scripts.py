@@ -9,7 +9,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 
-class Step(NamedTuple):
+class Revision(NamedTuple):
     """A revision.
 
     Attributes:
@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """
 
     revision: str
-    does: str
+    summary: str
     works_from: str
     loses: str
 
@@ -32,21 +32,21 @@ def script_config() -> Config:
     return config
 
 
-def steps() -> tuple[Step, ...]:
+def revisions() -> tuple[Revision, ...]:
     """Every revision, oldest first."""
-    found: list[Step] = []
+    found: list[Revision] = []
     for script in reversed(list(ScriptDirectory.from_config(script_config()).walk_revisions())):
         before = found[-1].works_from if found else script.revision
         works_from = getattr(script.module, "works_from", before)
-        does = (script.doc or "").split("\n")[0]
-        found.append(Step(script.revision, does, works_from, script.module.loses))
+        summary = (script.doc or "").split("\n")[0]
+        found.append(Revision(script.revision, summary, works_from, script.module.loses))
     if not found:
         raise RuntimeError("the migrations are missing from this installation; reinstall adjudge-store")
     return tuple(found)
 
 
-def place(of: tuple[Step, ...], revision: str | None) -> int | None:
+def revision_number(known_revisions: tuple[Revision, ...], revision: str | None) -> int | None:
     """How many of the steps lead to a revision; None where it is none of them."""
     if revision is None:
         return 0
-    return next((number for number, step in enumerate(of, start=1) if step.revision == revision), None)
+    return next((number for number, step in enumerate(known_revisions, start=1) if step.revision == revision), None)

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rubric_store.migrations.scripts import Step, place
+from rubric_store.migrations.scripts import Revision, revision_number
 
-State = Literal["current", "behind", "ahead", "too new"]
+SchemaState = Literal["current", "behind", "ahead", "too new"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SchemaStatus:
     """A database and this code.
 
     Attributes:
@@ -20,20 +20,20 @@ class Standing:
 
     revision: str | None
     works_from: str | None
-    steps: tuple[Step, ...]
+    revisions: tuple[Revision, ...]
 
     @property
     def head(self) -> str:
         """The revision this code was written for."""
-        return self.steps[-1].revision
+        return self.revisions[-1].revision
 
     @property
-    def state(self) -> State:
+    def state(self) -> SchemaState:
         """`ahead` is a newer schema that works with this code, `too new` one that does not, or does not say so."""
-        known = place(self.steps, self.revision)
-        if known is not None:
-            return "current" if known == len(self.steps) else "behind"
-        return "ahead" if place(self.steps, self.works_from or "") is not None else "too new"
+        number = revision_number(self.revisions, self.revision)
+        if number is not None:
+            return "current" if number == len(self.revisions) else "behind"
+        return "ahead" if revision_number(self.revisions, self.works_from or "") is not None else "too new"
 
     @property
     def usable(self) -> bool:
@@ -41,32 +41,32 @@ class Standing:
         return self.state in ("current", "ahead")
 
     @property
-    def pending(self) -> tuple[Step, ...]:
+    def pending(self) -> tuple[Revision, ...]:
         """What a migration would do, in order."""
-        known = place(self.steps, self.revision)
-        return () if known is None else self.steps[known:]
+        number = revision_number(self.revisions, self.revision)
+        return () if number is None else self.revisions[number:]
 
     @property
-    def older_goes_on(self) -> bool:
+    def supports_rolling_upgrade(self) -> bool:
         """Whether processes whose head is the database's revision keep working when the pending steps are done."""
         if self.revision is None or not self.pending:
             return True
-        needed = place(self.steps, self.steps[-1].works_from) or 0
-        return needed <= (place(self.steps, self.revision) or 0)
+        needed = revision_number(self.revisions, self.revisions[-1].works_from) or 0
+        return needed <= (revision_number(self.revisions, self.revision) or 0)
 
-    def undone(self, to: str) -> tuple[Step, ...]:
+    def downgrade_path(self, to: str) -> tuple[Revision, ...]:
         """The steps that a way back to a revision takes back, newest first.
 
         Raises:
             LookupError: the database is not after that revision, or this code does not know one of the two.
         """
-        target = 0 if to == "base" else place(self.steps, to)
-        known = place(self.steps, self.revision)
-        if known is None:
+        target = 0 if to == "base" else revision_number(self.revisions, to)
+        number = revision_number(self.revisions, self.revision)
+        if number is None:
             raise LookupError(f"the database is at {self.revision}, which a newer version made; go back with that one")
         if target is None:
-            there = ", ".join(["base", *(step.revision for step in self.steps)])
+            there = ", ".join(["base", *(step.revision for step in self.revisions)])
             raise LookupError(f"there is no revision {to!r}; there are {there}")
-        if target >= known:
+        if target >= number:
             raise LookupError(f"the database is at {self.revision or 'base'}, which is not after {to}")
-        return self.steps[target:known][::-1]
+        return self.revisions[target:number][::-1]

@@ -16,14 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rubric_store.database import WRITES, open_engine
 from rubric_store.operations.tables import chunks, operations
-from rubric_store.reachable import reachable
+from rubric_store.reachable import translate_connection_errors
 from rubric_store.tables import UTCDateTime
 
-_TRUE_TIME = select(func.clock_timestamp(type_=UTCDateTime))
+_SERVER_CLOCK = select(func.clock_timestamp(type_=UTCDateTime))
 """PostgreSQL's `now()` is when the transaction began, which may have waited for a lock since."""
 
 
-_NEVER_PUT_OFF_BY = timedelta(hours=1)
+_MAX_DELAY = timedelta(hours=1)
 """No chunk waits for so long: one that would was put off by a clock that was set back since."""
 
 
@@ -31,7 +31,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _elapsed() -> timedelta:
+def _monotonic_time() -> timedelta:
     return timedelta(seconds=monotonic())
 
 
@@ -44,9 +44,9 @@ class OperationsDatabase:
     def __init__(self, url: str, clock: Callable[[], datetime] | None = None) -> None:
         self._engine = open_engine(url)
         self._clock = clock or _now
-        self._is_told = clock is not None
-        self._asks_the_server = clock is None and self._engine.dialect.name == "postgresql"
-        self._began: datetime | None = None  # when monotonic time was 0, on a database without a clock
+        self._has_injected_clock = clock is not None
+        self._uses_server_clock = clock is None and self._engine.dialect.name == "postgresql"
+        self._clock_epoch: datetime | None = None  # when monotonic time was 0, on a database without a clock
         self._writer = self._engine.execution_options(**{WRITES: True})
 
     async def close(self) -> None:
@@ -54,64 +54,68 @@ class OperationsDatabase:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
         """A connection to read by."""
-        with reachable():
+        with translate_connection_errors():
             async with self._engine.connect() as connection:
                 yield connection
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
+    async def begin(self) -> AsyncIterator[AsyncConnection]:
         """A transaction."""
-        with reachable():
+        with translate_connection_errors():
             async with self._writer.begin() as connection:
                 yield connection
 
-    async def moment(self, connection: AsyncConnection) -> datetime:
+    async def timestamp(self, connection: AsyncConnection) -> datetime:
         """What time it is, the same to all processes: those that share a SQLite file share a host.
 
         On SQLite the time goes on from where it stood when this store was opened, or from the latest moment that the
         database knows where the host's clock stands before that: it was set back since, and what was put off then is
         not to wait for it to catch up.
         """
-        if self._asks_the_server:
-            told: datetime = (await connection.execute(_TRUE_TIME)).scalar_one()
-            return told
-        if self._is_told:
+        if self._uses_server_clock:
+            server_time: datetime = (await connection.execute(_SERVER_CLOCK)).scalar_one()
+            return server_time
+        if self._has_injected_clock:
             return self._clock()
-        if self._began is None:
-            self._began = await _time_of(connection, self._clock()) - _elapsed()
+        if self._clock_epoch is None:
+            self._clock_epoch = await _database_time(connection, self._clock()) - _monotonic_time()
         return self.now()
 
     def now(self) -> datetime:
         """What time it is by this process, for what is only shown."""
-        return self._clock() if self._began is None else self._began + _elapsed()
+        return self._clock() if self._clock_epoch is None else self._clock_epoch + _monotonic_time()
 
 
-async def _time_of(connection: AsyncConnection, now: datetime) -> datetime:
+async def _database_time(connection: AsyncConnection, now: datetime) -> datetime:
     """What time it is: `now` by the host's clock, or later where that was set back since the database was written."""
-    noted = (await connection.execute(select(func.max(operations.c.started_at), func.max(operations.c.ended_at)))).one()
-    announced = (await connection.execute(select(func.max(chunks.c.announced_at)))).one()
-    put_off = (await connection.execute(select(func.max(chunks.c.due_at), func.max(chunks.c.lease_until)))).one()
-    was_set_back = any(moment > now for moment in (*noted, *announced) if moment is not None)
-    if was_set_back or (put_off[0] is not None and put_off[0] > now + _NEVER_PUT_OFF_BY):
-        latest: datetime = max(moment for moment in (now, *noted, *announced, *put_off) if moment is not None)
+    recorded = (
+        await connection.execute(select(func.max(operations.c.started_at), func.max(operations.c.ended_at)))
+    ).one()
+    enqueued = (await connection.execute(select(func.max(chunks.c.announced_at)))).one()
+    postponed = (await connection.execute(select(func.max(chunks.c.due_at), func.max(chunks.c.lease_until)))).one()
+    was_set_back = any(timestamp > now for timestamp in (*recorded, *enqueued) if timestamp is not None)
+    if was_set_back or (postponed[0] is not None and postponed[0] > now + _MAX_DELAY):
+        latest: datetime = max(
+            timestamp for timestamp in (now, *recorded, *enqueued, *postponed) if timestamp is not None
+        )
         return latest
     return now
 
 
 async def lock_operation(connection: AsyncConnection, project_id: str, operation_id: str) -> Row[Any] | None:
     """The row of an operation, which nobody else changes until the transaction ends; None where there is none."""
-    wanted = select(operations).where(of(operations, project_id, operation_id)).with_for_update()
+    wanted = select(operations).where(in_operation(operations, project_id, operation_id)).with_for_update()
     return (await connection.execute(wanted)).one_or_none()
 
 
 async def change_operation(connection: AsyncConnection, row: Row[Any], **values: Any) -> None:
     """Change an operation that is locked; its revision grows."""
-    where = of(operations, row.project_id, row.operation_id)
+    where = in_operation(operations, row.project_id, row.operation_id)
     await connection.execute(update(operations).where(where).values(revision=operations.c.revision + 1, **values))
 
 
-def of(table: Table, project_id: str, operation_id: str, *more: ColumnElement[bool]) -> ColumnElement[bool]:
+def in_operation(table: Table, project_id: str, operation_id: str, *more: ColumnElement[bool]) -> ColumnElement[bool]:
     """The rows of one operation."""
     return and_(table.c.project_id == project_id, table.c.operation_id == operation_id, *more)

@@ -12,162 +12,168 @@ from sqlalchemy import ColumnElement, Row, Table, and_, func, insert, select, up
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.operations.connection import OperationsDatabase, change_operation, lock_operation, of
-from rubric_store.operations.rows import after_chunk, after_try, pack, unpack
+from rubric_store.operations.connection import OperationsDatabase, change_operation, in_operation, lock_operation
+from rubric_store.operations.rows import pack, unpack, values_after_attempt, values_after_chunk
 from rubric_store.operations.tables import chunks, results
-from rubric_store.operations.turns import KEY, next_in_turn, these, to_announce
-from trainer_client.wire.operation_rows import MOST_ATTEMPTS, ChunkOutcome, ChunkRef, ChunkWork
-from trainer_client.wire.operations import ENDED
+from rubric_store.operations.turns import CHUNK_KEY, dispatchable, in_chunks, select_next_chunks
+from trainer_client.wire.operation_rows import MAX_ATTEMPTS, ChunkOutcome, ChunkRef, LeasedChunk
+from trainer_client.wire.operations import TERMINAL_STATES
 
-_DIED = f"whoever worked on it died {MOST_ATTEMPTS} times; look for the reason in the workers' logs"
+_WORKER_DIED = f"whoever worked on it died {MAX_ATTEMPTS} times; look for the reason in the workers' logs"
 _ROWS_A_STATEMENT = 500
 
 
 class ChunkLeases(OperationsDatabase):
     """The part of `SQLOperations` that workers use."""
 
-    def __init__(self, url: str, kept_for: timedelta | None, clock: Callable[[], datetime] | None) -> None:
+    def __init__(self, url: str, retention: timedelta | None, clock: Callable[[], datetime] | None) -> None:
         super().__init__(url, clock)
-        self._kept_for = kept_for
+        self._retention = retention
 
-    async def due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
+    async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
         """Chunks to announce, which count as announced from now on: those of all projects by turns.
 
         Several may ask at once, and each chunk is given to one of them.
         """
-        async with self.reading() as connection:
-            now = await self.moment(connection)
+        async with self.connect() as connection:
+            now = await self.timestamp(connection)
             lost_before = now - timedelta(seconds=lost_after_s)
-            turns = [ChunkRef(*row) for row in await connection.execute(next_in_turn(now, lost_before, limit))]
-        if not turns:
+            candidates = [
+                ChunkRef(*row) for row in await connection.execute(select_next_chunks(now, lost_before, limit))
+            ]
+        if not candidates:
             return []
-        still = select(*KEY).where(these(turns), to_announce(now, lost_before))
-        async with self.writing() as connection:
-            locked = {ChunkRef(*row) for row in await connection.execute(still.with_for_update(skip_locked=True))}
-            found = [ref for ref in turns if ref in locked]
+        still_dispatchable = select(*CHUNK_KEY).where(in_chunks(candidates), dispatchable(now, lost_before))
+        async with self.begin() as connection:
+            locked = {
+                ChunkRef(*row) for row in await connection.execute(still_dispatchable.with_for_update(skip_locked=True))
+            }
+            found = [ref for ref in candidates if ref in locked]
             if found:
                 given = {"state": "queued", "owner": None, "lease_until": None}
-                announced = {**given, "announced_at": await self.moment(connection)}
-                await connection.execute(update(chunks).where(these(found)).values(announced))
+                enqueued = {**given, "announced_at": await self.timestamp(connection)}
+                await connection.execute(update(chunks).where(in_chunks(found)).values(enqueued))
         return found
 
-    async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> ChunkWork | None:
+    async def claim(self, ref: ChunkRef, owner: str, lease_s: float) -> LeasedChunk | None:
         """Take a chunk for some seconds; None where it is not to be had.
 
         One that was begun too often without coming to an end is given up instead.
         """
-        async with self.writing() as connection:
+        async with self.begin() as connection:
             operation = await lock_operation(connection, ref.project_id, ref.operation_id)
-            if operation is None or operation.state in ENDED:
+            if operation is None or operation.state in TERMINAL_STATES:
                 return None
-            row = (await connection.execute(select(chunks).where(_of(ref)).with_for_update())).one_or_none()
-            now = await self.moment(connection)
-            if row is None or not _to_be_had(row, now):
+            row = (await connection.execute(select(chunks).where(_in_chunk(ref)).with_for_update())).one_or_none()
+            now = await self.timestamp(connection)
+            if row is None or not _is_claimable(row, now):
                 return None
-            if row.attempts >= MOST_ATTEMPTS:
-                await self._fail(connection, operation, ref, row.problem or _DIED, row.inputs, now)
+            if row.attempts >= MAX_ATTEMPTS:
+                await self._fail(connection, operation, ref, row.problem or _WORKER_DIED, row.inputs, now)
                 return None
             lease = {"owner": owner, "lease_until": now + timedelta(seconds=lease_s)}
             taken = {"state": "running", "attempts": row.attempts + 1, **lease}
-            await connection.execute(update(chunks).where(_of(ref)).values(taken))
+            await connection.execute(update(chunks).where(_in_chunk(ref)).values(taken))
             if operation.state == "queued":
                 await change_operation(connection, operation, state="running", started_at=now)
         body = None if row.body is None else unpack(row.body)
         request = unpack(operation.request)
-        return ChunkWork(ref, operation.kind, request, body, row.inputs, row.attempts + 1, owner)
+        return LeasedChunk(ref, operation.kind, request, body, row.inputs, row.attempts + 1, owner)
 
-    async def renew(self, work: ChunkWork, lease_s: float) -> bool:
+    async def renew(self, work: LeasedChunk, lease_s: float) -> bool:
         """Keep a chunk for some more seconds; False where it was taken away."""
-        async with self.writing() as connection:
-            until = await self.moment(connection) + timedelta(seconds=lease_s)
-            prolonged = await connection.execute(update(chunks).where(_held(work)).values(lease_until=until))
+        async with self.begin() as connection:
+            until = await self.timestamp(connection) + timedelta(seconds=lease_s)
+            prolonged = await connection.execute(update(chunks).where(_leased_by(work)).values(lease_until=until))
             return bool(prolonged.rowcount)
 
-    async def complete(self, work: ChunkWork, outcome: ChunkOutcome) -> bool:
+    async def complete(self, work: LeasedChunk, outcome: ChunkOutcome) -> bool:
         """Keep the results and what they cost; False, and nothing of it, where the chunk was taken away.
 
         Its inputs are not kept any longer: nobody works on it again.
         """
-        async with self.writing() as connection:
-            operation = await self._held_operation(connection, work)
+        async with self.begin() as connection:
+            operation = await self._lock_leased_operation(connection, work)
             if operation is None:
                 return False
             done = {"state": "done", "owner": None, "lease_until": None, "problem": None, "body": None}
-            await connection.execute(update(chunks).where(_of(work.ref)).values(done))
+            await connection.execute(update(chunks).where(_in_chunk(work.ref)).values(done))
             rows = [
                 {**work.ref._asdict(), "place": place, "number": operation.results + place, "body": pack(result)}
                 for place, result in enumerate(outcome.results)
             ]
             for start in range(0, len(rows), _ROWS_A_STATEMENT):
                 await connection.execute(insert(results), rows[start : start + _ROWS_A_STATEMENT])
-            values = after_chunk(operation, work.inputs, outcome)
+            values = values_after_chunk(operation, work.inputs, outcome)
             if outcome.summary is not None:
                 values["summary"] = pack(outcome.summary)
-            await self._settle(connection, operation, values, await self.moment(connection))
+            await self._count_finished_chunk(connection, operation, values, await self.timestamp(connection))
         return True
 
-    async def give_back(
+    async def requeue(
         self,
-        work: ChunkWork,
+        work: LeasedChunk,
         problem: str | None,
         *,
-        after_s: float,
+        delay_s: float,
         outcome: ChunkOutcome,
         counts: bool,
     ) -> None:
         """Queue it for another attempt; nothing happens where it was taken away."""
-        async with self.writing() as connection:
-            operation = await self._held_operation(connection, work)
+        async with self.begin() as connection:
+            operation = await self._lock_leased_operation(connection, work)
             if operation is None:
                 return
-            again = {
+            requeued = {
                 "state": "queued",
                 "owner": None,
                 "lease_until": None,
                 "announced_at": None,
-                "due_at": await self.moment(connection) + timedelta(seconds=after_s),
+                "due_at": await self.timestamp(connection) + timedelta(seconds=delay_s),
                 "attempts": work.attempt if counts else work.attempt - 1,
                 "problem": problem,
             }
-            await connection.execute(update(chunks).where(_of(work.ref)).values(again))
-            values = after_try(operation, outcome)
+            await connection.execute(update(chunks).where(_in_chunk(work.ref)).values(requeued))
+            values = values_after_attempt(operation, outcome)
             await change_operation(connection, operation, problem=problem, **values)
 
-    async def give_up(self, work: ChunkWork, problem: str) -> None:
+    async def fail(self, work: LeasedChunk, problem: str) -> None:
         """Say that it cannot be done; nothing happens where it was taken away."""
-        async with self.writing() as connection:
-            operation = await self._held_operation(connection, work)
+        async with self.begin() as connection:
+            operation = await self._lock_leased_operation(connection, work)
             if operation is not None:
-                now = await self.moment(connection)
+                now = await self.timestamp(connection)
                 await self._fail(connection, operation, work.ref, problem, work.inputs, now)
 
-    async def _held_operation(self, connection: AsyncConnection, work: ChunkWork) -> Row[Any] | None:
+    async def _lock_leased_operation(self, connection: AsyncConnection, work: LeasedChunk) -> Row[Any] | None:
         """The operation, locked, of a chunk that is still this worker's."""
         operation = await lock_operation(connection, work.ref.project_id, work.ref.operation_id)
-        held = (await connection.execute(select(chunks.c.chunk).where(_held(work)).with_for_update())).one_or_none()
-        return None if operation is None or operation.state in ENDED or held is None else operation
+        held = (
+            await connection.execute(select(chunks.c.chunk).where(_leased_by(work)).with_for_update())
+        ).one_or_none()
+        return None if operation is None or operation.state in TERMINAL_STATES or held is None else operation
 
     async def _fail(
         self, connection: AsyncConnection, operation: Row[Any], ref: ChunkRef, problem: str, inputs: int, now: datetime
     ) -> None:
         failed = {"state": "failed", "owner": None, "lease_until": None, "problem": problem}
-        await connection.execute(update(chunks).where(_of(ref)).values(failed))
+        await connection.execute(update(chunks).where(_in_chunk(ref)).values(failed))
         progress = operation.progress | {"failed": operation.progress.get("failed", 0) + inputs}
-        await self._settle(connection, operation, {"progress": progress, "problem": problem}, now)
+        await self._count_finished_chunk(connection, operation, {"progress": progress, "problem": problem}, now)
 
-    async def _settle(
+    async def _count_finished_chunk(
         self, connection: AsyncConnection, operation: Row[Any], values: dict[str, Any], now: datetime
     ) -> None:
         """Count one chunk less to do; end the operation after its last, or have the one that finishes it begin."""
         left = operation.unfinished - 1
         values |= {"unfinished": left}
         if left <= 1:
-            mine = of(chunks, operation.project_id, operation.operation_id)
+            mine = in_operation(chunks, operation.project_id, operation.operation_id)
             states = select(chunks.c.state, func.count().label("number")).where(mine).group_by(chunks.c.state)
             number = {row.state: row.number for row in await connection.execute(states)}
             failed, waiting = number.get("failed", 0), number.get("waiting", 0)
             if left == 0 or (waiting and failed):
-                values |= {"state": "failed" if failed else "done", **self._ending(now)}
+                values |= {"state": "failed" if failed else "done", **self._end_values(now)}
                 if failed:
                     problem = values.get("problem") or operation.problem
                     total = sum(number.values()) - waiting
@@ -179,23 +185,23 @@ class ChunkLeases(OperationsDatabase):
                 await connection.execute(finish.values(state="queued", due_at=now))
         await change_operation(connection, operation, **values)
 
-    def _ending(self, now: datetime) -> dict[str, Any]:
-        return {"ended_at": now, "expires_at": None if self._kept_for is None else now + self._kept_for}
+    def _end_values(self, now: datetime) -> dict[str, Any]:
+        return {"ended_at": now, "expires_at": None if self._retention is None else now + self._retention}
 
     def _insert(self, table: Table) -> Any:
         """An insert that may say what to do on a conflict."""
         return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
 
 
-def _of(ref: ChunkRef) -> ColumnElement[bool]:
-    return of(chunks, ref.project_id, ref.operation_id, chunks.c.chunk == ref.chunk)
+def _in_chunk(ref: ChunkRef) -> ColumnElement[bool]:
+    return in_operation(chunks, ref.project_id, ref.operation_id, chunks.c.chunk == ref.chunk)
 
 
-def _held(work: ChunkWork) -> ColumnElement[bool]:
-    return and_(_of(work.ref), chunks.c.state == "running", chunks.c.owner == work.owner)
+def _leased_by(work: LeasedChunk) -> ColumnElement[bool]:
+    return and_(_in_chunk(work.ref), chunks.c.state == "running", chunks.c.owner == work.owner)
 
 
-def _to_be_had(row: Row[Any], now: datetime) -> bool:
+def _is_claimable(row: Row[Any], now: datetime) -> bool:
     if row.state == "running":
         return bool(row.lease_until < now)
     return bool(row.state == "queued" and row.due_at <= now)

@@ -14,10 +14,10 @@ from trainer_client.wire.answers import Usage
 from trainer_client.wire.operation_rows import ChunkOutcome
 from trainer_client.wire.operations import Operation, OperationProgress, ResultPage
 
-MOST_LISTED_BYTES = 16 * 1024
+MAX_LISTED_BYTES = 16 * 1024
 """Of JSON, what a request may have to stand in a list, so that a list of large ones costs little."""
 
-MOST_PAGE_BYTES = 2**20
+MAX_PAGE_BYTES = 2**20
 """What the results of a page have together, packed; their JSON is a multiple of it."""
 
 
@@ -32,9 +32,9 @@ def unpack(body: bytes) -> Any:
 
 
 def unpack_small(body: bytes | None) -> Any:
-    """The value that was packed; an empty object for what is not there, or has more than `MOST_LISTED_BYTES`."""
-    text = b"" if body is None else zlib.decompressobj().decompress(body, MOST_LISTED_BYTES + 1)
-    return json.loads(text) if 0 < len(text) <= MOST_LISTED_BYTES else {}
+    """The value that was packed; an empty object for what is not there, or has more than `MAX_LISTED_BYTES`."""
+    text = b"" if body is None else zlib.decompressobj().decompress(body, MAX_LISTED_BYTES + 1)
+    return json.loads(text) if 0 < len(text) <= MAX_LISTED_BYTES else {}
 
 
 def as_json(value: Any) -> bytes:
@@ -76,17 +76,17 @@ def operation_of(row: Row[Any], now: datetime, *, listed: bool = False) -> Opera
     )
 
 
-def fitting(sizes: Sequence[int]) -> int:
-    """How many results of these sizes go into a page: the first, and all that `MOST_PAGE_BYTES` have room for."""
-    return max(1, sum(together <= MOST_PAGE_BYTES for together in accumulate(sizes)))
+def results_per_page(sizes: Sequence[int]) -> int:
+    """How many results of these sizes go into a page: the first, and all that `MAX_PAGE_BYTES` have room for."""
+    return max(1, sum(total_bytes <= MAX_PAGE_BYTES for total_bytes in accumulate(sizes)))
 
 
-def page_of(bodies: Sequence[bytes], next_after: int | None) -> ResultPage:
+def result_page(bodies: Sequence[bytes], next_after: int | None) -> ResultPage:
     """A page of packed results; not for an event loop."""
     return ResultPage(results=tuple([unpack(body) for body in bodies]), next_after=next_after)
 
 
-def after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, Any]:
+def values_after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, Any]:
     """The values of an operation's row once a chunk's outcome entered it: progress, usage, how many results."""
     progress = dict(row.progress)
     discarded = dict(progress.get("discarded", {}))
@@ -96,10 +96,12 @@ def after_chunk(row: Row[Any], inputs: int, outcome: ChunkOutcome) -> dict[str, 
     for name, count in counts.items():
         progress[name] = progress.get(name, 0) + count
     progress["discarded"] = discarded
-    return {**after_try(row, outcome, progress), "results": row.results + len(outcome.results)}
+    return {**values_after_attempt(row, outcome, progress), "results": row.results + len(outcome.results)}
 
 
-def after_try(row: Row[Any], outcome: ChunkOutcome, progress: dict[str, Any] | None = None) -> dict[str, Any]:
+def values_after_attempt(
+    row: Row[Any], outcome: ChunkOutcome, progress: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The same for an attempt that left the chunk undone: what it cost, and nothing else."""
     if progress is None:
         progress = dict(row.progress)

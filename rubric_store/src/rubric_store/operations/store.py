@@ -11,14 +11,14 @@ from typing import Any
 from sqlalchemy import Row, and_, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.operations.connection import change_operation, lock_operation, of
+from rubric_store.operations.connection import change_operation, in_operation, lock_operation
 from rubric_store.operations.leases import ChunkLeases
-from rubric_store.operations.rows import MOST_LISTED_BYTES, digest, fitting, operation_of, pack, page_of
+from rubric_store.operations.rows import MAX_LISTED_BYTES, digest, operation_of, pack, result_page, results_per_page
 from rubric_store.operations.tables import chunks, operations, results
 from trainer_client.wire.operation_rows import NewOperation, OperationCounts, Submission
-from trainer_client.wire.operations import ENDED, Operation, OperationState, ResultPage
+from trainer_client.wire.operations import TERMINAL_STATES, Operation, OperationState, ResultPage
 
-_PURGED_AT_ONCE = 100
+_PURGE_BATCH_SIZE = 100
 _ROWS_A_STATEMENT = 500
 
 
@@ -56,101 +56,108 @@ class SQLOperations(ChunkLeases):
             "usage": {},
             "tries": 1,
             "results": 0,
-            "unfinished": len(new.chunks) + new.finishes,
+            "unfinished": len(new.chunks) + new.has_final_chunk,
             "created_at": new.created_at,
         }
         own = self._insert(operations).on_conflict_do_nothing(index_elements=["project_id", "submission"])
-        async with self.writing() as connection:
+        async with self.begin() as connection:
             made = await connection.execute(own.values(values).returning(*operations.c))
             if (row := made.one_or_none()) is not None:
                 await self._add_chunks(connection, new, bodies)
             elif submission is not None:
-                row = await _submitted(connection, new.project_id, submission)
+                row = await _find_submission(connection, new.project_id, submission)
         assert row is not None
-        return await self._shown(row)
+        return await self._to_operation(row)
 
     async def _add_chunks(self, connection: Any, new: NewOperation, bodies: list[bytes]) -> None:
         key = {"project_id": new.project_id, "operation_id": new.id}
-        common = {**key, "attempts": 0, "due_at": await self.moment(connection)}
+        common = {**key, "attempts": 0, "due_at": await self.timestamp(connection)}
         rows: list[dict[str, Any]] = [
             {**common, "chunk": number, "state": "queued", "inputs": chunk.inputs, "body": body}
             for number, (chunk, body) in enumerate(zip(new.chunks, bodies, strict=True))
         ]
-        if new.finishes:
+        if new.has_final_chunk:
             rows.append({**common, "chunk": len(rows), "state": "waiting", "inputs": 0, "body": None})
         for start in range(0, len(rows), _ROWS_A_STATEMENT):
             await connection.execute(insert(chunks), rows[start : start + _ROWS_A_STATEMENT])
 
-    async def submitted(self, project_id: str, submission: Submission) -> Operation | None:
+    async def find_submission(self, project_id: str, submission: Submission) -> Operation | None:
         """The operation that this submission made, if any; raises `ValueError` where it asked for something else."""
-        async with self.reading() as connection:
-            row = await _submitted(connection, project_id, submission)
-        return None if row is None else await self._shown(row)
+        async with self.connect() as connection:
+            row = await _find_submission(connection, project_id, submission)
+        return None if row is None else await self._to_operation(row)
 
     async def get(self, project_id: str, operation_id: str) -> Operation | None:
         """The operation as it stands."""
-        async with self.reading() as connection:
-            wanted = select(operations).where(of(operations, project_id, operation_id))
+        async with self.connect() as connection:
+            wanted = select(operations).where(in_operation(operations, project_id, operation_id))
             row = (await connection.execute(wanted)).one_or_none()
-        return None if row is None else await self._shown(row)
+        return None if row is None else await self._to_operation(row)
 
-    async def stands(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
+    async def get_state(self, project_id: str, operation_id: str) -> tuple[int, OperationState] | None:
         """Its revision and its state."""
-        wanted = select(operations.c.revision, operations.c.state).where(of(operations, project_id, operation_id))
-        async with self.reading() as connection:
+        wanted = select(operations.c.revision, operations.c.state).where(
+            in_operation(operations, project_id, operation_id)
+        )
+        async with self.connect() as connection:
             row = (await connection.execute(wanted)).one_or_none()
         return None if row is None else (row.revision, row.state)
 
     async def list(self, project_id: str, limit: int) -> tuple[Operation, ...]:
         """The project's operations, the newest first, without requests that are large."""
         request = operations.c.request
-        small = case((func.length(request) <= MOST_LISTED_BYTES, request)).label("request")
+        small = case((func.length(request) <= MAX_LISTED_BYTES, request)).label("request")
         columns = [small if column is request else column for column in operations.c]
         newest = (operations.c.created_at.desc(), operations.c.operation_id)
         wanted = select(*columns).where(operations.c.project_id == project_id).order_by(*newest).limit(limit)
-        async with self.reading() as connection:
+        async with self.connect() as connection:
             rows = (await connection.execute(wanted)).all()
         now = self.now()
         return await asyncio.to_thread(lambda: tuple([operation_of(row, now, listed=True) for row in rows]))
 
     async def results(self, project_id: str, operation_id: str, *, after: int, limit: int) -> ResultPage | None:
         """Results `after`, `after + 1`, … in the order in which they were made; fewer than `limit` where large."""
-        where = of(results, project_id, operation_id, results.c.number >= after)
+        where = in_operation(results, project_id, operation_id, results.c.number >= after)
         bodies = select(results.c.body).where(where).order_by(results.c.number)
         sizes = bodies.with_only_columns(func.length(results.c.body)).limit(limit + 1)
-        async with self.reading() as connection:
-            about = select(operations.c.state).where(of(operations, project_id, operation_id))
+        async with self.connect() as connection:
+            about = select(operations.c.state).where(in_operation(operations, project_id, operation_id))
             state = (await connection.execute(about)).scalar_one_or_none()
             if state is None:
                 return None
             found = (await connection.execute(sizes)).scalars().all()
-            page = (await connection.execute(bodies.limit(fitting(found[:limit])))).scalars().all()
-        more = len(found) > len(page) or state not in ENDED
-        return await asyncio.to_thread(page_of, page, after + len(page) if more else None)
+            page = (await connection.execute(bodies.limit(results_per_page(found[:limit])))).scalars().all()
+        more = len(found) > len(page) or state not in TERMINAL_STATES
+        return await asyncio.to_thread(result_page, page, after + len(page) if more else None)
 
     async def cancel(self, project_id: str, operation_id: str, now: datetime) -> Operation | None:
         """End it, and take its chunks from whoever works on them; one that has ended stays as it is."""
-        async with self.writing() as connection:
+        async with self.begin() as connection:
             row = await lock_operation(connection, project_id, operation_id)
-            if row is not None and row.state not in ENDED:
+            if row is not None and row.state not in TERMINAL_STATES:
                 await connection.execute(
                     update(chunks)
-                    .where(of(chunks, project_id, operation_id, chunks.c.state == "running"))
+                    .where(in_operation(chunks, project_id, operation_id, chunks.c.state == "running"))
                     .values(state="queued", owner=None, lease_until=None, attempts=chunks.c.attempts - 1)
                 )
-                await change_operation(connection, row, state="cancelled", **self._ending(now))
+                await change_operation(connection, row, state="cancelled", **self._end_values(now))
         return await self.get(project_id, operation_id)
 
     async def retry(self, project_id: str, operation_id: str) -> Operation | None:
         """Queue what is not done of one that failed or was cancelled; any other stays as it is."""
-        async with self.writing() as connection:
+        async with self.begin() as connection:
             row = await lock_operation(connection, project_id, operation_id)
             if row is not None and row.state in ("failed", "cancelled"):
-                again = {"attempts": 0, "due_at": await self.moment(connection), "announced_at": None, "problem": None}
-                failed = of(chunks, project_id, operation_id, chunks.c.state == "failed")
+                again = {
+                    "attempts": 0,
+                    "due_at": await self.timestamp(connection),
+                    "announced_at": None,
+                    "problem": None,
+                }
+                failed = in_operation(chunks, project_id, operation_id, chunks.c.state == "failed")
                 undone = (await connection.execute(select(func.sum(chunks.c.inputs)).where(failed))).scalar_one() or 0
                 requeued = await connection.execute(update(chunks).where(failed).values(state="queued", **again))
-                left = of(chunks, project_id, operation_id, chunks.c.state == "queued")
+                left = in_operation(chunks, project_id, operation_id, chunks.c.state == "queued")
                 await connection.execute(update(chunks).where(left).values(**again))
                 progress = dict(row.progress)
                 progress |= {"known": progress.get("done", 0), "failed": progress.get("failed", 0) - undone}
@@ -177,10 +184,10 @@ class SQLOperations(ChunkLeases):
         of_chunks = (
             select(*states, func.count(), func.min(chunks.c.due_at))
             .join(operations, same)
-            .where(operations.c.state.not_in(ENDED))
+            .where(operations.c.state.not_in(TERMINAL_STATES))
             .group_by(*states)
         )
-        async with self.reading() as connection:
+        async with self.connect() as connection:
             by_operation = {(row[0], row[1]): row[2] for row in await connection.execute(of_operations)}
             rows = (await connection.execute(of_chunks)).all()
         waiting = [row[3] for row in rows if row[1] == "queued" and row[3] <= now]
@@ -191,20 +198,20 @@ class SQLOperations(ChunkLeases):
         gone = 0
         expired = select(operations.c.project_id, operations.c.operation_id).where(operations.c.expires_at <= now)
         while True:
-            async with self.writing() as connection:
-                found = (await connection.execute(expired.limit(_PURGED_AT_ONCE))).all()
+            async with self.begin() as connection:
+                found = (await connection.execute(expired.limit(_PURGE_BATCH_SIZE))).all()
                 for project_id, operation_id in found:
                     for table in (results, chunks, operations):
-                        await connection.execute(delete(table).where(of(table, project_id, operation_id)))
+                        await connection.execute(delete(table).where(in_operation(table, project_id, operation_id)))
             gone += len(found)
-            if len(found) < _PURGED_AT_ONCE:
+            if len(found) < _PURGE_BATCH_SIZE:
                 return gone
 
-    async def _shown(self, row: Row[Any]) -> Operation:
+    async def _to_operation(self, row: Row[Any]) -> Operation:
         return await asyncio.to_thread(operation_of, row, self.now())
 
 
-async def _submitted(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:
+async def _find_submission(connection: AsyncConnection, project_id: str, submission: Submission) -> Row[Any] | None:
     """The row that a submission made; raises `ValueError` where it asked for something else."""
     mine = and_(operations.c.project_id == project_id, operations.c.submission == digest(submission.key.encode()))
     row = (await connection.execute(select(operations).where(mine))).one_or_none()

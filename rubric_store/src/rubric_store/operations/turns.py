@@ -13,45 +13,45 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select, tup
 from rubric_store.operations.tables import chunks, operations
 from rubric_store.tenants.tables import projects
 from trainer_client.wire.operation_rows import ChunkRef
-from trainer_client.wire.operations import ENDED
+from trainer_client.wire.operations import TERMINAL_STATES
 
-KEY = (chunks.c.project_id, chunks.c.operation_id, chunks.c.chunk)
+CHUNK_KEY = (chunks.c.project_id, chunks.c.operation_id, chunks.c.chunk)
 
 
-def these(keys: Sequence[ChunkRef]) -> ColumnElement[bool]:
+def in_chunks(keys: Sequence[ChunkRef]) -> ColumnElement[bool]:
     """The rows of some chunks. Rows of values alone are looked for in no index by SQLite, hence each column's too."""
-    each = [column.in_({key[place] for key in keys}) for place, column in enumerate(KEY)]
-    return and_(*each, tuple_(*KEY).in_(keys))
+    each = [column.in_({key[place] for key in keys}) for place, column in enumerate(CHUNK_KEY)]
+    return and_(*each, tuple_(*CHUNK_KEY).in_(keys))
 
 
-def to_announce(now: datetime, lost_before: datetime) -> ColumnElement[bool]:
+def dispatchable(now: datetime, lost_before: datetime) -> ColumnElement[bool]:
     """Which chunks wait for an announcement, a new one for those that were announced before `lost_before`."""
-    unheard = or_(chunks.c.announced_at.is_(None), chunks.c.announced_at < lost_before)
-    waits = and_(chunks.c.state == "queued", chunks.c.due_at <= now, unheard)
-    return or_(waits, and_(chunks.c.state == "running", chunks.c.lease_until < now))
+    not_enqueued = or_(chunks.c.announced_at.is_(None), chunks.c.announced_at < lost_before)
+    queued = and_(chunks.c.state == "queued", chunks.c.due_at <= now, not_enqueued)
+    return or_(queued, and_(chunks.c.state == "running", chunks.c.lease_until < now))
 
 
-def next_in_turn(now: datetime, lost_before: datetime, limit: int) -> Select[Any]:
+def select_next_chunks(now: datetime, lost_before: datetime, limit: int) -> Select[Any]:
     """The keys of the chunks to announce, the next first.
 
     A chunk's turn is its place among its project's, in which those that are announced or worked on come first, divided
     by the project's weight. Within a project the first chunks of all operations come first, then the second ones.
     """
-    wanted = to_announce(now, lost_before)
+    wanted = dispatchable(now, lost_before)
     open_ = or_(chunks.c.state == "running", chunks.c.announced_at.is_not(None), chunks.c.due_at <= now)
     within = (case((wanted, 1), else_=0), chunks.c.chunk, operations.c.created_at)
     place = func.row_number().over(partition_by=chunks.c.project_id, order_by=within)
     same = and_(operations.c.project_id == chunks.c.project_id, operations.c.operation_id == chunks.c.operation_id)
     ranked = (
         select(
-            *KEY,
+            *CHUNK_KEY,
             operations.c.created_at,
             wanted.label("wanted"),
             (place / func.coalesce(projects.c.weight, 1.0)).label("turn"),
         )
         .join(operations, same)
         .outerjoin(projects, projects.c.project_id == chunks.c.project_id)
-        .where(chunks.c.state.in_(("queued", "running")), operations.c.state.not_in(ENDED), open_)
+        .where(chunks.c.state.in_(("queued", "running")), operations.c.state.not_in(TERMINAL_STATES), open_)
         .subquery()
     )
     return (

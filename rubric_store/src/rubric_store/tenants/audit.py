@@ -12,7 +12,7 @@ from rubric_store.tenants.tables import audit
 from trainer_client.wire.tenants import AuditEntry
 
 
-async def note(
+async def add_entry(
     connection: AsyncConnection,
     project_id: str,
     *,
@@ -28,7 +28,7 @@ async def note(
     await connection.execute(insert(audit).values(**row, subject=subject, before=before, after=after))
 
 
-def newest(project_id: str | None, *, subject: str | None, limit: int) -> Select[Any]:
+def select_newest(project_id: str | None, *, subject: str | None, limit: int) -> Select[Any]:
     """The newest rows of a project, or of all; those about one subject where it is given."""
     rows = select(*[audit.c[name] for name in AuditEntry.model_fields]).order_by(audit.c.entry.desc()).limit(limit)
     if project_id is not None:

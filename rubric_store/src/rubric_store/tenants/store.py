@@ -13,24 +13,16 @@ from sqlalchemy import Row, Select, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.connected import Connected
+from rubric_store.connected import BaseRepository
 from rubric_store.tenants import audit
 from rubric_store.tenants.tables import api_keys, project_usage, projects
-from trainer_client.wire.tenants import (
-    PROJECT_NAME,
-    ApiKey,
-    AuditEntry,
-    KnownKey,
-    Limits,
-    Project,
-    UsedTokens,
-)
+from trainer_client.wire.tenants import PROJECT_NAME, ApiKey, ApiKeyRecord, AuditEntry, Limits, Project, TokenUsage
 
 _LIMITS = [projects.c[name] for name in Limits.model_fields]
 _KEY = [api_keys.c[name] for name in ApiKey.model_fields if name != "id"]
 
 
-class TenantStore(Connected):
+class TenantStore(BaseRepository):
     """Projects and their keys; arguments and errors of the constructor are those of `RubricStore`."""
 
     async def create_project(self, project_id: str, limits: Limits = Limits()) -> Project:  # noqa: B008 - frozen
@@ -41,13 +33,13 @@ class TenantStore(Connected):
         """
         check_project(project_id)
         made = Project(id=project_id, created_at=datetime.now(UTC), limits=limits)
-        async with self._writing() as connection:
+        async with self._begin() as connection:
             row = {"project_id": project_id, "created_at": made.created_at, **limits.model_dump()}
             make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
             added = make(projects).values(row).on_conflict_do_nothing().returning(projects.c.project_id)
             if (await connection.execute(added)).one_or_none() is None:
                 raise ValueError(f"there is a project {project_id!r} already")
-            await self._note(
+            await self._add_audit_entry(
                 connection, project_id, "project.created", project_id, None, limits.model_dump_json(exclude_none=True)
             )
         return made
@@ -67,12 +59,12 @@ class TenantStore(Connected):
         Raises:
             LookupError: there is no such project.
         """
-        async with self._writing() as connection:
-            before = await _locked(connection, project_id)
+        async with self._begin() as connection:
+            before = await _lock_project(connection, project_id)
             this = projects.c.project_id == project_id
             await connection.execute(update(projects).where(this).values(**limits.model_dump()))
-            said = (before.limits.model_dump_json(exclude_none=True), limits.model_dump_json(exclude_none=True))
-            await self._note(connection, project_id, "limits.changed", project_id, *said)
+            change = (before.limits.model_dump_json(exclude_none=True), limits.model_dump_json(exclude_none=True))
+            await self._add_audit_entry(connection, project_id, "limits.changed", project_id, *change)
         return before.model_copy(update={"limits": limits})
 
     async def add_key(
@@ -99,12 +91,12 @@ class TenantStore(Connected):
             created_at=datetime.now(UTC),
             expires_at=expires_at,
         )
-        async with self._writing() as connection:
-            await _locked(connection, project_id)
+        async with self._begin() as connection:
+            await _lock_project(connection, project_id)
             kept = {name: getattr(key, name) for name in ApiKey.model_fields if name != "id"}
             row = {**kept, "key_id": key_id, "secret_digest": digest, "scopes": list(scopes)}
             await connection.execute(insert(api_keys).values(row))
-            await self._note(connection, project_id, "key.created", key_id, None, " ".join(scopes))
+            await self._add_audit_entry(connection, project_id, "key.created", key_id, None, " ".join(scopes))
         return key
 
     async def keys(self, project_id: str | None = None) -> list[ApiKey]:
@@ -114,11 +106,11 @@ class TenantStore(Connected):
             listed = listed.where(api_keys.c.project_id == project_id)
         return [_key(row) for row in await self._read(listed)]
 
-    async def find_key(self, key_id: str) -> KnownKey | None:
+    async def find_key(self, key_id: str) -> ApiKeyRecord | None:
         """A key by its id, usable or not; None where there is none."""
         found = select(*_KEY, api_keys.c.key_id.label("id"), api_keys.c.secret_digest, *_LIMITS)
         rows = await self._read(found.join_from(api_keys, projects).where(api_keys.c.key_id == key_id))
-        return KnownKey(_key(rows[0]), rows[0].secret_digest, _limits(rows[0])) if rows else None
+        return ApiKeyRecord(_key(rows[0]), rows[0].secret_digest, _limits(rows[0])) if rows else None
 
     async def revoke_key(self, key_id: str) -> ApiKey:
         """Have a key open nothing any more, for good; one that is revoked stays as it is.
@@ -126,7 +118,7 @@ class TenantStore(Connected):
         Raises:
             LookupError: there is no such key.
         """
-        async with self._writing() as connection:
+        async with self._begin() as connection:
             this = api_keys.c.key_id == key_id
             row = (await connection.execute(_keys().where(this).with_for_update())).one_or_none()
             if row is None:
@@ -136,25 +128,25 @@ class TenantStore(Connected):
                 return key
             at = datetime.now(UTC)
             await connection.execute(update(api_keys).where(this).values(revoked_at=at))
-            await self._note(connection, key.project_id, "key.revoked", key_id, " ".join(key.scopes), None)
+            await self._add_audit_entry(connection, key.project_id, "key.revoked", key_id, " ".join(key.scopes), None)
         return key.model_copy(update={"revoked_at": at})
 
-    async def keys_used(self, moments: Mapping[str, datetime]) -> None:
+    async def record_key_use(self, last_used: Mapping[str, datetime]) -> None:
         """Keep when keys were last used; a moment before the one that is kept changes nothing."""
-        async with self._writing() as connection:
-            for key_id, at in sorted(moments.items()):
+        async with self._begin() as connection:
+            for key_id, at in sorted(last_used.items()):
                 earlier = api_keys.c.last_used_at.is_(None) | (api_keys.c.last_used_at < at)
                 used = update(api_keys).where(api_keys.c.key_id == key_id, earlier)
                 await connection.execute(used.values(last_used_at=at))
 
     async def add_usage(self, day: date, used: Mapping[str, tuple[int, int]]) -> None:
         """Count requests and prompt tokens of a day, by project; those of a project that is not there count nowhere."""
-        async with self._writing() as connection:
-            there = {row.project_id for row in await connection.execute(select(projects.c.project_id))}
+        async with self._begin() as connection:
+            known = {row.project_id for row in await connection.execute(select(projects.c.project_id))}
             rows = [
                 {"project_id": project_id, "day": day, "requests": requests, "tokens": tokens}
                 for project_id, (requests, tokens) in sorted(used.items())
-                if project_id in there
+                if project_id in known
             ]
             if not rows:
                 return
@@ -163,19 +155,19 @@ class TenantStore(Connected):
             sums = {name: project_usage.c[name] + add.excluded[name] for name in ("requests", "tokens")}
             await connection.execute(add.on_conflict_do_update(index_elements=["project_id", "day"], set_=sums))
 
-    async def used_tokens(self, project_id: str, day: date) -> UsedTokens:
+    async def used_tokens(self, project_id: str, day: date) -> TokenUsage:
         """The prompt tokens computed for a project on a day, and ever."""
         mine = project_usage.c.project_id == project_id
         on_day = func.coalesce(func.sum(project_usage.c.tokens).filter(project_usage.c.day == day), 0)
-        ever = func.coalesce(func.sum(project_usage.c.tokens), 0)
-        (row,) = await self._read(select(on_day.label("on_day"), ever.label("ever")).where(mine))
-        return UsedTokens(int(row.on_day), int(row.ever))
+        total = func.coalesce(func.sum(project_usage.c.tokens), 0)
+        (row,) = await self._read(select(on_day.label("on_day"), total.label("ever")).where(mine))
+        return TokenUsage(int(row.on_day), int(row.total))
 
     async def audit(
         self, project_id: str | None = None, *, subject: str | None = None, limit: int = 100
     ) -> list[AuditEntry]:
         """The newest changes of a project, or of all, the newest first; those of one subject where it is given."""
-        rows = await self._read(audit.newest(project_id, subject=subject, limit=limit))
+        rows = await self._read(audit.select_newest(project_id, subject=subject, limit=limit))
         return [AuditEntry.model_validate(dict(row._mapping)) for row in rows]
 
 
@@ -190,7 +182,7 @@ def check_project(project_id: str) -> None:
         ) from None
 
 
-async def _locked(connection: AsyncConnection, project_id: str) -> Project:
+async def _lock_project(connection: AsyncConnection, project_id: str) -> Project:
     row = (await connection.execute(_projects().where(projects.c.project_id == project_id).with_for_update())).first()
     if row is None:
         raise LookupError(f"there is no project {project_id!r}; make it first: adjudge projects create {project_id}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.settings import Settings
 from rubric_store.backup import copy_sqlite
 
@@ -19,5 +19,5 @@ def backup(file: Annotated[Path, typer.Argument(help="The copy; there must be no
     try:
         size = copy_sqlite(Settings().store_url, file)
     except (ValueError, OSError, sqlite3.Error) as error:
-        give_up(f"no backup was made: {error}")
+        exit_with_error(f"no backup was made: {error}")
     out.print(f"wrote {file}, {size} bytes", highlight=False, soft_wrap=True)

@@ -9,15 +9,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.doctor_deployment import Doubt, judges, keys, operations, queue
+from adjudge_services.cli.doctor_deployment import CheckWarning, judges, keys, operations, queue
 from adjudge_services.cli.output import out
-from adjudge_services.judges import engine_of
+from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import prepare_store
 from judge_server.cache import cache_from_url
 from judge_server.judging.protocols import YES_NO
 from judge_server.judging.replies import read_yes_no
-from judge_server.ports import Batch, Call, Finding, Menu, Reply
+from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
 from rubric_store import RubricStore
 
 Check = Callable[[Settings], Coroutine[Any, Any, str]]
@@ -31,13 +31,13 @@ def doctor() -> None:
     settings = Settings()
     table = Table("check", "result", "what was seen", title="adjudge doctor", title_justify="left")
     wrong: set[str] = set()
-    for name, check in (COMMON | (ELSEWHERE if settings.judges else HERE)).items():
-        if wrong & NEEDS.get(name, set()):
-            table.add_row(name, "[dim]not checked[/]", f"needs the {' and the '.join(sorted(NEEDS[name]))}")
+    for name, check in (COMMON_CHECKS | (REMOTE_CHECKS if settings.judges else LOCAL_CHECKS)).items():
+        if wrong & PREREQUISITES.get(name, set()):
+            table.add_row(name, "[dim]not checked[/]", f"needs the {' and the '.join(sorted(PREREQUISITES[name]))}")
             continue
         try:
             seen = asyncio.run(check(settings))
-            result = "[yellow]doubtful[/]" if isinstance(seen, Doubt) else "[green]ok[/]"
+            result = "[yellow]doubtful[/]" if isinstance(seen, CheckWarning) else "[green]ok[/]"
         except Exception as error:  # noqa: BLE001 - whatever is wrong belongs in the table
             seen, result = str(error) or type(error).__name__, "[bold red]wrong[/]"
             wrong.add(name)
@@ -80,28 +80,28 @@ async def _secret(settings: Settings) -> str:
 
 async def _judge(settings: Settings) -> str:
     """Load the engine and ask it something that any model can tell."""
-    engine = engine_of(settings)
+    engine = build_engine(settings)
     try:
         identity = await engine.start()
-        menu = Menu(YES_NO)
-        call = Call("Is the word 'apple' in this list? Answer yes or no.", menu)
+        token_choice = TokenChoice(YES_NO)
+        call = Call("Is the word 'apple' in this list? Answer yes or no.", token_choice)
         batch = Batch("Answer with one word: yes or no.", "apple, pear, plum\n", (call,))
         outcome = await anext(outcome async for _, outcome in engine.answer(batch))
         finding = (
-            read_yes_no(menu, outcome, min_choice_mass=settings.min_choice_mass)
+            read_yes_no(token_choice, outcome, min_choice_mass=settings.min_choice_mass)
             if isinstance(outcome, Reply)
             else outcome
         )
-        if not isinstance(finding, Finding):
+        if not isinstance(finding, JudgeResult):
             raise RuntimeError(f"it gave no verdict: {finding.detail}")
-        if finding.probability is None or finding.menu_mass is None:
+        if finding.probability is None or finding.choice_mass is None:
             return f"{identity.model}: says {'yes' if finding.score else 'no'}, and shows no probabilities"
-        return f"{identity.model}: P(yes) {finding.probability:.2f}, menu mass {finding.menu_mass:.2f}"
+        return f"{identity.model}: P(yes) {finding.probability:.2f}, menu mass {finding.choice_mass:.2f}"
     finally:
         await engine.close()
 
 
-COMMON: dict[str, Check] = {
+COMMON_CHECKS: dict[str, Check] = {
     "python": _python,
     "rubric store": _store,
     "verdict cache": _cache,
@@ -110,6 +110,6 @@ COMMON: dict[str, Check] = {
     "queue": queue,
     "operations": operations,
 }
-NEEDS = {"keys": {"rubric store"}, "operations": {"rubric store"}}
-HERE: dict[str, Check] = {"judge": _judge}
-ELSEWHERE: dict[str, Check] = {"judges": judges}
+PREREQUISITES = {"keys": {"rubric store"}, "operations": {"rubric store"}}
+LOCAL_CHECKS: dict[str, Check] = {"judge": _judge}
+REMOTE_CHECKS: dict[str, Check] = {"judges": judges}

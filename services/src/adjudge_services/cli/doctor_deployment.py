@@ -1,6 +1,6 @@
 """What `adjudge doctor` checks of a deployment of several processes: the queue, operations, keys, and judges elsewhere.
 
-Each check gives what it saw, or a `Doubt`, which says what to do about what works but should not stay so; what is wrong
+Each check gives what it saw, or a `CheckWarning`, which says what to do about what works but should not stay so; what is wrong
 it raises, with what to do.
 """
 
@@ -11,23 +11,23 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from adjudge_services.access import has_usable_key, keys_required
-from adjudge_services.judges import engine_of, links_to_judges
+from adjudge_services.judges import build_engine, judge_links
 from adjudge_services.operations import check_queue, operation_store
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import prepare_store
 from judge_server.errors import EngineStartError
 from judge_server.operations.celery_queue import QUEUE
-from judge_server.remote import JudgeLink
-from judge_server.remote.link import JudgeGone, identity_digest
+from judge_server.remote import JudgeClient
+from judge_server.remote.link import JudgeUnavailable, identity_digest
 
-ANSWER_S = 3.0
+REDIS_TIMEOUT_S = 3.0
 """Seconds in which the queue's server answers somebody who only has a look."""
 
-LONG_S = 900
+MAX_CHUNK_WAIT_S = 900
 """How long a chunk may wait before somebody should look: as long as the alert for it allows."""
 
 
-class Doubt(str):
+class CheckWarning(str):
     """What works, and what to do lest it ceases to."""
 
     __slots__ = ()
@@ -40,7 +40,9 @@ async def queue(settings: Settings) -> str:
         return "memory://, so the service works on operations itself"
     address = urlsplit(settings.queue_url)
     where = f"{address.hostname}:{address.port or 6379}{address.path}"
-    connection = Redis.from_url(settings.queue_url, socket_connect_timeout=ANSWER_S, socket_timeout=ANSWER_S)
+    connection = Redis.from_url(
+        settings.queue_url, socket_connect_timeout=REDIS_TIMEOUT_S, socket_timeout=REDIS_TIMEOUT_S
+    )
     try:
         memory = await connection.info("memory")
         waiting = int(await connection.llen(QUEUE))
@@ -50,7 +52,7 @@ async def queue(settings: Settings) -> str:
         await connection.aclose()
     policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        return Doubt(
+        return CheckWarning(
             f"{where} throws away what it likes when its memory is full ({policy}), announcements too, and operations "
             "then wait; run CONFIG SET maxmemory-policy noeviction there, or give the queue a server of its own"
         )
@@ -71,8 +73,8 @@ async def operations(settings: Settings) -> str:
     writer = await _writer(settings)
     waited = 0 if counts.oldest_due_at is None else int((now - counts.oldest_due_at).total_seconds())
     waiting = sum(number for (_, state), number in counts.chunks.items() if state == "queued")
-    if waited > LONG_S:
-        return Doubt(
+    if waited > MAX_CHUNK_WAIT_S:
+        return CheckWarning(
             f"{waiting} chunks wait, one for {waited // 60} minutes; start more workers, or see "
             f"docs/runbooks/operations-stuck.md if none is done meanwhile; {writer}"
         )
@@ -82,7 +84,7 @@ async def operations(settings: Settings) -> str:
 async def _writer(settings: Settings) -> str:
     if settings.writer_url is None:
         return "no model writes rubrics (ADJUDGE_WRITER_URL is not set)"
-    engine = engine_of(settings, settings.writer_url)
+    engine = build_engine(settings, settings.writer_url)
     try:
         return f"{(await engine.start()).model} writes rubrics"
     except EngineStartError as error:
@@ -106,30 +108,32 @@ async def keys(settings: Settings) -> str:
 
 async def judges(settings: Settings) -> str:
     """Every judge that ADJUDGE_JUDGES lists answers, in this version's protocol, and those of a name are alike."""
-    found, troubles = [], []
-    for name, links in links_to_judges(settings).items():
+    found, problems = [], []
+    for name, links in judge_links(settings).items():
         seen: dict[str, str] = {}
         for link in links:
             try:
                 model, digest = await _judge(link)
                 seen.setdefault(digest, link.url)
                 found.append(f"{name} at {link.url}: {model}")
-            except (EngineStartError, JudgeGone) as error:
-                troubles.append(str(error))
+            except (EngineStartError, JudgeUnavailable) as error:
+                problems.append(str(error))
             finally:
                 await link.close()
         if len(seen) > 1:
-            troubles.append(
+            problems.append(
                 f"the judges of {name!r} are not alike, and only those like the first that answers are asked: "
                 f"{', '.join(seen.values())} differ in model, weights or server; start them with the same"
             )
-    if troubles:
-        raise RuntimeError("; ".join(troubles))
+    if problems:
+        raise RuntimeError("; ".join(problems))
     return "; ".join(found)
 
 
-async def _judge(link: JudgeLink) -> tuple[str, str]:
-    said = await link.introduction()
-    if said.identity is None or not said.ready:
-        raise JudgeGone(f"the judge at {link.url} cannot judge yet; wait until its model is loaded, or see its log")
-    return said.identity.model, identity_digest(said.identity)
+async def _judge(link: JudgeClient) -> tuple[str, str]:
+    handshake = await link.handshake()
+    if handshake.identity is None or not handshake.ready:
+        raise JudgeUnavailable(
+            f"the judge at {link.url} cannot judge yet; wait until its model is loaded, or see its log"
+        )
+    return handshake.identity.model, identity_digest(handshake.identity)

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
-from adjudge_services.cli.output import err, give_up, out, say_refused
+from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
 from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups
 from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
 from adjudge_services.settings import Settings
@@ -19,11 +19,11 @@ from trainer_client import AdjudgeError
 KEPT, EASY, LONG, UNRATED = "kept", "easy", "long reference", "unrated"
 
 
-class Filtered(NamedTuple):
+class RatedLine(NamedTuple):
     """What becomes of a line, and the mean Likert score of its responses in [0, 1]; None where one has none."""
 
     number: int
-    fate: str
+    outcome: str
     score: float | None
 
 
@@ -37,7 +37,7 @@ def filter_easy(
         ),
     ],
     output: Annotated[Path, typer.Option("--out", help="Where the kept lines go, as they stand.")],
-    easy_from: Annotated[
+    easy_threshold: Annotated[
         float, typer.Option(min=0, max=1, help="Mean score from which a question is easy; 0.75 is (7.75 - 1) / 9.")
     ] = 0.75,
     reference_characters: Annotated[
@@ -57,7 +57,7 @@ def filter_easy(
     known to be easy: it is kept and counted, and the command exits with 1, as it does for lines it cannot read.
     """
     if output.resolve() == file.resolve():
-        give_up("--out: the kept lines would replace the input; name another file", code=2)
+        exit_with_error("--out: the kept lines would replace the input; name another file", code=2)
     read = list(read_groups(file))
     refused = {line.number: line.reason for line in read if isinstance(line, BadLine)}
     lines = [line for line in read if isinstance(line, GroupLine)]
@@ -66,12 +66,12 @@ def filter_easy(
     options = {"mode": "likert", "deadline_s": deadline_s}
     try:
         scored = asyncio.run(_rate(url, settings, rated, options, concurrency)) if rated else ScoredFile()
-        filtered = _filtered(lines, rated, scored, easy_from)
+        filtered = _classify_lines(lines, rated, scored, easy_threshold)
         _write(file, output, scores, filtered)
     except (StartError, AdjudgeError, OSError, ValueError) as error:
-        give_up(str(error))
-    say_refused(file, refused | scored.refused)
-    counts = {fate: sum(one.fate == fate for one in filtered) for fate in (KEPT, UNRATED, EASY, LONG)}
+        exit_with_error(str(error))
+    print_refused_lines(file, refused | scored.refused)
+    counts = {outcome: sum(one.outcome == outcome for one in filtered) for outcome in (KEPT, UNRATED, EASY, LONG)}
     out.print(
         f"kept {counts[KEPT] + counts[UNRATED]} of {len(lines)} questions in {escape(str(output))}: left out "
         f"{counts[EASY]} easy ones and {counts[LONG]} with a long reference; {counts[UNRATED]} kept unrated",
@@ -90,7 +90,9 @@ async def _rate(
         return await score_groups(client, lines, options, concurrency=concurrency, advance=lambda: None)
 
 
-def _filtered(lines: list[GroupLine], rated: list[GroupLine], scored: ScoredFile, easy_from: float) -> list[Filtered]:
+def _classify_lines(
+    lines: list[GroupLine], rated: list[GroupLine], scored: ScoredFile, easy_threshold: float
+) -> list[RatedLine]:
     answered = iter(scored.groups)
     means: dict[int, float | None] = {}
     for line in rated:
@@ -99,23 +101,25 @@ def _filtered(lines: list[GroupLine], rated: list[GroupLine], scored: ScoredFile
         known = [reward for reward in rewards if reward is not None]
         means[line.number] = sum(known) / len(known) if known and len(known) == len(rewards) else None
     return [
-        Filtered(line.number, _fate(line.number in means, means.get(line.number), easy_from), means.get(line.number))
+        RatedLine(
+            line.number, _classify(line.number in means, means.get(line.number), easy_threshold), means.get(line.number)
+        )
         for line in lines
     ]
 
 
-def _fate(asked: bool, score: float | None, easy_from: float) -> str:
+def _classify(asked: bool, score: float | None, easy_threshold: float) -> str:
     if not asked:
         return LONG
     if score is None:
         return UNRATED
-    return EASY if score >= easy_from else KEPT
+    return EASY if score >= easy_threshold else KEPT
 
 
-def _write(file: Path, output: Path, scores: Path | None, filtered: list[Filtered]) -> None:
-    kept = {one.number for one in filtered if one.fate in (KEPT, UNRATED)}
+def _write(file: Path, output: Path, scores: Path | None, filtered: list[RatedLine]) -> None:
+    kept = {one.number for one in filtered if one.outcome in (KEPT, UNRATED)}
     lines = file.read_bytes().split(b"\n")
     output.write_bytes(b"".join(line + b"\n" for number, line in enumerate(lines, 1) if number in kept))
     if scores is not None:
-        told = [{"line": one.number, "score": one.score, "fate": one.fate} for one in filtered]
-        scores.write_text("".join(json.dumps(one) + "\n" for one in told), encoding="utf-8")
+        rows = [{"line": one.number, "score": one.score, "outcome": one.outcome} for one in filtered]
+        scores.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")

@@ -9,15 +9,15 @@ from pydantic import JsonValue as Json
 from pydantic import TypeAdapter, ValidationError
 from rich.markup import escape
 
-from adjudge_services.cli.generate_progress import following
+from adjudge_services.cli.generate_progress import show_progress
 from adjudge_services.cli.generate_report import generators_table, report, statistics_table
-from adjudge_services.cli.generate_run import Generation, open_generation
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.generate_run import GenerationRun, open_generation_run
+from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from judge_server.errors import EngineStartError
 from judge_server.generation.results import read_statistics
-from judge_server.ports.operations import Operation
+from trainer_client.wire.operations import Operation
 
 _JSON: TypeAdapter[Json] = TypeAdapter(Json)
 INTERRUPTED = 130
@@ -32,7 +32,7 @@ def generate(
         Path | None, typer.Option("--out", help="A folder for the results; a run goes on from what is there.")
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL of the model that writes.")] = None,
-    told: Annotated[
+    assignments: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter of the generator.", metavar="NAME=VALUE")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N lines.")] = None,
@@ -54,14 +54,16 @@ def generate(
         out.print(generators_table())
         return
     if kind is None or file is None or output is None:
-        give_up("say which generator, which inputs and where to: adjudge generate KIND INPUT.jsonl --out DIR", code=2)
+        exit_with_error(
+            "say which generator, which inputs and where to: adjudge generate KIND INPUT.jsonl --out DIR", code=2
+        )
     settings = Settings(engine_url=engine) if engine else Settings()
     try:
         request = {
             "generator": kind,
             "input": str(file.resolve()),
             "out": str(output.resolve()),
-            "parameters": _parameters(told or []),
+            "parameters": _parameters(assignments or []),
             "publish": publish,
             "prefix": prefix,
             "limit": limit,
@@ -77,24 +79,24 @@ def generate(
         )
         raise typer.Exit(INTERRUPTED) from None
     except (StartError, EngineStartError, OSError, ValueError) as error:
-        give_up(str(error))
-    _end(operation, output)
+        exit_with_error(str(error))
+    _report_and_exit(operation, output)
 
 
 async def _generate(settings: Settings, request: dict[str, Any], output: Path) -> Operation:
-    async with open_generation(settings, output) as generation:
-        with following(generation.operations) as shown:
-            operation = await _begun(generation, request)
+    async with open_generation_run(settings, output) as generation:
+        with show_progress(generation.operations) as shown:
+            operation = await _begin_operation(generation, request)
             return await shown.follow(operation)
 
 
-async def _begun(generation: Generation, request: dict[str, Any]) -> Operation:
+async def _begin_operation(generation: GenerationRun, request: dict[str, Any]) -> Operation:
     """The operation for a request: the one that a stopped run left, or a new one."""
     await generation.start_engine()
     return await generation.begin(request)
 
 
-def _end(operation: Operation, output: Path) -> None:
+def _report_and_exit(operation: Operation, output: Path) -> None:
     statistics = read_statistics(output) if operation.state == "done" else None
     if statistics is not None and statistics.inputs:
         out.print(statistics_table(statistics))
@@ -103,9 +105,9 @@ def _end(operation: Operation, output: Path) -> None:
         raise typer.Exit(1)
 
 
-def _parameters(told: list[str]) -> dict[str, Json]:
+def _parameters(assignments: list[str]) -> dict[str, Json]:
     parameters: dict[str, Json] = {}
-    for pair in told:
+    for pair in assignments:
         name, separator, text = pair.partition("=")
         if not separator or not name:
             raise ValueError(f"--set {pair}: write NAME=VALUE")

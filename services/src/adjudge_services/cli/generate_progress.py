@@ -7,49 +7,52 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from adjudge_services.cli.output import err
-from judge_server.ports.operations import Operation, OperationProgress, Operations
+from judge_server.ports.operations import Operations
 from judge_server.rubrics import PROJECT_ID
+from trainer_client.wire.operations import Operation, OperationProgress
 
-_LINE_EVERY_S = 30.0
+_LINE_INTERVAL_S = 30.0
 
 
-class Following:
+class ProgressDisplay:
     """Shows how far an operation is."""
 
-    def __init__(self, operations: Operations, doing: str, made: str, bar: Progress, task: TaskID) -> None:
+    def __init__(self, operations: Operations, activity: str, made: str, bar: Progress, task: TaskID) -> None:
         self._operations = operations
-        self._doing = doing
+        self._activity = activity
         self._made = made
         self._bar = bar
         self._task = task
-        self._said = time.monotonic()
+        self._last_line_at = time.monotonic()
 
-    async def follow(self, begun: Operation) -> Operation:
+    async def follow(self, submitted: Operation) -> Operation:
         """The operation when it has ended."""
-        operation = begun
-        async for operation in self._operations.events(PROJECT_ID, begun.id):
+        operation = submitted
+        async for operation in self._operations.events(PROJECT_ID, submitted.id):
             progress = operation.progress
             self._bar.update(
                 self._task,
-                description=self._doing,
+                description=self._activity,
                 completed=progress.done,
                 total=progress.total,
                 about=_about(progress, self._made),
             )
-            if self._bar.disable and time.monotonic() - self._said > _LINE_EVERY_S:
-                self._said = time.monotonic()
+            if self._bar.disable and time.monotonic() - self._last_line_at > _LINE_INTERVAL_S:
+                self._last_line_at = time.monotonic()
                 about = _about(progress, self._made)
                 err.print(f"{progress.done} of {progress.total}  {about}", highlight=False, soft_wrap=True)
         return operation
 
 
 @contextmanager
-def following(operations: Operations, doing: str = "generating", made: str = "made") -> Iterator[Following]:
+def show_progress(
+    operations: Operations, activity: str = "generating", made: str = "made"
+) -> Iterator[ProgressDisplay]:
     """A bar for as long as the block runs; lines instead where standard error is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None, about="")
-        yield Following(operations, doing, made, bar, task)
+        yield ProgressDisplay(operations, activity, made, bar, task)
 
 
 def _about(progress: OperationProgress, made: str) -> str:

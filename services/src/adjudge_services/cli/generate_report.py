@@ -9,12 +9,12 @@ from rich.table import Table
 
 from adjudge_services.cli.generate_progress import duration
 from adjudge_services.cli.output import err
-from judge_server.generation.folder import DISCARDED, FAILED, first_discards, read_failures
+from judge_server.generation.folder import DISCARDED_FILE, FAILED_FILE, first_discards, read_failures
 from judge_server.generation.registry import GENERATORS
 from judge_server.generation.statistics import CorpusStatistics, Distribution
-from judge_server.ports.operations import Operation
+from trainer_client.wire.operations import Operation
 
-_MOST_PROBLEMS = 10
+_MAX_PROBLEMS = 10
 
 
 def generators_table() -> Table:
@@ -47,7 +47,8 @@ def _fields(model: type[BaseModel]) -> str:
 def statistics_table(statistics: CorpusStatistics) -> Table:
     """A corpus in numbers, a row each."""
     table = Table(
-        title=f"{counted(statistics.rubrics, 'rubric')} from {counted(statistics.inputs, 'input')}", show_header=False
+        title=f"{pluralize(statistics.rubrics, 'rubric')} from {pluralize(statistics.inputs, 'input')}",
+        show_header=False,
     )
     table.add_column(style="bold")
     table.add_column()
@@ -80,45 +81,47 @@ def report(operation: Operation, output: Path) -> bool:
             soft_wrap=True,
         )
     discarded = sum(progress.discarded.values())
-    parts = [counted(progress.made, "rubric")]
+    parts = [pluralize(progress.made, "rubric")]
     if progress.added:
         parts.append(f"{progress.added} new in the store")
     if discarded:
-        parts.append(f"{counted(discarded, 'input')} discarded")
+        parts.append(f"{pluralize(discarded, 'input')} discarded")
     if progress.failed:
-        parts.append(f"{counted(progress.failed, 'input')} left undone")
+        parts.append(f"{pluralize(progress.failed, 'input')} left undone")
     if progress.known:
-        parts.append(f"{counted(progress.known, 'input')} done before")
+        parts.append(f"{pluralize(progress.known, 'input')} done before")
     read = progress.tokens_computed + progress.tokens_reused
     pace = f", {progress.tokens_written / progress.seconds:.1f} a second" if progress.tokens_written else ""
     err.print(
-        f"{', '.join(parts)}; {counted(progress.calls, 'call')}, {read:,} tokens read "
+        f"{', '.join(parts)}; {pluralize(progress.calls, 'call')}, {read:,} tokens read "
         f"({progress.tokens_reused:,} reused), {progress.tokens_written:,} written{pace}; {duration(progress.seconds)}",
         highlight=False,
         soft_wrap=True,
     )
     problems = [*read_failures(output)]
-    for problem in problems[:_MOST_PROBLEMS]:
+    for problem in problems[:_MAX_PROBLEMS]:
         where = f"line {problem['line']}, {problem['kind']}"
         err.print(f"[red]{where}:[/] {escape(problem['detail'])}", highlight=False, soft_wrap=True)
-    if len(problems) > _MOST_PROBLEMS:
-        err.print(f"… and {len(problems) - _MOST_PROBLEMS} more in {output / FAILED}", highlight=False, soft_wrap=True)
+    if len(problems) > _MAX_PROBLEMS:
+        err.print(
+            f"… and {len(problems) - _MAX_PROBLEMS} more in {output / FAILED_FILE}", highlight=False, soft_wrap=True
+        )
     if discarded:
         for reason, (line, detail) in first_discards(output, progress.discarded).items():
             err.print(f"[yellow]line {line}, {reason}:[/] {escape(detail)}", highlight=False, soft_wrap=True)
-        err.print(f"why each input was discarded: {output / DISCARDED}", highlight=False, soft_wrap=True)
+        err.print(f"why each input was discarded: {output / DISCARDED_FILE}", highlight=False, soft_wrap=True)
     return not (progress.failed or progress.refused or progress.unpublished)
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """A number of things: 1 input, 2 inputs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _distribution(of: Distribution) -> str:
+def _distribution(distribution: Distribution) -> str:
     return (
-        f"{of.mean:.1f} ± {of.deviation:.1f} on average; {of.least:g} to {of.most:g}, "
-        f"quartiles {of.lower:g}, {of.median:g}, {of.upper:g}"
+        f"{distribution.mean:.1f} ± {distribution.deviation:.1f} on average; {distribution.least:g} to {distribution.most:g}, "
+        f"quartiles {distribution.lower:g}, {distribution.median:g}, {distribution.upper:g}"
     )
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from adjudge_services.access import command_line_user
-from adjudge_services.judges import engine_of
+from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import prepare_store
 from judge_server.generation.job import GenerateJob
 from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
 from judge_server.ports import Engine
-from judge_server.ports.operations import Operation
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
+from trainer_client.wire.operations import Operation
 
 _OPERATIONS = ".operations"
 
 
 @dataclass(slots=True)
-class Generation:
+class GenerationRun:
     """The operations of one folder, and the engine that they write with, once it was started."""
 
     engine: Engine
@@ -39,17 +39,17 @@ class Generation:
     async def begin(self, request: dict[str, Any]) -> Operation:
         """Go on with what was left, if it is the same request; otherwise begin anew, and end what was left."""
         await self.operations.start()
-        for left in await self.operations.list(PROJECT_ID):
-            if left.ended:
+        for unfinished in await self.operations.list(PROJECT_ID):
+            if unfinished.ended:
                 continue
-            if left.request == request:
-                return left
-            await self.operations.cancel(PROJECT_ID, left.id)
+            if unfinished.request == request:
+                return unfinished
+            await self.operations.cancel(PROJECT_ID, unfinished.id)
         return await self.operations.submit(PROJECT_ID, "generate_rubrics", request)
 
 
 @asynccontextmanager
-async def open_generation(settings: Settings, output: Path) -> AsyncIterator[Generation]:
+async def open_generation_run(settings: Settings, output: Path) -> AsyncIterator[GenerationRun]:
     """All of it for the results in `output`; the model is not loaded yet.
 
     Raises:
@@ -57,7 +57,7 @@ async def open_generation(settings: Settings, output: Path) -> AsyncIterator[Gen
         ValueError: there is no such engine.
     """
     await prepare_store(settings)
-    engine = engine_of(settings)
+    engine = build_engine(settings)
     store = RubricStore(settings.store_url, actor=command_line_user)
 
     async def writer() -> Writer:
@@ -65,7 +65,7 @@ async def open_generation(settings: Settings, output: Path) -> AsyncIterator[Gen
         return generation.writer
 
     job = GenerateJob(writer, store)
-    generation = Generation(engine, InProcessOperations(output / _OPERATIONS, {"generate_rubrics": job}))
+    generation = GenerationRun(engine, InProcessOperations(output / _OPERATIONS, {"generate_rubrics": job}))
     try:
         yield generation
     finally:

@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import err, give_up, out
-from adjudge_services.cli.tenants import shown, with_tenants
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.tenants import format_time, with_tenants
 from judge_server.access.keys import make_key
 from trainer_client.wire.tenants import DEFAULT_PROJECT, SCOPES
 
@@ -28,18 +28,18 @@ def create(
 ) -> None:
     """Make a key and show it, once: only its digest is kept. The key alone goes to standard output."""
     if not scopes:
-        give_up(f"say what the key opens, with --scope: {', '.join(SCOPES)}")
+        exit_with_error(f"say what the key opens, with --scope: {', '.join(SCOPES)}")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
-        give_up(f"{unknown[0]!r} is no scope; there are {', '.join(SCOPES)}")
+        exit_with_error(f"{unknown[0]!r} is no scope; there are {', '.join(SCOPES)}")
     if not label.isprintable() or len(label) > 200:
-        give_up("a label is one line of at most 200 characters")
+        exit_with_error("a label is one line of at most 200 characters")
     expires = None if expires_in is None else datetime.now(UTC) + timedelta(days=expires_in)
     made = make_key()
     wanted = sorted(set(scopes))
     key = with_tenants(
         lambda tenants: tenants.add_key(project, made.id, made.digest, scopes=wanted, label=label, expires_at=expires)
     )
-    until = "until it is revoked" if key.expires_at is None else f"until {shown(key.expires_at)}"
+    until = "until it is revoked" if key.expires_at is None else f"until {format_time(key.expires_at)}"
     err.print(
         f"key {key.id} of project {project} opens {', '.join(wanted)} {until}; it is not shown again", soft_wrap=True
     )
@@ -58,7 +58,7 @@ def list_keys(
     for key in keys:
         state = key.state_at(now)
         if all_ or state == "usable":
-            moments = (shown(key.created_at), shown(key.expires_at), shown(key.last_used_at))
+            moments = (format_time(key.created_at), format_time(key.expires_at), format_time(key.last_used_at))
             table.add_row(key.id, key.project_id, " ".join(key.scopes), escape(key.label), state, *moments)
     if table.row_count:
         out.print(table)

@@ -10,14 +10,14 @@ from rich.markup import escape
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
-from judge_server.recording.quarantine import KeptAside, Quarantine, QuarantineFull
-from judge_server.recording.spool import REFUSED
+from judge_server.recording.quarantine import Quarantine, QuarantinedFile, QuarantineFull
+from judge_server.recording.spool import QUARANTINE_FOLDER
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
-from trainer_client.wire.ledger_rows import Purged
+from trainer_client.wire.ledger_rows import PurgeCounts
 
 app = typer.Typer(help="Delete from the ledger, and see to rows that it refused.", no_args_is_help=True)
 
@@ -41,7 +41,7 @@ def purge(
     Stop a run before you delete it: what a service still has in its spool is written afterwards.
     """
     if run is None and older_than is None:
-        give_up("say what to delete: --run NAME, --older-than DAYS, or both")
+        exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
     what = " ".join(
         [
             "everything" if run is None else f"run {run!r}",
@@ -49,14 +49,14 @@ def purge(
         ]
     ).strip()
     if not yes and not typer.confirm(f"Delete {what} of project {project} from the ledger for good?"):
-        give_up("nothing was deleted")
+        exit_with_error("nothing was deleted")
     before = None if older_than is None else datetime.now(UTC) - timedelta(days=older_than)
     settings = Settings()
     try:
         asyncio.run(prepare_store(settings))
         purged = _purge(SQLLedger(settings.store_url), project, run, before)
     except (StartError, OSError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     out.print(
         f"deleted {purged.requests:,} requests with {purged.uses:,} uses, and {purged.verdicts:,} verdicts and "
         f"{purged.texts:,} texts that nothing refers to",
@@ -71,13 +71,16 @@ def refused() -> None:
 
     Each line is a request, or the file of a spool that cannot be read.
     """
-    kept = _quarantine(Settings()).kept()
+    quarantined = _quarantine(Settings()).quarantined()
     table = Table("file", "kept since", "project", "run", "request", "verdicts", "reason")
-    for one in kept:
+    for one in quarantined:
         table.add_row(*map(escape, (one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *_about(one), one.reason)))
-    if kept:
+    if quarantined:
         out.print(table)
-    out.print(f"{len(kept)} files are kept aside" + (": try them again by `adjudge ledger retry`" if kept else ""))
+    out.print(
+        f"{len(quarantined)} files are kept aside"
+        + (": try them again by `adjudge ledger retry`" if quarantined else "")
+    )
 
 
 @app.command("retry")
@@ -92,38 +95,45 @@ def retry(
     """
     settings = Settings()
     quarantine = _quarantine(settings)
-    kept = [one for one in quarantine.kept() if not files or one.path.stem in files]
-    if missing := sorted(set(files or ()) - {one.path.stem for one in kept}):
-        give_up(f"no such file is kept aside: {', '.join(missing)}. List them by `adjudge ledger refused`")
+    quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]
+    if missing := sorted(set(files or ()) - {one.path.stem for one in quarantined}):
+        exit_with_error(f"no such file is kept aside: {', '.join(missing)}. List them by `adjudge ledger refused`")
     try:
         asyncio.run(prepare_store(settings))
-        still = _retry(SQLLedger(settings.store_url), quarantine, kept)
+        still = _retry(SQLLedger(settings.store_url), quarantine, quarantined)
     except (StartError, OSError, ValueError, QuarantineFull) as error:
-        give_up(str(error))
-    out.print(f"{len(kept) - still} of {len(kept)} files were written; {still} are refused still")
+        exit_with_error(str(error))
+    out.print(f"{len(quarantined) - still} of {len(quarantined)} files were written; {still} are refused still")
     if still:
         raise typer.Exit(1)
 
 
 def _quarantine(settings: Settings) -> Quarantine:
-    return Quarantine(settings.ledger_spool / REFUSED)
+    return Quarantine(settings.ledger_spool / QUARANTINE_FOLDER)
 
 
-def _about(kept: KeptAside) -> Sequence[str]:
+def _about(quarantined: QuarantinedFile) -> Sequence[str]:
     """Project, run, request and number of verdicts of what is kept aside."""
-    if kept.rows is None:
+    if quarantined.rows is None:
         return "", "", "", ""
-    requests = [row.request_id for row in kept.rows.requests]
-    row = next((row for kind in reversed(kept.rows) for row in kind), None)
-    run = next((row.run for kind in (kept.rows.uses, kept.rows.responses, kept.rows.requests) for row in kind), "")
-    return "" if row is None else row.project_id, run, ", ".join(requests), str(len(kept.rows.uses))
+    requests = [row.request_id for row in quarantined.rows.requests]
+    row = next((row for kind in reversed(quarantined.rows) for row in kind), None)
+    run = next(
+        (
+            row.run
+            for kind in (quarantined.rows.uses, quarantined.rows.responses, quarantined.rows.requests)
+            for row in kind
+        ),
+        "",
+    )
+    return "" if row is None else row.project_id, run, ", ".join(requests), str(len(quarantined.rows.uses))
 
 
-def _retry(ledger: SQLLedger, quarantine: Quarantine, kept: Sequence[KeptAside]) -> int:
+def _retry(ledger: SQLLedger, quarantine: Quarantine, quarantined: Sequence[QuarantinedFile]) -> int:
     """Write what is kept aside; how many files hold something that is refused still."""
     still = 0
     try:
-        for one in kept:
+        for one in quarantined:
             refused = None if one.rows is None else ledger.salvage(one.rows)
             still += refused is None or bool(refused)
             if refused is not None:
@@ -133,7 +143,7 @@ def _retry(ledger: SQLLedger, quarantine: Quarantine, kept: Sequence[KeptAside])
     return still
 
 
-def _purge(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> Purged:
+def _purge(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> PurgeCounts:
     columns = (TextColumn("{task.description}"), TextColumn("{task.completed:,} uses"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("deleting", total=None)

@@ -8,18 +8,18 @@ import uvicorn
 from fastapi import FastAPI
 
 from adjudge_services.access import has_usable_key, keys_required
-from adjudge_services.cli.output import give_up
-from adjudge_services.guarded_http import guarded
-from adjudge_services.judges import Fencing
-from adjudge_services.logs import announce, set_up_logs
-from adjudge_services.process import collect_garbage_rarely, raise_descriptor_limit
+from adjudge_services.cli.output import exit_with_error
+from adjudge_services.guarded_http import uvicorn_options
+from adjudge_services.judges import FenceFunction
+from adjudge_services.logs import configure_logging, log_startup
+from adjudge_services.process import raise_descriptor_limit, tune_garbage_collector
 from adjudge_services.settings import Settings
 from adjudge_services.tracing import start_tracing
 from adjudge_services.wiring import StartError, build_app, prepare_store
 from judge_server.judging.judge import Judge
 from judge_server.web.hosts import is_loopback
 
-Failed = Callable[[str], None]
+FailureCallback = Callable[[str], None]
 
 
 class _Server(uvicorn.Server):
@@ -36,24 +36,26 @@ class _Server(uvicorn.Server):
 
 
 def serve_api(
-    settings: Settings, judges_of: Callable[[Settings, Fencing], dict[str, Judge]], what: str, *, process: str
+    settings: Settings, judges_of: Callable[[Settings, FenceFunction], dict[str, Judge]], what: str, *, process: str
 ) -> None:
     """Serve the API with these judges until stopped; `what` says in a word or two what it serves with."""
 
     try:
         asyncio.run(_prepare(settings))  # nothing listens where it must not, not even for a moment
     except (StartError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
 
-    def make(failed: Failed) -> FastAPI:
+    def build(failed: FailureCallback) -> FastAPI:
         return build_app(settings, judges_of, on_judge_failure=failed)
 
-    listen(settings, make, f"Adjudge with {what} on", " (docs at /docs)", process=process)
+    serve_app(settings, build, f"Adjudge with {what} on", " (docs at /docs)", process=process)
 
 
-def listen(settings: Settings, make: Callable[[Failed], FastAPI], what: str, more: str = "", *, process: str) -> None:
+def serve_app(
+    settings: Settings, build: Callable[[FailureCallback], FastAPI], what: str, more: str = "", *, process: str
+) -> None:
     """Serve what `make` makes, until stopped, or until it says that it failed and why; traces name it `process`."""
-    set_up_logs(settings)
+    configure_logging(settings)
     failures: list[str] = []
 
     def stop(reason: str) -> None:
@@ -62,35 +64,35 @@ def listen(settings: Settings, make: Callable[[Failed], FastAPI], what: str, mor
 
     try:
         send_last_spans = start_tracing(process)
-        app = make(stop)  # no model is loaded yet
-        taken = take_address(settings.host, settings.port)
+        app = build(stop)  # no model is loaded yet
+        bound_socket = bind_socket(settings.host, settings.port)
     except (StartError, ValueError) as error:
-        give_up(str(error))
-    port = taken.getsockname()[1]
-    announce(settings, f"{what} http://{settings.host}:{port}{more}")
-    options = guarded(settings.client_patience_s, settings.drain_s, raise_descriptor_limit())
+        exit_with_error(str(error))
+    port = bound_socket.getsockname()[1]
+    log_startup(settings, f"{what} http://{settings.host}:{port}{more}")
+    options = uvicorn_options(settings.client_timeout_s, settings.drain_s, raise_descriptor_limit())
     config = uvicorn.Config(app, settings.host, port, log_config=None, access_log=False, **options)
     server = _Server(config, send_last_spans)
-    collect_garbage_rarely()
-    server.run([taken])
+    tune_garbage_collector()
+    server.run([bound_socket])
     if failures:
-        give_up(failures[0])
+        exit_with_error(failures[0])
 
 
-def take_address(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket on that address. Raises `StartError` where it is not to be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        taken = socket.socket(family, kind, protocol)
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(address)
+        bound_socket = socket.socket(family, kind, protocol)
+        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_socket.bind(address)
     except OSError as error:
         raise StartError(
             f"cannot listen on {host}:{port}: {error.strerror}. Choose another port with --port (0 takes a free one), "
             "or stop what listens there"
         ) from error
-    taken.listen()
-    return taken
+    bound_socket.listen()
+    return bound_socket
 
 
 async def _prepare(settings: Settings) -> None:

@@ -11,16 +11,16 @@ from rich.markup import escape
 
 from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
 from adjudge_services.cli.measure_against import (
-    Compared,
     PromptResponses,
+    WinRateResult,
     compare_sides,
     side_of_lines,
     side_of_run,
 )
-from adjudge_services.cli.measure_file import measured, with_distances
+from adjudge_services.cli.measure_file import measure_lines, with_distances
 from adjudge_services.cli.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
 from adjudge_services.cli.measure_report import figures_table, save_figures, steps_table
-from adjudge_services.cli.output import err, give_up, out, say_refused
+from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
 from adjudge_services.cli.score_input import (
     BadLine,
     GroupLine,
@@ -33,7 +33,13 @@ from adjudge_services.cli.score_run import open_client
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from judge_server.evaluation.embeddings import EmbeddingEndpoint
-from judge_server.evaluation.trajectories import LoopLimits, Problem, alignment, figures, values
+from judge_server.evaluation.trajectories import (
+    LoopLimits,
+    ProblemResponses,
+    count_alignment,
+    estimate_measures,
+    measure_values,
+)
 from judge_server.evaluation.win_rate import win_rates
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import FormatError
@@ -86,8 +92,10 @@ def measure(
     min_paragraph_words: Annotated[
         int, typer.Option(min=1, help="Shorter paragraphs are not compared, in words.")
     ] = _LIMITS.min_paragraph_words,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the figures here, SVG or PNG.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the estimate_measures here as JSON.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the estimate_measures here, SVG or PNG.")] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
     concurrency: ConcurrencyOption = 8,
@@ -102,59 +110,61 @@ def measure(
     figures. Exits with 1 if a line could not be read or judged.
     """
     if (file is None) == (run is None):
-        give_up("say what to measure: a file of responses, or --run NAME; one of the two")
+        exit_with_error("say what to measure: a file of responses, or --run NAME; one of the two")
     try:
         ks = _numbers(samples)
     except ValueError as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     limits = LoopLimits(max_corrections, max_duplicates, min_paragraph_words)
     settings = Settings(engine_url=engine) if engine else Settings()
     endpoint = _endpoint(embeddings, settings)
     if against is not None:
-        _refuse({"--mode": mode, "--steps": steps, "--embeddings": embeddings}, "--against measures win rates alone")
-        _refuse({"--limit": run is not None and limit}, "a run is compared whole, or at one --step")
-        _refuse({"--step": file is not None and step is not None}, "a file has no training steps")
+        _reject_options(
+            {"--mode": mode, "--steps": steps, "--embeddings": embeddings}, "--against measures win rates alone"
+        )
+        _reject_options({"--limit": run is not None and limit}, "a run is compared whole, or at one --step")
+        _reject_options({"--step": file is not None and step is not None}, "a file has no training steps")
         sides = _file_sides(file, Path(against), limit) if file else None
         try:
             shared = read_rubric_argument(rubric) if rubric else None
             wanted = RunFilter(run or "", project, step, texts=True)
             asked = {"rubric": shared, "question": question, "concurrency": concurrency, "deadline_s": deadline_s}
-            compared = asyncio.run(_compared(url, settings, sides or (wanted, wanted._replace(run=against)), asked))
+            compared = asyncio.run(_compare(url, settings, sides or (wanted, wanted._replace(run=against)), asked))
         except (StartError, FormatError, AdjudgeError, ValueError, OSError) as error:
-            give_up(str(error))
+            exit_with_error(str(error))
         _show_win_rates(compared, output, plot, f"{file.name if file else run} against {against}")
         return
-    _refuse({"--question": question}, "it is what --against asks of a pair")
+    _reject_options({"--question": question}, "it is what --against asks of a pair")
     if run is not None:
         judging = {"--rubric": rubric, "--mode": mode, "--steps": steps, "--limit": limit, "--engine": engine}
-        _refuse(
+        _reject_options(
             judging, "--run measures what was judged before, and the ledger keeps no ground truth to judge it again"
         )
-        _refuse({"--embeddings": not texts and embeddings}, "it needs a run's texts; add --texts")
+        _reject_options({"--embeddings": not texts and embeddings}, "it needs a run's texts; add --texts")
         _measure_run(RunFilter(run, project, step, texts), url, ks, limits, endpoint, concurrency, output, plot)
         return
     assert file is not None
-    _refuse({"--step": step is not None, "--texts": texts}, "a file is measured whole, with its texts")
+    _reject_options({"--step": step is not None, "--texts": texts}, "a file is measured whole, with its texts")
     lines = list(islice(read_measured(file), limit))
     refused = {line.number: line.reason for line in lines if isinstance(line, BadLine)}
     groups = [line for line in lines if isinstance(line, MeasuredLine)]
     if not groups:
-        say_refused(file, refused)
-        give_up(f"{file} has no line that can be measured")
+        print_refused_lines(file, refused)
+        exit_with_error(f"{file} has no line that can be measured")
     try:
         shared = read_rubric_argument(rubric) if rubric else None
         how: dict[str, Any] = {"mode": mode or "weighted_mean", "steps": steps, "concurrency": concurrency}
         how |= {"deadline_s": deadline_s, "limits": limits, "embeddings": endpoint}
-        problems, failed = asyncio.run(_measured(url, settings, groups, shared, how))
-        found = figures(problems, ks=ks)
+        problems, failed = asyncio.run(_measure_file(url, settings, groups, shared, how))
+        found = estimate_measures(problems, ks=ks)
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
-        give_up(str(error))
-    counts = alignment(problems) if steps else None
+        exit_with_error(str(error))
+    counts = count_alignment(problems) if steps else None
     save_figures(found, {"alignment": counts}, output, plot, file.name)
     out.print(figures_table(found, f"{file.name}: {len(problems)} problems"))
     if counts is not None:
         out.print(", ".join(f"{count} {name}" for name, count in counts.items()), highlight=False, soft_wrap=True)
-    say_refused(file, refused | failed)
+    print_refused_lines(file, refused | failed)
     if refused or failed:
         err.print("[bold red]some lines could not be read or judged[/]", highlight=False)
         raise typer.Exit(1)
@@ -173,10 +183,10 @@ def _measure_run(
     try:
         read, failed = asyncio.run(_read_run(wanted, url, limits, endpoint, concurrency))
         problems = [one for each in read.by_step.values() for one in each]
-        found = figures(problems, ks=ks)
-        by_step = [{"step": number, "figures": values(each, ks=ks)} for number, each in read.by_step.items()]
+        found = estimate_measures(problems, ks=ks)
+        by_step = [{"step": number, "figures": measure_values(each, ks=ks)} for number, each in read.by_step.items()]
     except (StartError, AdjudgeError, ValueError, OSError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     about = {"responses": read.responses, "without_reward": read.without_reward, "without_text": read.without_text}
     title = wanted.run or "(no run)"
     save_figures(found, {**about, "steps": by_step}, output, plot, title)
@@ -216,23 +226,23 @@ async def _read_run(
 
 def _file_sides(a: Path, b: Path, limit: int | None) -> tuple[list[PromptResponses], list[PromptResponses]]:
     if not b.is_file():
-        give_up(f"--against {b}: this file does not exist; name another file of responses")
+        exit_with_error(f"--against {b}: this file does not exist; name another file of responses")
     sides = []
     for file in (a, b):
         lines = list(islice(read_groups(file), limit))
         if refused := {line.number: line.reason for line in lines if isinstance(line, BadLine)}:
-            say_refused(file, refused)
-            give_up("nothing was compared: every line of both files must be readable")
+            print_refused_lines(file, refused)
+            exit_with_error("nothing was compared: every line of both files must be readable")
         sides.append(side_of_lines([line for line in lines if isinstance(line, GroupLine)]))
     return sides[0], sides[1]
 
 
-async def _compared(
+async def _compare(
     url: str | None,
     settings: Settings,
     sides: tuple[RunFilter, RunFilter] | tuple[list[PromptResponses], list[PromptResponses]],
     how: dict[str, Any],
-) -> Compared:
+) -> WinRateResult:
     a, b = [
         side_of_run(await read_responses(side, url), side.run) if isinstance(side, RunFilter) else side
         for side in sides
@@ -241,10 +251,10 @@ async def _compared(
         return await compare_sides(client, a, b, **how)
 
 
-def _show_win_rates(compared: Compared, output: Path | None, plot: Path | None, title: str) -> None:
+def _show_win_rates(compared: WinRateResult, output: Path | None, plot: Path | None, title: str) -> None:
     found = win_rates(compared.problems)
     if not found and not compared.failed:
-        give_up(f"{title}: no prompt is in both; the prompts of the two must be the same to the letter")
+        exit_with_error(f"{title}: no prompt is in both; the prompts of the two must be the same to the letter")
     counts = {
         "pairs": sum(len(pairs) for pairs in compared.problems),
         "unmatched": compared.unmatched,
@@ -260,18 +270,18 @@ def _show_win_rates(compared: Compared, output: Path | None, plot: Path | None, 
         raise typer.Exit(1)
 
 
-def _refuse(given: dict[str, Any], why: str) -> None:
+def _reject_options(given: dict[str, Any], why: str) -> None:
     """End where an option is given that does not go with the others."""
     names = [name for name, value in given.items() if value]
     if names:
-        give_up(f"{' and '.join(names)} cannot be used here: {why}")
+        exit_with_error(f"{' and '.join(names)} cannot be used here: {why}")
 
 
-async def _measured(
+async def _measure_file(
     url: str | None, settings: Settings, groups: list[MeasuredLine], shared: Any, how: dict[str, Any]
-) -> tuple[list[Problem], dict[int, str]]:
+) -> tuple[list[ProblemResponses], dict[int, str]]:
     async with open_client(url, settings) as client:
-        return await measured(client, groups, shared, **how)
+        return await measure_lines(client, groups, shared, **how)
 
 
 def _endpoint(url: str | None, settings: Settings) -> EmbeddingEndpoint | None:
@@ -281,7 +291,7 @@ def _endpoint(url: str | None, settings: Settings) -> EmbeddingEndpoint | None:
     try:
         return EmbeddingEndpoint.from_url(url, api_key=key.get_secret_value() if key else None)
     except ValueError as error:
-        give_up(f"--embeddings: {error}")
+        exit_with_error(f"--embeddings: {error}")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ class PromptResponses:
 
     prompt: Prompt
     responses: tuple[ResponseLike, ...]
-    about: dict[str, Any]
+    context: dict[str, Any]
 
     @property
     def key(self) -> str:
@@ -28,7 +28,7 @@ class PromptResponses:
         return json.dumps(written)
 
 
-class Compared(NamedTuple):
+class WinRateResult(NamedTuple):
     """The comparisons of each problem, prompts that one side alone has, and problems that could not be compared."""
 
     problems: list[tuple[Comparison, ...]]
@@ -86,7 +86,7 @@ def pairs_of(a: Sequence[PromptResponses], b: Sequence[PromptResponses]) -> tupl
         if partners:
             both = zip(one.responses, partners.pop().responses, strict=False)
             pairs = [
-                Pair.model_validate({"id": f"{number}-{place}", "prompt": one.prompt, "a": x, "b": y, **one.about})
+                Pair.model_validate({"id": f"{number}-{place}", "prompt": one.prompt, "a": x, "b": y, **one.context})
                 for place, (x, y) in enumerate(both)
             ]
             problems.append(tuple(pairs))
@@ -102,7 +102,7 @@ async def compare_sides(
     question: str | None,
     concurrency: int,
     deadline_s: float,
-) -> Compared:
+) -> WinRateResult:
     """Have the judge compare two sides, a problem a request.
 
     Args:
@@ -135,4 +135,4 @@ async def compare_sides(
         for order in pair.orders
         if order.failure is not None
     ]
-    return Compared(done, unmatched, failed)
+    return WinRateResult(done, unmatched, failed)

@@ -9,17 +9,18 @@ from adjudge_services.cli.score_input import MeasuredLine
 from adjudge_services.cli.score_run import score_groups
 from judge_server.evaluation.embeddings import EmbeddingEndpoint, semantic_distances
 from judge_server.evaluation.step_correctness import STEP_CRITERION, step_groups
-from judge_server.evaluation.trajectories import LoopLimits, Problem, Trajectory, by_kind, satisfied
+from judge_server.evaluation.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.measures import loops, self_bleu
-from trainer_client.thinking import judged
+from trainer_client._lexical import self_bleu
+from trainer_client._loops import loops
+from trainer_client.thinking import judged_content
 from trainer_client.wire import NEEDS_NO_RUBRIC, Criterion, CriterionKind, Group, ResponseReward, RewardMode
 from trainer_client.wire.messages import as_response
 
-Steps = tuple[float | None, ...]
+StepScores = tuple[float | None, ...]
 
 
-async def measured(
+async def measure_lines(
     client: AsyncClient,
     lines: Sequence[MeasuredLine],
     rubric: Any,
@@ -30,7 +31,7 @@ async def measured(
     deadline_s: float,
     limits: LoopLimits,
     embeddings: EmbeddingEndpoint | None = None,
-) -> tuple[list[Problem], dict[int, str]]:
+) -> tuple[list[ProblemResponses], dict[int, str]]:
     """Judge what is asked for, and give each line's problem, and why some lines could not be judged.
 
     A line that could not be judged keeps what is known of it without a judge.
@@ -49,14 +50,14 @@ async def measured(
     failed: dict[int, str] = {}
     known = [line for line in lines if line.group.ground_truth]
     correct = await _scored(client, known, {"mode": "outcome"}, concurrency, deadline_s, failed)
-    ruled = [
+    lines_with_rubric = [
         line
         for line in lines
         if rubric is not None or line.group.rubric is not None or (mode in NEEDS_NO_RUBRIC and mode != "outcome")
     ]
     options = {"mode": mode, "rubric": rubric}
-    rewards = await _scored(client, ruled, options, concurrency, deadline_s, failed)
-    criteria = await _criteria(client, ruled, rubric, failed)
+    rewards = await _scored(client, lines_with_rubric, options, concurrency, deadline_s, failed)
+    criteria = await _criteria(client, lines_with_rubric, rubric, failed)
     found = await _steps(client, lines, concurrency, deadline_s, failed) if steps else {}
     problems = [_problem(line, correct, rewards, criteria.get(line.number, {}), found, limits) for line in lines]
     if embeddings is not None:
@@ -68,15 +69,18 @@ async def measured(
 
 
 async def with_distances(
-    embeddings: EmbeddingEndpoint, problems: Sequence[Problem], texts: Sequence[Sequence[str]], concurrency: int
-) -> tuple[list[Problem], dict[int, str]]:
+    embeddings: EmbeddingEndpoint,
+    problems: Sequence[ProblemResponses],
+    texts: Sequence[Sequence[str]],
+    concurrency: int,
+) -> tuple[list[ProblemResponses], dict[int, str]]:
     """Give each problem the semantic distance of its texts, and by its place why one has none; closes `embeddings`."""
     try:
         found = await semantic_distances(embeddings, texts, concurrency=concurrency)
     finally:
         await embeddings.close()
-    failed = {place: said for place, said in enumerate(found) if isinstance(said, str)}
-    measured = [None if isinstance(said, str) else said for said in found]
+    failed = {place: result for place, result in enumerate(found) if isinstance(result, str)}
+    measured = [None if isinstance(result, str) else result for result in found]
     pairs = zip(problems, measured, strict=True)
     return [replace(problem, semantic_distance=distance) for problem, distance in pairs], failed
 
@@ -121,10 +125,10 @@ async def _criteria(
 
 async def _steps(
     client: AsyncClient, lines: Sequence[MeasuredLine], concurrency: int, deadline_s: float, failed: dict[int, str]
-) -> dict[tuple[int, int], Steps]:
+) -> dict[tuple[int, int], StepScores]:
     slots = asyncio.Semaphore(concurrency)
 
-    async def one(line: MeasuredLine, place: int) -> Steps | AdjudgeError:
+    async def one(line: MeasuredLine, place: int) -> StepScores | AdjudgeError:
         group = line.group
         groups = step_groups(
             _prompt(group),
@@ -142,12 +146,12 @@ async def _steps(
         return tuple([verdict.score for each in answer.groups for verdict in each.responses[0].verdicts])
 
     places = [(line, place) for line in lines for place in range(len(line.group.responses))]
-    found: dict[tuple[int, int], Steps] = {}
-    for (line, place), said in zip(places, await asyncio.gather(*(one(*at) for at in places)), strict=True):
-        if isinstance(said, AdjudgeError):
-            failed.setdefault(line.number, str(said))
+    found: dict[tuple[int, int], StepScores] = {}
+    for (line, place), result in zip(places, await asyncio.gather(*(one(*at) for at in places)), strict=True):
+        if isinstance(result, AdjudgeError):
+            failed.setdefault(line.number, str(result))
         else:
-            found[line.number, place] = said
+            found[line.number, place] = result
     return found
 
 
@@ -156,9 +160,9 @@ def _problem(
     correct: dict[int, tuple[ResponseReward, ...]],
     rewards: dict[int, tuple[ResponseReward, ...]],
     criteria: Mapping[str, Criterion],
-    steps: dict[tuple[int, int], Steps],
+    steps: dict[tuple[int, int], StepScores],
     limits: LoopLimits,
-) -> Problem:
+) -> ProblemResponses:
     trajectories = []
     texts = _texts(line.group)
     for place, text in enumerate(texts):
@@ -177,7 +181,7 @@ def _problem(
                 likelihoods=None if line.likelihoods is None else line.likelihoods[place],
             )
         )
-    return Problem(tuple(trajectories), self_bleu(texts) if len(texts) > 1 else None)
+    return ProblemResponses(tuple(trajectories), self_bleu(texts) if len(texts) > 1 else None)
 
 
 def _kind(criterion: Criterion | None) -> tuple[CriterionKind, float]:
@@ -190,7 +194,7 @@ def _texts(group: Group) -> list[str]:
 
 
 def _text(group: Group, place: int, *, strip: bool) -> str:
-    return judged(as_response(group.responses[place]), "strip" if strip else "keep").text
+    return judged_content(as_response(group.responses[place]), "strip" if strip else "keep").text
 
 
 def _prompt(group: Group) -> Any:

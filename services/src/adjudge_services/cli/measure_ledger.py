@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import prepare_store
-from judge_server.evaluation.trajectories import LoopLimits, Problem, Trajectory, by_kind, satisfied
+from judge_server.evaluation.trajectories import LoopLimits, ProblemResponses, Trajectory, by_kind, satisfied
 from judge_server.judging.plan import OUTCOME
-from judge_server.recording.reading import from_cursor, recorded_page
-from judge_server.recording.rows import keepable
+from judge_server.recording.reading import decode_cursor, recorded_page
+from judge_server.recording.rows import storable_text
 from rubric_store import SQLLedger
 from trainer_client import AsyncClient
-from trainer_client.measures import loops, self_bleu
-from trainer_client.thinking import judged
+from trainer_client._lexical import self_bleu
+from trainer_client._loops import loops
+from trainer_client.thinking import judged_content
 from trainer_client.wire import Prompt
 from trainer_client.wire.ledger import RecordedVerdict
 from trainer_client.wire.ledger_rows import UseFilter
@@ -40,7 +41,7 @@ class RunProblems(NamedTuple):
     `texts` has the known texts of each problem, in the order of `by_step`.
     """
 
-    by_step: dict[int | None, list[Problem]]
+    by_step: dict[int | None, list[ProblemResponses]]
     texts: list[list[str]]
     responses: int
     without_reward: int
@@ -56,13 +57,13 @@ async def read_recorded(wanted: RunFilter, url: str | None) -> AsyncIterator[Rec
     """
     if url is not None:
         async with AsyncClient(url) as client:
-            async for verdict in client.recorded(wanted.run, step=wanted.step, texts=wanted.texts):
+            async for verdict in client.recorded_verdicts(wanted.run, step=wanted.step, texts=wanted.texts):
                 yield verdict
         return
     settings = Settings()
     await prepare_store(settings)
     ledger = SQLLedger(settings.store_url)
-    uses = UseFilter(wanted.project, keepable(wanted.run), wanted.step, limit=_PAGE)
+    uses = UseFilter(wanted.project, storable_text(wanted.run), wanted.step, limit=_PAGE)
     try:
         while True:
             page = await recorded_page(ledger, uses, texts=wanted.texts)
@@ -70,7 +71,7 @@ async def read_recorded(wanted: RunFilter, url: str | None) -> AsyncIterator[Rec
                 yield verdict
             if page.next_cursor is None:
                 return
-            uses = uses._replace(after=from_cursor(page.next_cursor))
+            uses = uses._replace(after=decode_cursor(page.next_cursor))
     finally:
         await ledger.close()
 
@@ -124,17 +125,17 @@ class RecordedResponse:
     def __init__(self, first: RecordedVerdict) -> None:
         self.step, self.reward, self.prompt = first.step, first.reward, first.prompt
         self.problem = first.prompt_digest or f"{first.request_id} {first.group}"
-        self.text = None if first.text is None else judged(Response(text=first.text), "keep").text
+        self.text = None if first.text is None else judged_content(Response(text=first.text), "keep").text
         self.answers, self.scores = [], []
 
-    def add(self, recorded: RecordedVerdict) -> None:
+    def add(self, recorded_verdicts: RecordedVerdict) -> None:
         """Take a criterion's verdict."""
-        verdict = recorded.verdict
-        if recorded.kind == "answer" or (recorded.rubric is None and verdict.criterion == OUTCOME):
+        verdict = recorded_verdicts.verdict
+        if recorded_verdicts.kind == "answer" or (recorded_verdicts.rubric is None and verdict.criterion == OUTCOME):
             self.answers.append(verdict.score)
         else:
-            weight = 1.0 if recorded.weight is None else recorded.weight
-            self.scores.append((recorded.kind or "point", weight, verdict.score))
+            weight = 1.0 if recorded_verdicts.weight is None else recorded_verdicts.weight
+            self.scores.append((recorded_verdicts.kind or "point", weight, verdict.score))
 
     @property
     def correct(self) -> float | None:
@@ -161,20 +162,20 @@ def problems_of(responses: Iterable[RecordedResponse], limits: LoopLimits) -> Ru
         grouped.setdefault(one.step, {}).setdefault(one.problem, []).append(one)
     steps = sorted(grouped, key=lambda step: (step is None, step or 0))
     problems = [members for step in steps for members in grouped[step].values()]
-    everyone = [one for members in problems for one in members]
+    all_responses = [one for members in problems for one in members]
     return RunProblems(
         {step: [_problem(members, limits) for members in grouped[step].values()] for step in steps},
         [_texts(members) for members in problems],
-        len(everyone),
-        sum(one.reward is None for one in everyone),
-        sum(one.text is None for one in everyone),
+        len(all_responses),
+        sum(one.reward is None for one in all_responses),
+        sum(one.text is None for one in all_responses),
     )
 
 
-def _problem(members: Sequence[RecordedResponse], limits: LoopLimits) -> Problem:
+def _problem(members: Sequence[RecordedResponse], limits: LoopLimits) -> ProblemResponses:
     texts = _texts(members)
     alike = self_bleu(texts) if len(texts) > 1 else None
-    return Problem(tuple([one.trajectory(limits) for one in members]), alike)
+    return ProblemResponses(tuple([one.trajectory(limits) for one in members]), alike)
 
 
 def _texts(members: Sequence[RecordedResponse]) -> list[str]:

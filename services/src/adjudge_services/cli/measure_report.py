@@ -7,16 +7,16 @@ from typing import Any
 
 from rich.table import Table
 
-from adjudge_services.cli.output import give_up
-from judge_server.evaluation.figure_plot import plot_figures
-from judge_server.evaluation.trajectories import Figure, Problem, values
-from judge_server.generation.plots import PlotsMissing
+from adjudge_services.cli.output import exit_with_error
+from judge_server.evaluation.figure_plot import plot_estimates
+from judge_server.evaluation.trajectories import MeasureEstimate, ProblemResponses, measure_values
+from judge_server.generation.plots import MatplotlibMissing
 
 _STEPS_SHOWN = 15
 
 
 def save_figures(
-    found: Mapping[str, Figure], more: Mapping[str, Any], output: Path | None, plot: Path | None, title: str
+    found: Mapping[str, MeasureEstimate], more: Mapping[str, Any], output: Path | None, plot: Path | None, title: str
 ) -> None:
     """Write figures and what else is known as JSON, and draw them, where a file is named for it."""
     if output is not None:
@@ -24,12 +24,12 @@ def save_figures(
         output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if plot is not None:
         try:
-            plot_figures(found, plot, title=title)
-        except (PlotsMissing, ValueError, OSError) as error:
-            give_up(str(error))
+            plot_estimates(found, plot, title=title)
+        except (MatplotlibMissing, ValueError, OSError) as error:
+            exit_with_error(str(error))
 
 
-def figures_table(found: Mapping[str, Figure], title: str) -> Table:
+def figures_table(found: Mapping[str, MeasureEstimate], title: str) -> Table:
     """Each measure with its value, interval and number of problems."""
     table = Table("measure", "value", "95% interval", "problems", title=title)
     for name, one in found.items():
@@ -38,9 +38,9 @@ def figures_table(found: Mapping[str, Figure], title: str) -> Table:
     return table
 
 
-def steps_table(by_step: Mapping[int | None, Sequence[Problem]], ks: Sequence[int]) -> Table:
+def steps_table(by_step: Mapping[int | None, Sequence[ProblemResponses]], ks: Sequence[int]) -> Table:
     """The last steps; of measures for each k, those of the largest one that there is."""
-    rows = {step: values(problems, ks=ks) for step, problems in list(by_step.items())[-_STEPS_SHOWN:]}
+    rows = {step: measure_values(problems, ks=ks) for step, problems in list(by_step.items())[-_STEPS_SHOWN:]}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     families = [[one for one in names if one.startswith(start)] for start in ("pass_at_", "best_of_")]
     left_out = {name for family in families for name in family[:-1]}

@@ -7,12 +7,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import err, give_up, out
-from adjudge_services.schema import said
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.schema import describe_schema_status
 from adjudge_services.settings import Settings
 from rubric_store import contents, migrations
-from rubric_store.contents import Contents
-from rubric_store.migrations import Standing
+from rubric_store.contents import IntegrityReport
+from rubric_store.migrations import SchemaStatus
 
 PENDING, UNUSABLE = 1, 2
 """Exit statuses of `adjudge migrate check`, beside 0."""
@@ -29,9 +29,9 @@ def migrate(context: typer.Context) -> None:
     try:
         migrations.upgrade(settings.store_url)
     except (migrations.TablesInUseError, migrations.UnknownRevisionError) as error:
-        give_up(f"the database was not migrated: {error}")
+        exit_with_error(f"the database was not migrated: {error}")
     except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
-        give_up(f"the database could not be migrated: {error}. Check ADJUDGE_DATABASE_URL")
+        exit_with_error(f"the database could not be migrated: {error}. Check ADJUDGE_DATABASE_URL")
     out.print(f"schema is at {migrations.current(settings.store_url)}")
 
 
@@ -49,17 +49,17 @@ def check(
     """
     settings = _settings()
     try:
-        found = migrations.standing(settings.store_url)
-        whole = contents.look_through(settings.store_url) if with_contents and found.usable else None
+        found = migrations.read_status(settings.store_url)
+        report = contents.check_integrity(settings.store_url) if with_contents and found.usable else None
     except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
-        give_up(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
+        exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
     if as_json:
-        print(json.dumps(_as_data(found, whole)))
+        print(json.dumps(_to_json(found, report)))
     else:
-        _show(found, whole)
-        if with_contents and whole is None:
+        _show(found, report)
+        if with_contents and report is None:
             err.print("the contents were not read: this version does not work on the schema as it is")
-    if found.state == "too new" or (whole and whole.wrong):
+    if found.state == "too new" or (report and report.problem_count):
         raise typer.Exit(UNUSABLE)
     raise typer.Exit(PENDING if found.pending else 0)
 
@@ -75,16 +75,16 @@ def down(
     """
     settings = _settings()
     try:
-        undone = migrations.standing(settings.store_url).undone(revision)
-        for step in undone:
+        downgrade_path = migrations.read_status(settings.store_url).downgrade_path(revision)
+        for step in downgrade_path:
             err.print(f"the way back from {step.revision} loses {escape(step.loses)}", highlight=False, soft_wrap=True)
         if not yes:
-            give_up("nothing was changed; add --yes to do it. Make a backup before")
+            exit_with_error("nothing was changed; add --yes to do it. Make a backup before")
         migrations.downgrade(settings.store_url, revision)
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
-        give_up(f"the schema could not be taken back: {error}")
+        exit_with_error(f"the schema could not be taken back: {error}")
     out.print(f"schema is at {migrations.current(settings.store_url) or 'base'}")
 
 
@@ -94,44 +94,46 @@ def _settings() -> Settings:
     return settings
 
 
-def _as_data(found: Standing, whole: Contents | None) -> dict[str, Any]:
+def _to_json(found: SchemaStatus, report: IntegrityReport | None) -> dict[str, Any]:
     return {
         "database": found.revision,
         "this_version": found.head,
         "state": found.state,
         "works_from": found.works_from,
-        "pending": [{"revision": step.revision, "does": step.does} for step in found.pending],
-        "older_processes_go_on": found.older_goes_on,
-        "back": [{"from": step.revision, "loses": step.loses} for step in _back(found)],
-        "contents": None if whole is None else whole._asdict(),
+        "pending": [{"revision": step.revision, "summary": step.summary} for step in found.pending],
+        "supports_rolling_upgrade": found.supports_rolling_upgrade,
+        "back": [{"from": step.revision, "loses": step.loses} for step in _downgrade_steps(found)],
+        "contents": None if report is None else report._asdict(),
     }
 
 
-def _back(found: Standing) -> tuple[migrations.Step, ...]:
+def _downgrade_steps(found: SchemaStatus) -> tuple[migrations.Revision, ...]:
     """What a way back takes back: of what is pending, or else the last step."""
     if found.pending:
         return found.pending[::-1]
-    return found.steps[-1:] if found.state == "current" else ()
+    return found.revisions[-1:] if found.state == "current" else ()
 
 
-def _show(found: Standing, whole: Contents | None) -> None:
+def _show(found: SchemaStatus, report: IntegrityReport | None) -> None:
     table = Table("what", "how it is", title="adjudge migrate check", title_justify="left")
     table.add_row("database", found.revision or "empty")
     table.add_row("this version", found.head)
-    table.add_row("state", escape(said(found)))
+    table.add_row("state", escape(describe_schema_status(found)))
     for step in found.pending:
-        table.add_row(f"pending: {step.revision}", escape(step.does))
+        table.add_row(f"pending: {step.revision}", escape(step.summary))
     if found.pending and found.revision is not None:
-        table.add_row("meanwhile", _meanwhile(found))
-    for step in _back(found):
+        table.add_row("meanwhile", _rolling_upgrade_note(found))
+    for step in _downgrade_steps(found):
         table.add_row(f"back from {step.revision}", f"loses {escape(step.loses)}")
-    if whole is not None:
-        seen = f"{whole.versions} rubric versions and {whole.requests} requests were read, {whole.wrong} things wrong"
-        table.add_row("contents", escape("\n".join([seen, *whole.said])))
+    if report is not None:
+        seen = (
+            f"{report.versions} rubric versions and {report.requests} requests were read, {report.problem_count} problems"
+        )
+        table.add_row("contents", escape("\n".join([seen, *report.problems])))
     out.print(table)
 
 
-def _meanwhile(found: Standing) -> str:
-    if found.older_goes_on:
+def _rolling_upgrade_note(found: SchemaStatus) -> str:
+    if found.supports_rolling_upgrade:
         return f"processes of revision {found.revision} go on, and may start again; they can be replaced one by one"
     return f"processes of revision {found.revision} must be stopped before: they do not work on the new schema"

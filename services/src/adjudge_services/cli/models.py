@@ -23,24 +23,29 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.output import err, exit_with_error, out
 from judge_server.models import (
     DEFAULT,
-    Entry,
+    DownloadProgress,
+    ModelEntry,
     ModelError,
-    Progress,
-    State,
+    ModelState,
     fetch,
-    listing,
+    installed_path,
+    model_entries,
     models_dir,
-    parse,
-    present,
+    parse_model_reference,
 )
-from judge_server.models.progress import megabytes
+from judge_server.models.progress import format_bytes
 
 app = typer.Typer(name="models", help="Fetch judge models, list them, say where they lie.", no_args_is_help=True)
 
-_STYLES = {State.PRESENT: "green", State.PARTIAL: "yellow", State.CORRUPT: "bold red", State.ABSENT: "dim"}
+_STYLES = {
+    ModelState.PRESENT: "green",
+    ModelState.PARTIAL: "yellow",
+    ModelState.CORRUPT: "bold red",
+    ModelState.ABSENT: "dim",
+}
 _PIPED_WIDTH = 180
 
 
@@ -70,7 +75,7 @@ class _Lines:
     _SECONDS = 5.0
 
     def __init__(self) -> None:
-        self._said = time.monotonic()
+        self._last_line_at = time.monotonic()
         self._tenth = 0
 
     def stage(self, text: str) -> None:
@@ -85,15 +90,15 @@ class _Lines:
         """A line now and then."""
         tenth = 10 * done // total if total else 0
         now = time.monotonic()
-        if now - self._said < self._SECONDS or (total and tenth == self._tenth):
+        if now - self._last_line_at < self._SECONDS or (total and tenth == self._tenth):
             return
-        self._said, self._tenth = now, tenth
-        share = f" of {megabytes(total)} ({10 * tenth} %)" if total else ""
-        typer.echo(f"{megabytes(done)}{share}", err=True)
+        self._last_line_at, self._tenth = now, tenth
+        share = f" of {format_bytes(total)} ({10 * tenth} %)" if total else ""
+        typer.echo(f"{format_bytes(done)}{share}", err=True)
 
 
 @contextmanager
-def _shown() -> Iterator[Progress]:
+def _progress_display() -> Iterator[DownloadProgress]:
     """Progress as standard error can show it."""
     if not err.is_terminal:
         yield _Lines()
@@ -121,10 +126,10 @@ def pull(
 ) -> None:
     """Fetch a model, resuming what was begun, and print its path."""
     try:
-        with _shown() as progress:
+        with _progress_display() as progress:
             path = fetch(model, progress=progress, force=force, allow_smaller=allow_smaller)
     except ModelError as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     except KeyboardInterrupt:
         typer.echo("Stopped. The same command goes on from here.", err=True)
         raise typer.Exit(130) from None
@@ -141,9 +146,9 @@ def list_models(
     for title in ("name", "size", "state", "licence", "note"):
         table.add_column(title, justify="right" if title == "size" else "left", no_wrap=title != "note")
     with err.status("hashing the files") if check else nullcontext():
-        entries = listing(check=check)
+        entries = model_entries(check=check)
     for entry in entries:
-        table.add_row(escape(entry.name), megabytes(entry.size), _state(entry), entry.licence, entry.note)
+        table.add_row(escape(entry.name), format_bytes(entry.size), _state(entry), entry.licence, entry.note)
     console.print(table)
     console.print(f"in {models_dir()}", style="dim", soft_wrap=True)
 
@@ -154,15 +159,15 @@ def path(
 ) -> None:
     """Print where a model lies, and nothing else; fail if it is not here."""
     try:
-        target = parse(model)
+        target = parse_model_reference(model)
     except ModelError as error:
-        give_up(str(error))
-    found = target if isinstance(target, Path) else present(target)
+        exit_with_error(str(error))
+    found = target if isinstance(target, Path) else installed_path(target)
     if found is None or not found.is_file():
-        give_up(f"{model} is not here, or not whole. Fetch it: adjudge models pull {model}")
+        exit_with_error(f"{model} is not here, or not whole. Fetch it: adjudge models pull {model}")
     typer.echo(found)
 
 
-def _state(entry: Entry) -> str:
-    share = f" {100 * entry.done // entry.size} %" if entry.state is State.PARTIAL else ""
+def _state(entry: ModelEntry) -> str:
+    share = f" {100 * entry.done // entry.size} %" if entry.state is ModelState.PARTIAL else ""
     return f"[{_STYLES[entry.state]}]{entry.state}{share}[/]"

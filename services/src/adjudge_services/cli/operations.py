@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.operations import operation_store
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
@@ -20,8 +20,8 @@ from trainer_client.wire.operations import Operation
 
 app = typer.Typer(help="Long work at a service: bulk scoring, rubrics, evaluation.", no_args_is_help=True)
 
-URL = Annotated[str | None, typer.Option("--url", help="The service's address; ADJUDGE_URL unless given.")]
-Id = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
+ServiceUrlOption = Annotated[str | None, typer.Option("--url", help="The service's address; ADJUDGE_URL unless given.")]
+OperationIdArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
 _INPUTS = {"score": "groups", "evaluate_judge": "groups", "generate_rubrics": "inputs"}
 
 
@@ -37,7 +37,7 @@ def submit(
     rubric: Annotated[str | None, typer.Option(help="The rubric, by reference.")] = None,
     run: Annotated[str | None, typer.Option(help="The run that is charged for it.")] = None,
     watch_it: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
-    url: URL = None,
+    url: ServiceUrlOption = None,
 ) -> None:
     """Submit an operation and print its id."""
     request = _options(options) | {"kind": kind}
@@ -51,11 +51,11 @@ def submit(
             if watch_it:
                 _end(_follow(client, operation.id))
     except (AdjudgeError, OSError, UnicodeDecodeError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
 
 
 @app.command("list")
-def list_operations(url: URL = None) -> None:
+def list_operations(url: ServiceUrlOption = None) -> None:
     """List the newest operations."""
     table = Table("id", "kind", "state", "done", "failed", "judge calls", "submitted (UTC)")
     try:
@@ -65,31 +65,31 @@ def list_operations(url: URL = None) -> None:
                 row = (one.id, one.kind, one.state, done, f"{one.progress.failed:,}", f"{one.usage.judge_calls:,}")
                 table.add_row(*row, f"{one.created_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}")
     except AdjudgeError as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     out.print(table)
 
 
 @app.command("show")
-def show(id_: Id, url: URL = None) -> None:
+def show(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Print how an operation stands, as JSON."""
-    out.print_json(_asked(url, lambda client: client.operation(id_)).model_dump_json())
+    out.print_json(_call_service(url, lambda client: client.operation(id_)).model_dump_json())
 
 
 @app.command("watch")
-def watch(id_: Id, url: URL = None) -> None:
+def watch(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Follow an operation to its end; exits with 1 if it fails or is cancelled."""
     try:
         with _client(url) as client:
             _end(_follow(client, id_))
     except AdjudgeError as error:
-        give_up(str(error))
+        exit_with_error(str(error))
 
 
 @app.command("results")
 def results(
-    id_: Id,
+    id_: OperationIdArgument,
     output: Annotated[Path | None, typer.Option("--output", help="A file for them, else standard output.")] = None,
-    url: URL = None,
+    url: ServiceUrlOption = None,
 ) -> None:
     """Write the results that an operation has so far, as JSONL, in the order in which they were made."""
     try:
@@ -102,19 +102,19 @@ def results(
                 with output.open("w", encoding="utf-8") as file:
                     file.writelines(lines)
     except (AdjudgeError, OSError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
 
 
 @app.command("cancel")
-def cancel(id_: Id, url: URL = None) -> None:
+def cancel(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """End an operation where it is; what is done stays done."""
-    _say(_asked(url, lambda client: client.cancel_operation(id_)))
+    _print_state(_call_service(url, lambda client: client.cancel_operation(id_)))
 
 
 @app.command("retry")
-def retry(id_: Id, url: URL = None) -> None:
+def retry(id_: OperationIdArgument, url: ServiceUrlOption = None) -> None:
     """Go on with an operation that failed or was cancelled."""
-    _say(_asked(url, lambda client: client.retry_operation(id_)))
+    _print_state(_call_service(url, lambda client: client.retry_operation(id_)))
 
 
 @app.command("purge")
@@ -133,7 +133,7 @@ def purge() -> None:
     try:
         gone = asyncio.run(delete())
     except (StartError, OSError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     out.print(f"deleted {gone:,} operations that had expired", highlight=False)
 
 
@@ -141,16 +141,16 @@ def _client(url: str | None) -> Client:
     try:
         return Client(url or Settings().url)
     except (ValueError, ValidationError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
 
 
-def _asked(url: str | None, ask: Any) -> Operation:
+def _call_service(url: str | None, call: Any) -> Operation:
     try:
         with _client(url) as client:
-            operation: Operation = ask(client)
+            operation: Operation = call(client)
             return operation
     except AdjudgeError as error:
-        give_up(str(error))
+        exit_with_error(str(error))
 
 
 def _follow(client: Client, id_: str) -> Operation:
@@ -167,19 +167,19 @@ def _follow(client: Client, id_: str) -> Operation:
 
 
 def _end(operation: Operation) -> None:
-    _say(operation)
+    _print_state(operation)
     if operation.state != "done":
         raise typer.Exit(1)
 
 
-def _say(operation: Operation) -> None:
+def _print_state(operation: Operation) -> None:
     progress = operation.progress
-    said = f"{operation.id}: {operation.state}, {progress.done:,} of {progress.total or 0:,} done"
+    message = f"{operation.id}: {operation.state}, {progress.done:,} of {progress.total or 0:,} done"
     if progress.failed:
-        said += f", {progress.failed:,} failed"
+        message += f", {progress.failed:,} failed"
     if operation.problem:
-        said += f". {operation.problem}"
-    err.print(said, markup=False, highlight=False, soft_wrap=True)
+        message += f". {operation.problem}"
+    err.print(message, markup=False, highlight=False, soft_wrap=True)
     if operation.summary is not None:
         out.print_json(json.dumps(operation.summary))
 
@@ -188,7 +188,7 @@ def _options(text: str) -> dict[str, Any]:
     try:
         read = json.loads(text)
     except ValueError as error:
-        give_up(f"--options is not JSON: {error}")
+        exit_with_error(f"--options is not JSON: {error}")
     if not isinstance(read, dict):
-        give_up('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
+        exit_with_error('--options: write a JSON object, such as {"reward": {"mode": "stepwise"}}')
     return read

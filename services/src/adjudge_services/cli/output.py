@@ -24,13 +24,13 @@ out = _console()
 err = _console(stderr=True)
 
 
-def say_refused(file: Path, refused: Mapping[int, str]) -> None:
+def print_refused_lines(file: Path, refused: Mapping[int, str]) -> None:
     """Name the lines of a file that were refused, and why, on standard error."""
     for number, reason in sorted(refused.items()):
         err.print(f"[red]{file}:{number}:[/] {escape(reason)}", highlight=False, soft_wrap=True)
 
 
-def give_up(message: str, *, code: int = 1) -> NoReturn:
+def exit_with_error(message: str, *, code: int = 1) -> NoReturn:
     """Say what went wrong on standard error and end."""
     err.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -8,27 +8,29 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import give_up, out
-from adjudge_services.cli.tenants import shown, with_tenants
+from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.tenants import format_time, with_tenants
 from rubric_store import TenantStore
 from trainer_client.wire.problems import field_errors
-from trainer_client.wire.tenants import Limits, Project, UsedTokens
+from trainer_client.wire.tenants import Limits, Project, TokenUsage
 
 app = typer.Typer(help="Make projects and set their limits.", no_args_is_help=True)
 
-Weight = Annotated[str | None, typer.Option(help="Its share of the judge beside others; 1 unless set.")]
-Requests = Annotated[str | None, typer.Option(help="Requests a minute of each API process; none lifts it.")]
-PerDay = Annotated[str | None, typer.Option(help="Prompt tokens computed a day (UTC); none lifts it.")]
-Total = Annotated[str | None, typer.Option(help="Prompt tokens computed in all; none lifts it.")]
+WeightOption = Annotated[str | None, typer.Option(help="Its share of the judge beside others; 1 unless set.")]
+RequestsPerMinuteOption = Annotated[
+    str | None, typer.Option(help="Requests a minute of each API process; none lifts it.")
+]
+TokensPerDayOption = Annotated[str | None, typer.Option(help="Prompt tokens computed a day (UTC); none lifts it.")]
+TokensTotalOption = Annotated[str | None, typer.Option(help="Prompt tokens computed in all; none lifts it.")]
 
 
 @app.command("create")
 def create(
     name: Annotated[str, typer.Argument(help="For example team-b.")],
-    weight: Weight = None,
-    requests_per_minute: Requests = None,
-    tokens_per_day: PerDay = None,
-    tokens_total: Total = None,
+    weight: WeightOption = None,
+    requests_per_minute: RequestsPerMinuteOption = None,
+    tokens_per_day: TokensPerDayOption = None,
+    tokens_total: TokensTotalOption = None,
 ) -> None:
     """Make a project. It sees its own rubrics, runs and verdicts only."""
     limits = _limits(Limits(), weight, requests_per_minute, tokens_per_day, tokens_total)
@@ -39,10 +41,10 @@ def create(
 @app.command("limits")
 def limits(
     name: Annotated[str, typer.Argument(help="The project.")],
-    weight: Weight = None,
-    requests_per_minute: Requests = None,
-    tokens_per_day: PerDay = None,
-    tokens_total: Total = None,
+    weight: WeightOption = None,
+    requests_per_minute: RequestsPerMinuteOption = None,
+    tokens_per_day: TokensPerDayOption = None,
+    tokens_total: TokensTotalOption = None,
 ) -> None:
     """Change limits of a project; those not given stay. Services take notice within five seconds."""
 
@@ -54,15 +56,15 @@ def limits(
         return await tenants.set_limits(name, changed)
 
     changed = with_tenants(change)
-    said = ", ".join(f"{key} {'none' if value is None else value}" for key, value in changed.limits)
-    out.print(f"{changed.id}: {said}", highlight=False)
+    described = ", ".join(f"{key} {'none' if value is None else value}" for key, value in changed.limits)
+    out.print(f"{changed.id}: {described}", highlight=False)
 
 
 @app.command("list")
 def list_projects() -> None:
     """Show projects, their limits, and the prompt tokens computed for them today and in all."""
 
-    async def read(tenants: TenantStore) -> list[tuple[Project, UsedTokens]]:
+    async def read(tenants: TenantStore) -> list[tuple[Project, TokenUsage]]:
         today = datetime.now(UTC).date()
         return [(project, await tenants.used_tokens(project.id, today)) for project in await tenants.projects()]
 
@@ -73,8 +75,8 @@ def list_projects() -> None:
             "-" if bound is None else f"{bound:,}"
             for bound in (limits.requests_per_minute, limits.tokens_per_day, limits.tokens_total)
         ]
-        use = (f"{used.on_day:,}", bounds[1], f"{used.ever:,}", bounds[2])
-        table.add_row(project.id, shown(project.created_at), f"{limits.weight:g}", bounds[0], *use)
+        use = (f"{used.on_day:,}", bounds[1], f"{used.total:,}", bounds[2])
+        table.add_row(project.id, format_time(project.created_at), f"{limits.weight:g}", bounds[0], *use)
     out.print(table)
 
 
@@ -92,7 +94,7 @@ def audit(
         table.add_column(side, overflow="fold")
     for row in rows:
         change = [escape("-" if side is None else side) for side in (row.before, row.after)]
-        table.add_row(shown(row.at), row.project_id, escape(row.actor), row.action, escape(row.subject), *change)
+        table.add_row(format_time(row.at), row.project_id, escape(row.actor), row.action, escape(row.subject), *change)
     if rows:
         out.print(table)
     else:
@@ -113,4 +115,4 @@ def _limits(
         return Limits.model_validate({**before.model_dump(), **changed})
     except ValidationError as error:
         wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
-        give_up(f"--{wrong.field.replace('_', '-')}: {wrong.message}")
+        exit_with_error(f"--{wrong.field.replace('_', '-')}: {wrong.message}")

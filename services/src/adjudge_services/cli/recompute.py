@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
@@ -20,11 +20,11 @@ from judge_server.recomputing import recompute as recomputed
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import FailurePolicy, Protocol, RewardMode
+from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode
 from trainer_client.wire.problems import field_errors
 from trainer_client.wire.recompute import (
     RecomputedGroup,
-    RecomputeLine,
+    RecomputeEvent,
     RecomputeRequest,
     RecomputeStart,
     RecomputeSummary,
@@ -54,7 +54,7 @@ def recompute(
     truncation_factor: Annotated[float | None, typer.Option(help="What cut off responses keep of a reward.")] = None,
     first_step: Annotated[int | None, typer.Option(min=0, help="The first step of the part.")] = None,
     last_step: Annotated[int | None, typer.Option(min=0, help="The last step of the part.")] = None,
-    protocol: Annotated[Protocol | None, typer.Option(help="Only what was judged in this protocol.")] = None,
+    protocol: Annotated[JudgingProtocol | None, typer.Option(help="Only what was judged in this protocol.")] = None,
     output: Annotated[Path | None, typer.Option("--out", "-o", help="Write groups here, as JSONL.")] = None,
     url: Annotated[
         str | None, typer.Option(help="A running service; without it the database is read.", envvar="ADJUDGE_URL")
@@ -87,13 +87,13 @@ def recompute(
         with output.open("w", encoding="utf-8") if output else nullcontext() as file:
             summary = asyncio.run(_write(_lines(request, url, Settings()), file))
     except ValidationError as error:
-        give_up("; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors())))
+        exit_with_error("; ".join(f"{wrong.field}: {wrong.message}" for wrong in field_errors(error.errors())))
     except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     _show(summary)
 
 
-async def _lines(request: RecomputeRequest, url: str | None, settings: Settings) -> AsyncIterator[RecomputeLine]:
+async def _lines(request: RecomputeRequest, url: str | None, settings: Settings) -> AsyncIterator[RecomputeEvent]:
     if url is not None:
         async with AsyncClient(url) as client:
             async for line in client.recompute(request.run or "", **_rules(request)):
@@ -106,11 +106,11 @@ async def _lines(request: RecomputeRequest, url: str | None, settings: Settings)
             async for part in parts:
                 match part:
                     case RecomputeStart():
-                        yield RecomputeLine(start=part)
+                        yield RecomputeEvent(start=part)
                     case RecomputedGroup():
-                        yield RecomputeLine(group=part)
+                        yield RecomputeEvent(group=part)
                     case RecomputeSummary():
-                        yield RecomputeLine(summary=part)
+                        yield RecomputeEvent(summary=part)
     finally:
         await ledger.close()
 
@@ -120,7 +120,7 @@ def _rules(request: RecomputeRequest) -> Any:
     return rules | {name: getattr(request.reward, name) for name in type(request.reward).model_fields}
 
 
-async def _write(lines: AsyncIterator[RecomputeLine], file: TextIO | None) -> RecomputeSummary:
+async def _write(lines: AsyncIterator[RecomputeEvent], file: TextIO | None) -> RecomputeSummary:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("rewarding requests", total=None)

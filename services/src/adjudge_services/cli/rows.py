@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.output import exit_with_error, out
 from judge_server.generation.rows import write_rows
 
 
@@ -24,6 +24,6 @@ def rows(
     try:
         counts = write_rows(run, output, inline=inline, messages=messages)
     except (OSError, ValueError) as error:
-        give_up(str(error))
-    told = ", ".join(f"{count} {split}" for split, count in counts.items())
-    out.print(f"{told} rows in {escape(str(output))}", highlight=False, soft_wrap=True)
+        exit_with_error(str(error))
+    summary = ", ".join(f"{count} {split}" for split, count in counts.items())
+    out.print(f"{summary} rows in {escape(str(output))}", highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import TypeAdapter
 
-from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.cli.runs_view import criteria_table, heading, runs_table, steps_table
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
@@ -17,7 +17,7 @@ from judge_server.errors import ServiceError
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire.ledger_rows import RunView
+from trainer_client.wire.ledger_rows import RunReportQuery
 from trainer_client.wire.runs import RunReport, RunSummary
 
 _STEPS_A_PAGE = 500
@@ -25,20 +25,20 @@ _RUNS: TypeAdapter[list[RunSummary]] = TypeAdapter(list[RunSummary])
 
 app = typer.Typer(invoke_without_command=True)
 
-Url = Annotated[
+ServiceUrlOption = Annotated[
     str | None, typer.Option(help="A running service; without it the database is read.", envvar="ADJUDGE_URL")
 ]
-Project = Annotated[str, typer.Option(help="Whose runs the database is read for; a service goes by the key.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON rather than a table.")]
+ProjectOption = Annotated[str, typer.Option(help="Whose runs the database is read for; a service goes by the key.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON rather than a table.")]
 
 
 @app.callback()
 def runs(
     context: typer.Context,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Show at most this many runs.")] = 20,
-    as_json: Json = False,
-    project: Project = PROJECT_ID,
-    url: Url = None,
+    as_json: JsonOption = False,
+    project: ProjectOption = PROJECT_ID,
+    url: ServiceUrlOption = None,
 ) -> None:
     """List training runs, the one that was judged for last first; `adjudge runs show RUN` tells of one."""
     if context.invoked_subcommand is not None:
@@ -46,7 +46,7 @@ def runs(
     try:
         found = asyncio.run(_list(url, project, limit))
     except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     if as_json:
         _print_json(_RUNS.dump_json(found, indent=2))
     elif found:
@@ -62,16 +62,16 @@ def show(
     criteria: Annotated[int, typer.Option(min=0, max=200, help="Show at most this many criteria.")] = 30,
     first_step: Annotated[int | None, typer.Option(min=0, help="The first step of the part.")] = None,
     last_step: Annotated[int | None, typer.Option(min=0, help="The last step of the part.")] = None,
-    as_json: Json = False,
-    project: Project = PROJECT_ID,
-    url: Url = None,
+    as_json: JsonOption = False,
+    project: ProjectOption = PROJECT_ID,
+    url: ServiceUrlOption = None,
 ) -> None:
     """Show a run's rewards by step, and how often each criterion passed over its steps."""
-    view = RunView(project, run, first_step, last_step, criteria=criteria, limit=_STEPS_A_PAGE)
+    view = RunReportQuery(project, run, first_step, last_step, criteria=criteria, limit=_STEPS_A_PAGE)
     try:
         report = asyncio.run(_report(url, view))
     except (StartError, ServiceError, AdjudgeError, ValueError, OSError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     if report is None:
         _unknown(run)
     if as_json:
@@ -97,7 +97,7 @@ async def _list(url: str | None, project: str, limit: int) -> list[RunSummary]:
         return [*(await ledger.runs(project, limit=limit)).runs]
 
 
-async def _report(url: str | None, view: RunView) -> RunReport | None:
+async def _report(url: str | None, view: RunReportQuery) -> RunReport | None:
     """The report with every step of the part; None where there is no such run."""
     if url is not None:
         async with AsyncClient(url) as client:
@@ -123,7 +123,7 @@ async def _ledger() -> AsyncIterator[SQLLedger]:
 
 
 def _unknown(run: str) -> NoReturn:
-    give_up(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs there are")
+    exit_with_error(f"the ledger has nothing of run {run!r}; `adjudge runs` lists the runs there are")
 
 
 def _print_json(written: bytes) -> None:

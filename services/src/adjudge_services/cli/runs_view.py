@@ -12,7 +12,7 @@ from trainer_client.wire.runs import RunReport, RunStep, RunSummary
 
 NO_RUN = "(no run)"
 _BARS = "▁▂▃▄▅▆▇█"
-_NOTHING = "·"
+_NO_VALUE = "·"
 _CURVE = (8, 60)
 """Columns that a curve has at least and at most."""
 _BESIDE_CURVE = 64
@@ -47,13 +47,15 @@ def heading(report: RunReport, width: int) -> Group:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("judged", f"{_moment(run.first_at)} to {_moment(run.last_at)} UTC, {_count(run.requests, 'request')}")
+    table.add_row(
+        "judged", f"{_moment(run.first_at)} to {_moment(run.last_at)} UTC, {_pluralize(run.requests, 'request')}"
+    )
     how = [", ".join(names) for names in (run.modes, run.protocols, run.judges) if names]
     table.add_row("how", escape(" · ".join(how)) or "by programs only, without a reward")
     table.add_row("rubrics", _rubrics(report))
     states = [(name, getattr(run, name)) for name in ("scored", "partial", "unscored")]
-    told = ", ".join(f"{number:,} {name}" for name, number in states if number)
-    table.add_row("responses", f"{run.responses:,}{': ' if told else ''}{told}")
+    found = ", ".join(f"{number:,} {name}" for name, number in states if number)
+    table.add_row("responses", f"{run.responses:,}{': ' if found else ''}{found}")
     if run.mean_reward is not None:
         table.add_row("reward", f"{run.mean_reward:.3f} in the mean{_reward_curve(report.steps, width)}")
     table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} known before or shared")
@@ -63,7 +65,7 @@ def heading(report: RunReport, width: int) -> Group:
     tokens = run.prompt_tokens_computed + run.prompt_tokens_reused
     table.add_row(
         "cost",
-        f"{_count(run.judge_calls, 'judge call')}, {_count(tokens, 'prompt token')} of which "
+        f"{_pluralize(run.judge_calls, 'judge call')}, {_pluralize(tokens, 'prompt token')} of which "
         f"{_share(run.prompt_tokens_reused, tokens)} reused; {_seconds(run.mean_seconds)} a request",
     )
     return Group(Text(run.run or NO_RUN, style="bold"), table)
@@ -80,10 +82,10 @@ def steps_table(steps: Sequence[RunStep], most: int) -> Table:
         table.add_row(
             _step(step.step),
             f"{step.responses:,}",
-            _alarming(f"{step.unscored:,}", step.unscored),
+            _red_if(f"{step.unscored:,}", step.unscored),
             _number(step.mean_reward),
             _number(step.std_reward),
-            _alarming(_share(step.failed, step.verdicts), step.failed),
+            _red_if(_share(step.failed, step.verdicts), step.failed),
             _share(step.cached, step.verdicts),
             _share(step.prompt_tokens_reused, step.prompt_tokens_computed + step.prompt_tokens_reused),
             f"{step.judge_calls:,}",
@@ -102,8 +104,8 @@ def criteria_table(report: RunReport, width: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     longest = min(_ID, max(len(each.criterion) for each in report.criteria))
     columns = min(max(width - _BESIDE_CURVE - longest, _CURVE[0]), _CURVE[1], len(report.steps))
-    drawn = len(report.steps) > 1
-    if drawn:
+    has_curve = len(report.steps) > 1
+    if has_curve:
         table.add_column(f"passed, step {_step(report.steps[0].step)} to {_step(report.steps[-1].step)}", no_wrap=True)
         table.add_column("first → last", justify="right", no_wrap=True)
     for figures in report.criteria:
@@ -111,18 +113,18 @@ def criteria_table(report: RunReport, width: int) -> Table:
         table.add_row(
             escape(figures.criterion),
             f"{figures.verdicts:,}",
-            _alarming(_share(figures.failed, figures.verdicts), figures.failed),
+            _red_if(_share(figures.failed, figures.verdicts), figures.failed),
             _percent(figures.pass_rate),
             _number(figures.mean_score),
-            *([_drawn(curve), _change(curve)] if drawn else []),
+            *([_sparkline(curve), _change(curve)] if has_curve else []),
         )
     return table
 
 
 def _pass_rates(steps: Sequence[RunStep], criterion: str, columns: int) -> list[float | None]:
-    told = [next((each for each in step.criteria if each.criterion == criterion), None) for step in steps]
+    found = [next((each for each in step.criteria if each.criterion == criterion), None) for step in steps]
     return _curve(
-        [(None, 0) if each is None else (each.pass_rate, each.verdicts - each.failed) for each in told], columns
+        [(None, 0) if each is None else (each.pass_rate, each.verdicts - each.failed) for each in found], columns
     )
 
 
@@ -135,7 +137,7 @@ def _reward_curve(steps: Sequence[RunStep], width: int) -> str:
         return ""
     least, most = min(known), max(known)
     scaled = [value if value is None else (value - least) / (most - least or 1) for value in curve]
-    return f", by step {_drawn(scaled)} {known[0]:.3f} → {known[-1]:.3f}"
+    return f", by step {_sparkline(scaled)} {known[0]:.3f} → {known[-1]:.3f}"
 
 
 def _curve(points: Sequence[tuple[float | None, int]], columns: int) -> list[float | None]:
@@ -149,9 +151,9 @@ def _curve(points: Sequence[tuple[float | None, int]], columns: int) -> list[flo
     return curve
 
 
-def _drawn(curve: Sequence[float | None]) -> str:
+def _sparkline(curve: Sequence[float | None]) -> str:
     """A bar for each value in [0, 1]."""
-    return "".join(_NOTHING if v is None else _BARS[min(int(v * len(_BARS)), len(_BARS) - 1)] for v in curve)
+    return "".join(_NO_VALUE if v is None else _BARS[min(int(v * len(_BARS)), len(_BARS) - 1)] for v in curve)
 
 
 def _change(curve: Sequence[float | None]) -> str:
@@ -165,7 +167,7 @@ def _rubrics(report: RunReport) -> str:
     return escape(", ".join(names) + (f" and {more:,} more" if more > 0 else "")) or "none"
 
 
-def _alarming(text: str, number: int) -> str:
+def _red_if(text: str, number: int) -> str:
     return f"[red]{text}[/]" if number else text
 
 
@@ -192,7 +194,7 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
 
 
-def _count(number: int, what: str) -> str:
+def _pluralize(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
-from adjudge_services.cli.output import err, give_up, out, say_refused
+from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
 from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups, read_rubric_argument
 from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
 from adjudge_services.cli.score_table import rewards_table, unscored_reasons
@@ -29,7 +29,7 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
-from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, Protocol, ReasoningPart, RewardMode
+from trainer_client.wire import NEEDS_NO_RUBRIC, FailurePolicy, JudgingProtocol, ReasoningPart, RewardMode
 
 _NO_RUBRIC = "has no rubric; give the line one, or all of them one by --rubric"
 
@@ -43,7 +43,7 @@ def score(
     ] = None,
     mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
     protocol: Annotated[
-        Protocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
+        JudgingProtocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
     ] = None,
     on_failure: Annotated[FailurePolicy, typer.Option(help="What a failed verdict does to a reward.")] = "null",
     criteria_per_call: Annotated[
@@ -84,7 +84,7 @@ def score(
         bad |= {line.number: _NO_RUBRIC for line in groups if line.group.rubric is None}
         groups = [line for line in groups if line.group.rubric is not None]
     if not groups and not bad:
-        give_up(f"{file} has no lines")
+        exit_with_error(f"{file} has no lines")
     settings = Settings(engine_url=engine) if engine else Settings()
     started = time.monotonic()
     try:
@@ -105,7 +105,7 @@ def score(
         }
         scored = asyncio.run(_score(url, settings, groups, options, concurrency)) if groups else ScoredFile()
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     scored.refused.update(bad)
     title = " · ".join(part for part in (file.name, mode, scored.judge) if part)
     _write(scored, output, title, sys.stdout.isatty() if table is None else table)
@@ -160,22 +160,22 @@ def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
     usage = scored.usage
     responses = sum(len(group.responses) for group in scored.groups)
     err.print(
-        f"{_count(responses, 'response')}, {_count(usage.judge_calls, 'judge call')}, {usage.cached} known before; "
-        f"{_count(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused} reused; "
+        f"{_pluralize(responses, 'response')}, {_pluralize(usage.judge_calls, 'judge call')}, {usage.cached} known before; "
+        f"{_pluralize(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused} reused; "
         f"{seconds:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
-    say_refused(file, scored.refused)
+    print_refused_lines(file, scored.refused)
     reasons = unscored_reasons(scored.groups)
     if reasons:
         why = ", ".join(f"{n} {kind}" for kind, n in reasons.most_common())
         err.print(f"[bold red]{reasons.total()} of {responses} stayed unscored:[/] {why}", highlight=False)
     if scored.refused:
-        err.print(f"[bold red]{_count(len(scored.refused), 'line')} not scored[/]", highlight=False)
+        err.print(f"[bold red]{_pluralize(len(scored.refused), 'line')} not scored[/]", highlight=False)
     if reasons or scored.refused:
         raise typer.Exit(1)
 
 
-def _count(number: int, noun: str) -> str:
+def _pluralize(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -58,12 +58,12 @@ def read_groups(file: Path) -> Iterator[GroupLine | BadLine]:
 
 def read_pairs(file: Path) -> Iterator[PairLine | BadLine]:
     """The same for lines with `good` and `bad` in place of `responses`: a list of responses each, or a single text."""
-    return _read(file, _pair)
+    return _read(file, _pair_line)
 
 
 def read_measured(file: Path) -> Iterator[MeasuredLine | BadLine]:
     """The same as `read_groups`; a line may have `logprobs` and `reference_logprobs` too, a number a response each."""
-    return _read(file, _measured)
+    return _read(file, _measured_line)
 
 
 def _read(file: Path, make: Callable[[int, dict[str, Any]], Line]) -> Iterator[Line | BadLine]:
@@ -96,7 +96,7 @@ def _group(number: int, row: dict[str, Any]) -> Group:
     return Group.model_validate(row)
 
 
-def _measured(number: int, row: dict[str, Any]) -> MeasuredLine:
+def _measured_line(number: int, row: dict[str, Any]) -> MeasuredLine:
     names = ("logprobs", "reference_logprobs")
     given = [row.pop(name, None) for name in names]
     group = _group(number, row)
@@ -115,7 +115,7 @@ def _is_logprob(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value <= 0
 
 
-def _pair(number: int, row: dict[str, Any]) -> PairLine:
+def _pair_line(number: int, row: dict[str, Any]) -> PairLine:
     if "responses" in row:
         raise ValueError("responses: write them as good and bad, so that both are known")
     sides = []

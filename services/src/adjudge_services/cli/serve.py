@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from adjudge_services.cli.listening import serve_api
-from adjudge_services.judges import own_judges
+from adjudge_services.judges import local_judges
 from adjudge_services.settings import Settings
 
 
@@ -16,4 +16,4 @@ def serve(
 ) -> None:
     """Serve the API, with its judge, until stopped. Settings come from ADJUDGE_… variables."""
     settings = Settings.with_options(host=host, port=port, engine_url=engine)
-    serve_api(settings, own_judges, settings.engine_url, process="adjudge")
+    serve_api(settings, local_judges, settings.engine_url, process="adjudge")

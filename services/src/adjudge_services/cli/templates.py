@@ -10,17 +10,17 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.settings import Settings
 from judge_server.prompts.declaration import SET_FILE, load_set, read_declaration
-from judge_server.prompts.library import TemplateLibrary, shipped_sets
+from judge_server.prompts.library import TemplateLibrary, builtin_sets
 from judge_server.prompts.sources import (
-    MAY_USE,
-    MUST_USE,
-    TemplateRefused,
-    own_templates,
+    ALLOWED_VARIABLES,
+    REQUIRED_VARIABLES,
+    InvalidTemplate,
+    builtin_templates,
+    list_templates,
     read_template,
-    templates_in,
 )
 
 app = typer.Typer(help="Check, show and list prompt templates.", no_args_is_help=True)
@@ -32,9 +32,9 @@ def check(folder: Annotated[Path, typer.Argument(help="A set: a folder of templa
     failed = False
     folder = folder.resolve()
     try:
-        paths = templates_in(folder)
-    except TemplateRefused as error:
-        give_up(str(error))
+        paths = list_templates(folder)
+    except InvalidTemplate as error:
+        exit_with_error(str(error))
     declared = folder / SET_FILE
     for path in [*paths, declared] if declared.exists() else paths:
         try:
@@ -42,7 +42,7 @@ def check(folder: Annotated[Path, typer.Argument(help="A set: a folder of templa
                 read_declaration(folder)
             else:
                 read_template(path)
-        except TemplateRefused as error:
+        except InvalidTemplate as error:
             failed = True
             out.print(f"[bold red]wrong[/]  {escape(str(error))}", highlight=False, soft_wrap=True)
         else:
@@ -53,33 +53,35 @@ def check(folder: Annotated[Path, typer.Argument(help="A set: a folder of templa
 @app.command("show")
 def show(
     name: Annotated[str | None, typer.Argument(help="For example question.j2.")] = None,
-    of: Annotated[str | None, typer.Option("--set", help="A paper's set in place of the default, such as rgr.")] = None,
+    set_name: Annotated[
+        str | None, typer.Option("--set", help="A paper's set in place of the default, such as rgr.")
+    ] = None,
 ) -> None:
     """Print the text of one of the judge's own templates, or list them with what each is given."""
-    if of is not None:
-        _show_of_set(of, name)
+    if set_name is not None:
+        _show_of_set(set_name, name)
         return
     if name is None:
         table = Table("template", "must show", "is also given")
-        for known in sorted(MAY_USE):
-            must = MUST_USE.get(known, frozenset())
-            table.add_row(known, ", ".join(sorted(must)), ", ".join(sorted(MAY_USE[known] - must)))
+        for known in sorted(ALLOWED_VARIABLES):
+            must = REQUIRED_VARIABLES.get(known, frozenset())
+            table.add_row(known, ", ".join(sorted(must)), ", ".join(sorted(ALLOWED_VARIABLES[known] - must)))
         out.print(table)
         return
-    text = own_templates().get(name)
+    text = builtin_templates().get(name)
     if text is None:
-        give_up(f"there is no template {name!r}; there are {', '.join(sorted(MAY_USE))}")
+        exit_with_error(f"there is no template {name!r}; there are {', '.join(sorted(ALLOWED_VARIABLES))}")
     typer.echo(text, nl=not text.endswith("\n"))
 
 
-def _show_of_set(of: str, name: str | None) -> None:
+def _show_of_set(set_name: str, name: str | None) -> None:
     """Print a file of a set of the package's, or the names of its files."""
-    shipped = shipped_sets()
-    if of not in shipped:
-        give_up(f"there is no set {of!r}; there are {', '.join(sorted(shipped))}")
-    paths = {path.name: path for path in shipped[of].iterdir()}
+    shipped = builtin_sets()
+    if set_name not in shipped:
+        exit_with_error(f"there is no set {set_name!r}; there are {', '.join(sorted(shipped))}")
+    paths = {path.name: path for path in shipped[set_name].iterdir()}
     if name is not None and name not in paths:
-        give_up(f"the set {of!r} replaces no {name!r}; it has {', '.join(sorted(paths))}")
+        exit_with_error(f"the set {set_name!r} replaces no {name!r}; it has {', '.join(sorted(paths))}")
     typer.echo("\n".join(sorted(paths)) if name is None else paths[name].read_text(encoding="utf-8"), nl=name is None)
 
 
@@ -88,13 +90,13 @@ def list_sets() -> None:
     """List the sets of templates that a request can name: the package's, and those in ADJUDGE_TEMPLATES_DIR."""
     folder = Settings().templates_dir
     if folder is not None and not folder.is_dir():
-        give_up(f"ADJUDGE_TEMPLATES_DIR is {folder}, which is not a folder; set it to a folder of sets")
-    shipped = shipped_sets()
+        exit_with_error(f"ADJUDGE_TEMPLATES_DIR is {folder}, which is not a folder; set it to a folder of sets")
+    shipped = builtin_sets()
     table = Table("name", "whose", "state", "templates")
     for name, path in sorted(TemplateLibrary(folder).folders.items()):
         whose = "Adjudge's" if path == shipped.get(name) else "yours, not Adjudge's" if name in shipped else "yours"
         try:
             table.add_row(name, whose, "[green]ok[/]", ", ".join(load_set(path).templates))
-        except TemplateRefused as error:
+        except InvalidTemplate as error:
             table.add_row(name, whose, "[bold red]wrong[/]", escape(str(error)))
     out.print(table)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from adjudge_services.access import command_line_user
-from adjudge_services.cli.output import give_up
+from adjudge_services.cli.output import exit_with_error
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from rubric_store import TenantStore
@@ -29,11 +29,11 @@ def with_tenants(work: Callable[[TenantStore], Coroutine[Any, Any, Result]]) -> 
     try:
         return asyncio.run(run())
     except (StartError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     except LookupError as error:
-        give_up(str(error.args[0]))
+        exit_with_error(str(error.args[0]))
 
 
-def shown(moment: datetime | None) -> str:
+def format_time(moment: datetime | None) -> str:
     """A moment to the minute, in UTC; a dash for none."""
     return "-" if moment is None else f"{moment:%Y-%m-%d %H:%MZ}"

@@ -9,11 +9,11 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from adjudge_services.cli.output import give_up, out
-from adjudge_services.cli.top_figures import Figures
+from adjudge_services.cli.output import exit_with_error, out
+from adjudge_services.cli.top_figures import MetricsSnapshot
 from adjudge_services.cli.top_view import view
 
-_PATIENCE_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 def top(
@@ -21,7 +21,7 @@ def top(
     once: Annotated[
         bool, typer.Option("--once", help="Show what was counted since the service began, and end.")
     ] = False,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 2.0,
 ) -> None:
     """Show a service's queue, rates and runs until Ctrl-C. Rates are of the time between two looks.
 
@@ -29,28 +29,28 @@ def top(
     """
     key = os.environ.get("ADJUDGE_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx2.Client(base_url=url, timeout=_PATIENCE_S, headers=headers) as client:
-        figures = _look(client, url)
+    with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, headers=headers) as client:
+        figures = _fetch_or_exit(client, url)
         if once:
             out.print(view(figures, figures, None))
             return
         with Live(view(figures, figures, None), console=out, auto_refresh=False) as live:
             try:
-                _follow(client, url, live, figures, every)
+                _follow(client, url, live, figures, interval)
             except KeyboardInterrupt:
                 return
 
 
-def _follow(client: httpx2.Client, url: str, live: Live, before: Figures, every: float) -> None:
+def _follow(client: httpx2.Client, url: str, live: Live, before: MetricsSnapshot, interval: float) -> None:
     seen = time.monotonic()
     while True:
-        _pause(every)
+        _pause(interval)
         try:
             now, at = _fetch(client), time.monotonic()
         except (httpx2.HTTPError, ValueError) as error:
             live.update(Group(f"{url} does not answer ({error or type(error).__name__}); looking again"), refresh=True)
             continue
-        live.update(view(now, now.since(before), at - seen), refresh=True)
+        live.update(view(now, now.delta_since(before), at - seen), refresh=True)
         before, seen = now, at
 
 
@@ -58,14 +58,16 @@ def _pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _look(client: httpx2.Client, url: str) -> Figures:
+def _fetch_or_exit(client: httpx2.Client, url: str) -> MetricsSnapshot:
     try:
         return _fetch(client)
     except (httpx2.HTTPError, ValueError) as error:
-        give_up(f"{url}/metrics cannot be read: {error or type(error).__name__}. Name the service: adjudge top URL")
+        exit_with_error(
+            f"{url}/metrics cannot be read: {error or type(error).__name__}. Name the service: adjudge top URL"
+        )
 
 
-def _fetch(client: httpx2.Client) -> Figures:
+def _fetch(client: httpx2.Client) -> MetricsSnapshot:
     answer = client.get("/metrics")
     answer.raise_for_status()
-    return Figures.read(answer.text)
+    return MetricsSnapshot.read(answer.text)

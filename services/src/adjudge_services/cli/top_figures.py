@@ -9,13 +9,13 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MetricsSnapshot:
     """Every sample of a page of metrics, by name and labels."""
 
     samples: dict[str, dict[Labels, float]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, page: str) -> "Figures":
+    def read(cls, page: str) -> "MetricsSnapshot":
         """The figures of a page. Raises `ValueError` where it is none."""
         samples: dict[str, dict[Labels, float]] = {}
         for family in text_string_to_metric_families(page):
@@ -23,7 +23,7 @@ class Figures:
                 samples.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
         return cls(samples)
 
-    def since(self, before: "Figures") -> "Figures":
+    def delta_since(self, before: "MetricsSnapshot") -> "MetricsSnapshot":
         """What has been counted since an earlier look; a series that is new, or began anew, counts whole."""
         changed = {}
         for name, series in self.samples.items():
@@ -32,7 +32,7 @@ class Figures:
                 labels: value - old[labels] if 0 <= old.get(labels, -1.0) <= value else value
                 for labels, value in series.items()
             }
-        return Figures(changed)
+        return MetricsSnapshot(changed)
 
     def sum(self, name: str, **labels: str) -> float:
         """The sum of a metric's series that have these labels."""

@@ -4,27 +4,27 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.top_figures import Figures
+from adjudge_services.cli.top_figures import MetricsSnapshot
 
 _RUNS_SHOWN = 20
 _OUTCOMES = ("judged", "cached", "joined", "checked", "failed")
 
 
-def view(now: Figures, counted: Figures, seconds: float | None) -> Group:
+def view(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None) -> Group:
     """The service and its runs. `counted` is what was counted in so many seconds; None says since the service began."""
-    return Group(_service(now, counted, seconds), _runs(now, counted, seconds))
+    return Group(_service(now, delta, seconds), _runs(now, delta, seconds))
 
 
-def _service(now: Figures, counted: Figures, seconds: float | None) -> Table:
+def _service(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(justify="left")
 
-    outcomes = [(name, counted.sum("adjudge_judgements_total", outcome=name)) for name in _OUTCOMES]
+    outcomes = [(name, delta.sum("adjudge_judgements_total", outcome=name)) for name in _OUTCOMES]
     table.add_row("judgements", _rate(sum(n for _, n in outcomes), seconds))
     table.add_row("", ", ".join(f"{name} {_rate(n, seconds)}" for name, n in outcomes))
     failures: dict[str, float] = {}
-    for kind, number in counted.by("adjudge_judgements_total", "failure"):
+    for kind, number in delta.by("adjudge_judgements_total", "failure"):
         if kind and number:
             failures[kind] = failures.get(kind, 0.0) + number
     if failures:
@@ -33,27 +33,27 @@ def _service(now: Figures, counted: Figures, seconds: float | None) -> Table:
         "queue",
         f"{now.sum('adjudge_calls_waiting'):,.0f} calls wait, {now.sum('adjudge_calls_at_engine'):,.0f} at the engine "
         f"in at most {now.sum('adjudge_batches_limit'):,.0f} batches; refused: "
-        f"{_rate(counted.sum('adjudge_requests_shed_total'), seconds)} requests",
+        f"{_rate(delta.sum('adjudge_requests_shed_total'), seconds)} requests",
     )
     for name, shown in (("queue", "waited"), ("engine", "at the engine"), ("cache", "cache")):
-        half, most = (counted.quantile(f"adjudge_{name}_seconds", share) for share in (0.5, 0.99))
+        half, most = (delta.quantile(f"adjudge_{name}_seconds", share) for share in (0.5, 0.99))
         if half is not None and most is not None:
             table.add_row(shown, f"p50 {_seconds(half)}, p99 {_seconds(most)}")
-    hits, misses = (counted.sum("adjudge_cache_lookups_total", result=result) for result in ("hit", "miss"))
+    hits, misses = (delta.sum("adjudge_cache_lookups_total", result=result) for result in ("hit", "miss"))
     table.add_row("cache hits", _share(hits, hits + misses))
-    computed = counted.sum("adjudge_prompt_tokens_total", source="computed")
-    reused = counted.sum("adjudge_prompt_tokens_total", source="reused")
+    computed = delta.sum("adjudge_prompt_tokens_total", source="computed")
+    reused = delta.sum("adjudge_prompt_tokens_total", source="reused")
     table.add_row(
         "prompt tokens", f"{_rate(computed, seconds)} computed, {_share(reused, computed + reused)} of all reused"
     )
     memory = now.sum("process_resident_memory_bytes")
-    cpu = counted.sum("process_cpu_seconds_total")
+    cpu = delta.sum("process_cpu_seconds_total")
     busy = f", {cpu / seconds:.0%} of a core" if seconds else f", {cpu:,.0f} s of CPU"
     table.add_row("process", f"{memory / 2**20:,.0f} MB{busy}" if memory else "–")
     return table
 
 
-def _runs(now: Figures, counted: Figures, seconds: float | None) -> Table:
+def _runs(now: MetricsSnapshot, delta: MetricsSnapshot, seconds: float | None) -> Table:
     per = "/s" if seconds else ""
     table = Table("run")
     for title in ("share", "calls on their way", f"judgements{per}", f"prompt tokens{per}", "reused"):
@@ -62,13 +62,13 @@ def _runs(now: Figures, counted: Figures, seconds: float | None) -> Table:
     waiting = dict(now.by("adjudge_run_calls", "run"))
     listed = sorted(shares | waiting, key=lambda run: (-shares.get(run, 0.0), -waiting.get(run, 0.0), run))
     for run in listed[:_RUNS_SHOWN]:
-        computed = counted.sum("adjudge_run_prompt_tokens_computed_total", run=run)
-        reused = counted.sum("adjudge_run_prompt_tokens_reused_total", run=run)
+        computed = delta.sum("adjudge_run_prompt_tokens_computed_total", run=run)
+        reused = delta.sum("adjudge_run_prompt_tokens_reused_total", run=run)
         table.add_row(
             escape(run),
             f"{shares.get(run, 0.0):.0%}",
             f"{waiting.get(run, 0.0):,.0f}",
-            _number(counted.sum("adjudge_run_judgements_total", run=run), seconds),
+            _number(delta.sum("adjudge_run_judgements_total", run=run), seconds),
             _number(computed + reused, seconds),
             _share(reused, computed + reused),
         )

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from adjudge_services.cli.listening import take_address
-from adjudge_services.cli.output import give_up
-from adjudge_services.logs import announce, set_up_logs
+from adjudge_services.cli.listening import bind_socket
+from adjudge_services.cli.output import exit_with_error
+from adjudge_services.logs import configure_logging, log_startup
 from adjudge_services.settings import Settings
 from adjudge_services.tracing import start_tracing
 from adjudge_services.wiring import StartError, prepare_store
@@ -31,24 +31,26 @@ def worker(
     """
     settings = Settings.with_options(url=url, worker_port=port)
     if not settings.queue_url.startswith(("redis://", "rediss://")):
-        give_up("set ADJUDGE_QUEUE_URL to redis://HOST:PORT/DB; with memory:// the service does the work itself")
-    set_up_logs(settings)
+        exit_with_error(
+            "set ADJUDGE_QUEUE_URL to redis://HOST:PORT/DB; with memory:// the service does the work itself"
+        )
+    configure_logging(settings)
     warnings.filterwarnings("ignore", module="celery.platforms")  # that it runs as root, as in a container
     from adjudge_services.worker import Worker
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="operations", daemon=True)
     try:
-        listening = None if settings.worker_port is None else take_address(settings.host, settings.worker_port)
+        listening = None if settings.worker_port is None else bind_socket(settings.host, settings.worker_port)
         asyncio.run(prepare_store(settings))
         send_last_spans = start_tracing("adjudge-worker")
         working = Worker(settings, loop, concurrency)
         thread.start()
         working.start(listening)
     except (StartError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     at = "" if listening is None else f"; probes on http://{settings.host}:{listening.getsockname()[1]}"
-    announce(settings, f"Adjudge works on operations, asking {settings.url}{at}")
+    log_startup(settings, f"Adjudge works on operations, asking {settings.url}{at}")
     try:
         code = working.serve()
     finally:

@@ -12,7 +12,7 @@ from trainer_client.trl.methods.base import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class AdvantageBatch:
     """What came of the rollouts of all ranks, in the order they were gathered.
 
     Attributes:
@@ -30,16 +30,18 @@ class Batch:
     memory: Any
 
     @classmethod
-    def of(cls, method: Method, rollouts: Sequence[Rollout], group_size: int, memory: Any = None) -> "Batch":
+    def from_rollouts(
+        cls, method: Method, rollouts: Sequence[Rollout], group_size: int, memory: Any = None
+    ) -> "AdvantageBatch":
         """Let a method judge N rollouts, `group_size` consecutive ones to a group."""
-        every: list[float | None] = []
+        all_rewards: list[float | None] = []
         advantages: list[Array] = []
         kept: list[bool] = []
         unscored = uninformative = 0
         groups = [rollouts[start : start + group_size] for start in range(0, len(rollouts), group_size)]
         for group in groups:
             rewards = method.rewards(group)
-            every += rewards
+            all_rewards += rewards
             left_out = method.uninformative(group, memory)
             advantages += method.advantages(group)
             kept += [reward is not None and not left_out for reward in rewards]
@@ -51,7 +53,7 @@ class Batch:
             "groups/uninformative": uninformative / len(groups),
             **method.metrics(groups, memory),
         }
-        return cls(every, advantages, kept, metrics, method.after(memory, groups))
+        return cls(all_rewards, advantages, kept, metrics, method.update_memory(memory, groups))
 
     def tensor(self, own: slice, completion_ids: torch.Tensor) -> torch.Tensor:
         """Give the advantages of one rank's rollouts: B, or B x T where they differ by token, padded with 0."""

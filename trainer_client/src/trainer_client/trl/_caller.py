@@ -12,12 +12,12 @@ from trainer_client.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
 
-MISSING_COUNTS_AS_ZERO = (
+MISSING_AS_ZERO_WARNING = (
     "the trainer has other reward functions, and where the judge gives no reward TRL counts 0 for it: a response that "
     "could not be judged looks like a bad one. Give them to RubricReward(others=[…], weights=[…]) instead, or use "
     "RubricGRPOTrainer"
 )
-UNSEEN = (
+NON_TEXT_PARTS_WARNING = (
     "the judge sees text only: an image in a prompt is shown to it as [image]. What it must know of it can be told in "
     "the column grounding"
 )
@@ -27,14 +27,14 @@ class RubricRewardWarning(UserWarning):
     """Something about a `RubricReward` that does not stop training and should be looked at."""
 
 
-class Caller:
+class TrainerContext:
     """The trainer behind a call, or nothing where none can be told."""
 
     def __init__(self, log_metric: object) -> None:
         self._trainer: Any = getattr(log_metric, "__self__", None)
 
     @property
-    def ends(self) -> frozenset[int] | None:
+    def stop_token_ids(self) -> frozenset[int] | None:
         """The tokens of which one ends every response that was not cut off; None where they are not known."""
         eos = getattr(self._trainer, "eos_token_ids", None)
         if not isinstance(eos, list | tuple | set | frozenset):
@@ -55,14 +55,14 @@ class Caller:
         for name in ("length_penalty", "overlong_penalty"):
             if options.get(name) is not None and not tokens:
                 raise InvalidRequest(f"{name} needs completion_ids, and the caller gives none")
-        if options.get("truncation_factor") is not None and (self.ends is None or not tokens):
+        if options.get("truncation_factor") is not None and (self.stop_token_ids is None or not tokens):
             raise InvalidRequest(
                 "truncation_factor needs completion_ids, and the trainer's eos_token_ids, which are reached by its "
                 "log_metric; AsyncRolloutWorker gives none: leave truncation_factor out"
             )
 
     @property
-    def adds_missing_as_zero(self) -> bool:
+    def counts_missing_as_zero(self) -> bool:
         """Whether a row without this reward is given the sum of the others, as if this were 0."""
         masks = getattr(self._trainer, "masks_missing_rewards", False)
         return not masks and len(self._functions) > 1

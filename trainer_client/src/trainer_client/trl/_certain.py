@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from trainer_client.dro import rouge_l_f1
+from trainer_client._lexical import rouge_l_f1
 from trainer_client.errors import InvalidRequest
 from trainer_client.reasoning import split_reasoning
 from trainer_client.trl._reflection import Reflection, reference_text
@@ -23,7 +23,7 @@ class CertaintyReader:
         self._rule = trainer.method.answer_rule
         self._reflection = Reflection(trainer._tokenizer, self._rule)
         if trainer.rubric_reward is not None:
-            trainer.rubric_reward.judged_part = self._answer_of
+            trainer.rubric_reward.select_judged_part = self._answer_of
 
     def read(
         self,
@@ -39,18 +39,18 @@ class CertaintyReader:
         """
         read = self._with_scores(rollouts)
         references = [_reference(place, row) for place, row in enumerate(inputs)]
-        alike = groupby(range(len(read)), key=lambda row: (tuple(prompt_ids[row]), references[row]))
-        for (prompt, reference), rows in alike:
+        grouped = groupby(range(len(read)), key=lambda row: (tuple(prompt_ids[row]), references[row]))
+        for (prompt, reference), rows in grouped:
             answer = self._reflection.reference_tokens(reference)
             if not answer:
                 continue
             places = list(rows)
-            found = self._reflection.after(
-                self._trainer.frozen.model, prompt, [completion_ids[row] for row in places], answer
+            found = self._reflection.measure_certainty(
+                self._trainer.frozen_policy.model, prompt, [completion_ids[row] for row in places], answer
             )
-            for row, reflected in zip(places, found, strict=True):
-                overlap = rouge_l_f1(reflected.answer, reference)
-                read[row] = replace(read[row], certainty=reflected.certainty, overlap=overlap, answered=reflected.found)
+            for row, result in zip(places, found, strict=True):
+                overlap = rouge_l_f1(result.answer, reference)
+                read[row] = replace(read[row], certainty=result.certainty, overlap=overlap, answered=result.found)
         return read
 
     def _with_scores(self, rollouts: Sequence[Rollout]) -> list[Rollout]:

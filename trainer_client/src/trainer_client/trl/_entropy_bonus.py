@@ -64,11 +64,11 @@ class EntropyBonus:
         if trainer.use_adaptive_entropy and trainer._last_world_entropy > trainer.args.entropy_target:
             self._coefficient = 0.0
 
-    def saw(self, entropies: torch.Tensor | None) -> None:
+    def observe(self, entropies: torch.Tensor | None) -> None:
         """Take the entropies of the micro-batch's tokens, B x T, with their gradient."""
         self._entropies = entropies
 
-    def chose(self, mask: torch.Tensor) -> None:
+    def restrict_to(self, mask: torch.Tensor) -> None:
         """Take the mask of the tokens that the loss is restricted to, B x T (`top_entropy_quantile`)."""
         self._chosen = mask
 
@@ -79,12 +79,12 @@ class EntropyBonus:
         trainer, entropies = self._trainer, self._entropies
         training = trainer.model.training
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        acted_on = mask if self._chosen is None else mask * self._chosen
+        bonus_mask = mask if self._chosen is None else mask * self._chosen
         accumulation = float(trainer.current_gradient_accumulation_steps) if training else 1.0
         items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
         if training:
             items = items * accumulation / trainer.args.steps_per_generation
-        theirs = (entropies * acted_on).sum() / acted_on.sum().clamp(min=1.0) / accumulation
+        theirs = (entropies * bonus_mask).sum() / bonus_mask.sum().clamp(min=1.0) / accumulation
         ours = aggregate(
             entropies if self._chosen is None else entropies * self._chosen,
             mask,

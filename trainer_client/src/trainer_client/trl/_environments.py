@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-_BY_ROW = ("_batch_environments", "environments", "_sync_tool_dicts", "_async_tool_dicts")
+_PER_ROW_ATTRIBUTES = ("_batch_environments", "environments", "_sync_tool_dicts", "_async_tool_dicts")
 """What TRL's trainer holds one entry of for each row of a batch, where it has environments."""
 
 
 @contextmanager
-def of_rows(trainer: Any, rows: Sequence[int]) -> Iterator[None]:
+def select_environments(trainer: Any, rows: Sequence[int]) -> Iterator[None]:
     """Have a trainer's environments be those of some rows of the batch, in this order, and then all of them again."""
-    kept = {name: held for name in _BY_ROW if (held := getattr(trainer, name, None))}
+    kept = {name: held for name in _PER_ROW_ATTRIBUTES if (held := getattr(trainer, name, None))}
     if trainer.environment_factories is None or not kept:
         yield
         return
@@ -29,11 +29,13 @@ def of_rows(trainer: Any, rows: Sequence[int]) -> Iterator[None]:
             setattr(trainer, name, held)
 
 
-def begin_again(trainer: Any, rows: Sequence[int], inputs: Sequence[Mapping[str, Any]], spare: int) -> None:
+def reset_environments(
+    trainer: Any, rows: Sequence[int], inputs: Sequence[Mapping[str, Any]], num_padding: int
+) -> None:
     """Reset the environments that a trainer has at hand, for responses that are generated anew.
 
     Args:
-        trainer: within `of_rows` of these rows.
+        trainer: within `select_environments` of these rows.
         rows: of the batch.
         inputs: the columns of all rows of the batch.
         spare: how many of the last rows are generated only so that all ranks generate equally many; these get
@@ -42,7 +44,7 @@ def begin_again(trainer: Any, rows: Sequence[int], inputs: Sequence[Mapping[str,
     if not trainer.environments:
         return
     for place, row in enumerate(rows):
-        if place >= len(rows) - spare:
+        if place >= len(rows) - num_padding:
             instance = trainer.environment_factories[trainer._batch_environments[place]]()
             trainer.environments[place] = instance
             if trainer.tools:

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from trainer_client.trl._environments import of_rows
-from trainer_client.trl._refining import COMPLETIONS, Generated, refine_last
-from trainer_client.trl._scaffolding import asked, log_probabilities_after, moment_of
+from trainer_client.trl._environments import select_environments
+from trainer_client.trl._refining import COMPLETIONS, GenerationOutput, refine_last
+from trainer_client.trl._scaffolding import current_progress, log_probabilities_after, sample_requests
 from trainer_client.trl._scored import ScoredRow
 from trainer_client.trl.methods import Rgr, Ruscarl
 from trainer_client.wire import Criterion
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledBatch:
     """Responses to a batch of prompts.
 
     Attributes:
@@ -32,20 +32,20 @@ class Sampled:
         metrics: what the log shows.
     """
 
-    generated: Generated
-    asked_ids: Sequence[Sequence[int]] | None = None
+    generated: GenerationOutput
+    generation_prompt_ids: Sequence[Sequence[int]] | None = None
     refined: Sequence[bool] | None = None
-    elsewhere: Sequence[bool] | None = None
+    off_policy: Sequence[bool] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def completions(self) -> Sequence[Any]:
         """The responses, text or messages."""
-        said: Sequence[Any] = self.generated[COMPLETIONS]
-        return said
+        responses: Sequence[Any] = self.generated[COMPLETIONS]
+        return responses
 
 
-class Generation:
+class RolloutGenerator:
     """Has a trainer's policy generate as its method wants.
 
     Attributes:
@@ -55,14 +55,14 @@ class Generation:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._method = trainer.method
-        self.rubric_alone: Any = None
+        self.rubric_only_reward: Any = None
         if isinstance(self._method, Rgr):
-            self.rubric_alone = trainer.rubric_reward.alone()
-            self.rubric_alone.needs_criteria = True
+            self.rubric_only_reward = trainer.rubric_reward.without_extra_rewards()
+            self.rubric_only_reward.needs_criteria = True
 
     def sample(
-        self, prompts: list[Any], inputs: Sequence[Mapping[str, Any]], generate: Callable[[list[Any]], Generated]
-    ) -> Sampled:
+        self, prompts: list[Any], inputs: Sequence[Mapping[str, Any]], generate: Callable[[list[Any]], GenerationOutput]
+    ) -> SampledBatch:
         """Generate a response for each row of this rank.
 
         Args:
@@ -74,17 +74,17 @@ class Generation:
             return self._scaffolded(self._method, prompts, inputs)
         generated = generate(prompts)
         if not training or not isinstance(self._method, Rgr):
-            return Sampled(generated)
+            return SampledBatch(generated)
         refined = refine_last(self, self._method, prompts, inputs, generated)
-        return Sampled(refined.generated, refined=refined.rows, elsewhere=refined.rows, metrics=refined.metrics)
+        return SampledBatch(refined.generated, refined=refined.rows, off_policy=refined.rows, metrics=refined.metrics)
 
-    def loss_inputs(self, sampled: Sampled, output: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def loss_inputs(self, sampled: SampledBatch, output: dict[str, Any]) -> dict[str, torch.Tensor]:
         """Give what the loss needs of how a batch was generated."""
         more: dict[str, torch.Tensor] = {}
         if sampled.refined is not None:
             more["refined"] = torch.tensor(sampled.refined, device=output["completion_ids"].device)
-        if sampled.asked_ids is not None:
-            more["old_per_token_logps"] = log_probabilities_after(self._trainer, sampled.asked_ids, output)
+        if sampled.generation_prompt_ids is not None:
+            more["old_per_token_logps"] = log_probabilities_after(self._trainer, sampled.generation_prompt_ids, output)
         return more
 
     def fits(self, prompt: Any, row: int) -> bool:
@@ -92,7 +92,7 @@ class Generation:
         trainer = self._trainer
         room = trainer.args.vllm_max_model_length if trainer.use_vllm else None
         room = room or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
-        with of_rows(trainer, [row]):
+        with select_environments(trainer, [row]):
             ids = trainer._tokenize_prompts([prompt])[0][0]
         return room is None or len(ids) + trainer.max_completion_length <= room
 
@@ -110,43 +110,45 @@ class Generation:
     ) -> Sequence[ScoredRow]:
         """Have responses judged by the rubric alone; to be called on all ranks."""
         state = self._trainer.state
-        self._await(self.rubric_alone(prompts, completions, ids, trainer_state=state, **columns))
-        rows: Sequence[ScoredRow] = self.rubric_alone.last.rows
+        self._run_coroutine(self.rubric_only_reward(prompts, completions, ids, trainer_state=state, **columns))
+        rows: Sequence[ScoredRow] = self.rubric_only_reward.last.rows
         return rows
 
-    def generate_each(self, prompts: list[Any], rows: Sequence[int], spare: int) -> Generated:
+    def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
         """Generate one response to each prompt; to be called on all ranks with equally many."""
-        generated: Generated = self._trainer.generate_each(prompts, rows, spare=spare)
+        generated: GenerationOutput = self._trainer.generate_each(prompts, rows, num_padding=num_padding)
         return generated
 
-    def _scaffolded(self, method: Ruscarl, prompts: list[Any], inputs: Sequence[Mapping[str, Any]]) -> Sampled:
+    def _scaffolded(self, method: Ruscarl, prompts: list[Any], inputs: Sequence[Mapping[str, Any]]) -> SampledBatch:
         trainer = self._trainer
         rubrics = [row.get("rubric") for row in inputs]
-        criteria: list[tuple[Criterion, ...]] = self._await(trainer.rubric_reward.criteria(rubrics))
-        rows = asked(prompts, criteria, self.first(len(prompts)), self.group_size)
-        moment = moment_of(trainer)
-        wanted = method.prompts(rows, moment)
-        pairs = enumerate(zip(wanted, prompts, strict=True))
-        told = [one if self.fits(one, row) else plain for row, (one, plain) in pairs]
-        generated = trainer.generate_each(told)
-        shown = [one != plain for one, plain in zip(told, prompts, strict=True)]
-        too_long = [one != other for one, other in zip(told, wanted, strict=True)]
+        criteria: list[tuple[Criterion, ...]] = self._run_coroutine(trainer.rubric_reward.criteria(rubrics))
+        rows = sample_requests(prompts, criteria, self.first(len(prompts)), self.group_size)
+        training_progress = current_progress(trainer)
+        scaffolded_prompts = method.prompts(rows, training_progress)
+        pairs = enumerate(zip(scaffolded_prompts, prompts, strict=True))
+        used_prompts = [one if self.fits(one, row) else plain for row, (one, plain) in pairs]
+        generated = trainer.generate_each(used_prompts)
+        shown = [one != plain for one, plain in zip(used_prompts, prompts, strict=True)]
+        too_long = [one != other for one, other in zip(used_prompts, scaffolded_prompts, strict=True)]
         metrics = {
-            "scaffold/prompts": _share_of_all(shown),
-            "scaffold/too_long": _share_of_all(too_long),
-            "scaffold/progress": moment.progress,
+            "scaffold/prompts": _global_share(shown),
+            "scaffold/too_long": _global_share(too_long),
+            "scaffold/progress": training_progress.progress,
         }
         if method.ratio == "scaffolded":
-            return Sampled(generated, metrics=metrics)
+            return SampledBatch(generated, metrics=metrics)
         plain_ids = trainer._tokenize_prompts(prompts)[0]
-        asked_ids = generated[0] if method.ratio == "corrected" else None
-        return Sampled((plain_ids, *generated[1:]), asked_ids=asked_ids, elsewhere=shown, metrics=metrics)
+        generation_prompt_ids = generated[0] if method.ratio == "corrected" else None
+        return SampledBatch(
+            (plain_ids, *generated[1:]), generation_prompt_ids=generation_prompt_ids, off_policy=shown, metrics=metrics
+        )
 
-    def _await(self, call: Any) -> Any:
+    def _run_coroutine(self, call: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._trainer.async_loop).result()
 
 
-def _share_of_all(which: Sequence[bool]) -> float:
+def _global_share(flags: Sequence[bool]) -> float:
     """Give the share of the responses of all ranks."""
-    everyone: list[bool] = gather_object(list(which))
+    everyone: list[bool] = gather_object(list(flags))
     return sum(everyone) / len(everyone)

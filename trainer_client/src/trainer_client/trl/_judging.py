@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client._columns import Rubric
+from trainer_client._columns import RubricOrReference
 from trainer_client._options import RewardKeywords
 from trainer_client.errors import (
     AdjudgeError,
@@ -23,9 +23,9 @@ from trainer_client.errors import (
     Overloaded,
     TimedOut,
 )
-from trainer_client.trl._pins import Pins
-from trainer_client.trl._rows import Rows
-from trainer_client.trl._splitting import Part, requests
+from trainer_client.trl._pins import RubricPins
+from trainer_client.trl._rows import RowBatch
+from trainer_client.trl._splitting import GroupSlice, split_requests
 from trainer_client.wire import (
     FailurePolicy,
     Group,
@@ -37,12 +37,12 @@ from trainer_client.wire import (
     Usage,
 )
 
-_GIVE_UP_S = 1.0
+_CANCEL_TIMEOUT_S = 1.0
 """How long a cancelled request may take to let go."""
 
-_LATER_PERHAPS = frozenset({408, 425, 429})
+_RETRYABLE_STATUSES = frozenset({408, 425, 429})
 
-_KINDS: dict[type[AdjudgeError], str] = {
+_FAILURE_KINDS: dict[type[AdjudgeError], str] = {
     ConnectionFailed: "unreachable",
     TimedOut: "timeout",
     Overloaded: "overloaded",
@@ -51,10 +51,10 @@ _KINDS: dict[type[AdjudgeError], str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ScoringConfig:
     """What is the same for all groups of a call."""
 
-    rubric: Rubric | None
+    rubric: RubricOrReference | None
     mode: RewardMode
     on_failure: FailurePolicy
     deadline_s: float
@@ -68,7 +68,7 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Judged:
+class RowAnswers:
     """What came, by row.
 
     Attributes:
@@ -87,7 +87,9 @@ class Judged:
     last_error: str | None = None
 
 
-async def judge(client: AsyncClient, rows: Rows, ask: Ask, pins: Pins, *, grace_s: float) -> Judged:
+async def judge(
+    client: AsyncClient, rows: RowBatch, config: ScoringConfig, pins: RubricPins, *, grace_s: float
+) -> RowAnswers:
     """Have all rows judged, in as few requests as hold them.
 
     Returns:
@@ -98,13 +100,13 @@ async def judge(client: AsyncClient, rows: Rows, ask: Ask, pins: Pins, *, grace_
             who asks.
     """
     count = len(rows.responses)
-    judged = Judged([None] * count, ["timeout"] * count, [None] * count)
-    judging = _Judging(client, rows.responses, ask, pins, judged)
-    await within(ask.deadline_s + grace_s, [judging.request(parts) for parts in requests(rows)])
-    return judged
+    row_answers = RowAnswers([None] * count, ["timeout"] * count, [None] * count)
+    judging = _JudgingCall(client, rows.responses, config, pins, row_answers)
+    await gather_with_timeout(config.deadline_s + grace_s, [judging.request(parts) for parts in split_requests(rows)])
+    return row_answers
 
 
-async def within(seconds: float, work: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def gather_with_timeout(seconds: float, work: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Do all of it at once, as much as can be done in time; the first error ends the rest."""
     tasks = [asyncio.create_task(one) for one in work]
     if not tasks:
@@ -114,106 +116,111 @@ async def within(seconds: float, work: Sequence[Coroutine[Any, Any, None]]) -> N
     finally:
         left = [task for task in tasks if task.cancel()]
     if left:
-        gone, _ = await asyncio.wait(left, timeout=_GIVE_UP_S)
+        gone, _ = await asyncio.wait(left, timeout=_CANCEL_TIMEOUT_S)
         await asyncio.gather(*gone, return_exceptions=True)
     for task in done:
         task.result()
 
 
-class _Judging:
+class _JudgingCall:
     """The requests of one call."""
 
     def __init__(
-        self, client: AsyncClient, responses: Sequence[Response], ask: Ask, pins: Pins, judged: Judged
+        self,
+        client: AsyncClient,
+        responses: Sequence[Response],
+        config: ScoringConfig,
+        pins: RubricPins,
+        row_answers: RowAnswers,
     ) -> None:
         self._client = client
         self._responses = responses
-        self._ask = ask
+        self._config = config
         self._pins = pins
-        self._judged = judged
+        self._row_answers = row_answers
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
 
-    async def request(self, parts: Sequence[Part]) -> None:
+    async def request(self, parts: Sequence[GroupSlice]) -> None:
         """Have one request answered; what a broken connection left out is asked for again as long as some comes."""
         waiting = {part.group.id: part for part in parts}
-        seconds_left = self._ask.deadline_s
+        seconds_left = self._config.deadline_s
         while seconds_left > 0:
             before = len(waiting)
             try:
                 await self._stream(waiting, seconds_left)
-                self._failed(waiting.values(), "missing")
+                self._set_failure_kind(waiting.values(), "missing")
                 return
             except AdjudgeError as error:
-                if is_users_own(error):
+                if is_user_error(error):
                     raise
-                self._judged.last_error = str(error)
-                self._failed(waiting.values(), kind_of(error))
+                self._row_answers.last_error = str(error)
+                self._set_failure_kind(waiting.values(), failure_kind(error))
                 if not error.retryable or not 0 < len(waiting) < before:
-                    if self._ask.on_failure == "error" and isinstance(error, NotReady):
+                    if self._config.on_failure == "error" and isinstance(error, NotReady):
                         raise  # no judge is there: as much a failure as one that answers nothing
                     return
-            seconds_left = self._ask.deadline_s - (self._loop.time() - self._began)
+            seconds_left = self._config.deadline_s - (self._loop.time() - self._began)
 
-    async def _stream(self, waiting: dict[str, Part], deadline_s: float) -> None:
+    async def _stream(self, waiting: dict[str, GroupSlice], deadline_s: float) -> None:
         """Ask for the groups that are waited for, and take from them those that come."""
-        groups = [self._wire(part) for part in waiting.values()]
+        groups = [self._wire_group(part) for part in waiting.values()]
         answered: set[tuple[str, str | None]] = set()
         async with self._client.stream_rewards(
             groups,
-            self._pinned(self._ask.rubric),
-            self._ask.mode,
-            on_failure=self._ask.on_failure,
+            self._pinned(self._config.rubric),
+            self._config.mode,
+            on_failure=self._config.on_failure,
             deadline_s=deadline_s,
-            step=self._ask.step,
-            **self._ask.options,
+            step=self._config.step,
+            **self._config.options,
         ) as stream:
             async for group in stream:
                 part = waiting.pop(group.id, None)
                 if part is None:
-                    self._judged.surplus += len(group.responses)
+                    self._row_answers.surplus += len(group.responses)
                     continue
-                self._take(part, group)
-                if isinstance(rubric := part.group.rubric or self._ask.rubric, str):
+                self._store_answers(part, group)
+                if isinstance(rubric := part.group.rubric or self._config.rubric, str):
                     answered.add((rubric, group.rubric))
             summary = stream.summary
-        self._judged.usage.append(summary.usage)
+        self._row_answers.usage.append(summary.usage)
         for reference, digest in answered:
-            self._pins.learn(reference, digest, summary.rubrics)
+            self._pins.pin_from_answer(reference, digest, summary.rubrics)
 
-    def _take(self, part: Part, group: GroupRewards) -> None:
-        self._failed([part], "missing")
+    def _store_answers(self, part: GroupSlice, group: GroupRewards) -> None:
+        self._set_failure_kind([part], "missing")
         for row, answer in zip(part.rows, group.responses, strict=False):
-            self._judged.answers[row] = answer
-            self._judged.digests[row] = group.rubric
-        self._judged.surplus += max(0, len(group.responses) - len(part.rows))
+            self._row_answers.answers[row] = answer
+            self._row_answers.digests[row] = group.rubric
+        self._row_answers.surplus += max(0, len(group.responses) - len(part.rows))
 
-    def _failed(self, parts: Iterable[Part], kind: str) -> None:
+    def _set_failure_kind(self, parts: Iterable[GroupSlice], kind: str) -> None:
         for part in parts:
             for row in part.rows:
-                self._judged.kinds[row] = kind
+                self._row_answers.kinds[row] = kind
 
-    def _wire(self, part: Part) -> Group:
+    def _wire_group(self, part: GroupSlice) -> Group:
         own = {} if part.group.rubric is None else {"rubric": self._pinned(part.group.rubric)}
         return Group.model_validate(
             {**part.group.fields, **own, "responses": [self._responses[row] for row in part.rows]}
         )
 
-    def _pinned(self, rubric: Rubric | None) -> Rubric | None:
+    def _pinned(self, rubric: RubricOrReference | None) -> RubricOrReference | None:
         return self._pins.pinned(rubric) if isinstance(rubric, str) else rubric
 
 
-def is_users_own(error: AdjudgeError) -> bool:
+def is_user_error(error: AdjudgeError) -> bool:
     """Whether no judge failed, but the request cannot succeed as it is, or failures were asked for as an error."""
     if isinstance(error, InvalidRequest | NotFound | JudgingFailed | BudgetExhausted):
         return True
-    return error.status is not None and 400 <= error.status < 500 and error.status not in _LATER_PERHAPS
+    return error.status is not None and 400 <= error.status < 500 and error.status not in _RETRYABLE_STATUSES
 
 
-def kind_of(error: AdjudgeError) -> str:
+def failure_kind(error: AdjudgeError) -> str:
     """Name what failed, as the log does."""
     if error.status is not None and error.status < 300:
         return "malformed"
     if error.status == 429:
         return "overloaded"
-    return next((kind for known, kind in _KINDS.items() if isinstance(error, known)), "server")
+    return next((kind for known, kind in _FAILURE_KINDS.items() if isinstance(error, known)), "server")

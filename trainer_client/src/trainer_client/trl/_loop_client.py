@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer_client import AsyncClient, Client
 
-PATIENT_RETRIES = 30
+DEFAULT_RETRIES = 30
 """Tries after the first where only an address is given: as many as the retry budget and a step's deadline have room
 for, so that a service that is started again costs a training step seconds and not its rewards."""
 
@@ -24,37 +24,37 @@ class LoopClient:
         ValueError: the address is none.
     """
 
-    def __init__(self, like: str | Client | AsyncClient) -> None:
-        if isinstance(like, str):
-            like = AsyncClient(like, retries=PATIENT_RETRIES)
-        if not isinstance(like, Client | AsyncClient):
-            raise TypeError(f"client is of type {type(like).__name__}; give an address, a Client or an AsyncClient")
-        options = vars(like.settings)
-        if isinstance(like, Client):
+    def __init__(self, template: str | Client | AsyncClient) -> None:
+        if isinstance(template, str):
+            template = AsyncClient(template, retries=DEFAULT_RETRIES)
+        if not isinstance(template, Client | AsyncClient):
+            raise TypeError(f"client is of type {type(template).__name__}; give an address, a Client or an AsyncClient")
+        options = vars(template.settings)
+        if isinstance(template, Client):
             if options["transport"] is not None:
                 raise TypeError("this Client's transport is not async; give an AsyncClient with an async transport")
             options = {name: value for name, value in options.items() if name != "sleep"}
         own = inspect.signature(AsyncClient).parameters
         self._options = {name: value for name, value in options.items() if value is not own[name].default}
-        self._made: tuple[int, asyncio.AbstractEventLoop, AsyncClient] | None = None
+        self._current: tuple[int, asyncio.AbstractEventLoop, AsyncClient] | None = None
 
     @property
     def base_url(self) -> str:
         """The service's address."""
         return str(self._options["base_url"])
 
-    def here(self) -> AsyncClient:
+    def for_running_loop(self) -> AsyncClient:
         """Give the client of the loop that runs."""
         process, loop = os.getpid(), asyncio.get_running_loop()
-        if self._made is None or self._made[:2] != (process, loop):
-            self._made = process, loop, AsyncClient(**self._options)
-        return self._made[2]
+        if self._current is None or self._current[:2] != (process, loop):
+            self._current = process, loop, AsyncClient(**self._options)
+        return self._current[2]
 
     async def aclose(self) -> None:
         """Close the client of the loop that runs; another is made when it is needed."""
-        if self._made is not None and self._made[1] is asyncio.get_running_loop():
-            await self._made[2].aclose()
-        self._made = None
+        if self._current is not None and self._current[1] is asyncio.get_running_loop():
+            await self._current[2].aclose()
+        self._current = None
 
     def __getstate__(self) -> dict[str, Any]:
         for name, value in self._options.items():

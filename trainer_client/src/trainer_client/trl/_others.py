@@ -17,7 +17,7 @@ RewardFunction = Callable[..., Any]
 logger = logging.getLogger(__name__)
 
 
-def check_functions(functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> tuple[float, ...]:
+def check_reward_functions(functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> tuple[float, ...]:
     """Give the weights of the rubric and of these functions, 1 each unless given.
 
     Raises:
@@ -37,7 +37,7 @@ def check_functions(functions: Sequence[RewardFunction], weights: Sequence[float
     return given
 
 
-async def call_other(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
+async def call_extra_reward(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
     """Give a function's rewards of N rows; None where it gives none, and what is not a finite number is told.
 
     Raises:
@@ -45,14 +45,14 @@ async def call_other(function: RewardFunction, columns: Mapping[str, Any], rows:
     """
     given = await function(**columns) if _is_async(function) else await asyncio.to_thread(function, **columns)
     if len(given) != rows:
-        raise ValueError(f"reward function {name_of(function)!r} gave {len(given)} rewards for {rows} responses")
+        raise ValueError(f"reward function {function_name(function)!r} gave {len(given)} rewards for {rows} responses")
     rewards = [None if reward is None else as_number(reward) for reward in given]
-    lost = sum(reward is not None and not math.isfinite(reward) for reward in rewards)
-    if lost:
+    non_finite = sum(reward is not None and not math.isfinite(reward) for reward in rewards)
+    if non_finite:
         logger.warning(
             "reward function %r gave no finite number for %d of %d responses; they have no reward",
-            name_of(function),
-            lost,
+            function_name(function),
+            non_finite,
             rows,
         )
     return rewards
@@ -68,18 +68,18 @@ def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> flo
     return total if math.isfinite(total) else None
 
 
-def name_of(function: RewardFunction) -> str:
+def function_name(function: RewardFunction) -> str:
     """Name a function as TRL does."""
-    function = _bare(function)
+    function = _unwrap_partial(function)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _is_async(function: RewardFunction) -> bool:
-    function = _bare(function)
+    function = _unwrap_partial(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _bare(function: RewardFunction) -> RewardFunction:
+def _unwrap_partial(function: RewardFunction) -> RewardFunction:
     while isinstance(function, functools.partial):
         function = function.func
     return function

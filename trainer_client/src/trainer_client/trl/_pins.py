@@ -9,7 +9,7 @@ from trainer_client.wire import PinnedRubric
 logger = logging.getLogger(__name__)
 
 
-class Pins:
+class RubricPins:
     """References without a version, each with the one that it stands for in this run.
 
     `name` and `name@alias` are pinned to `name@version`; `name@3` and `sha256:…` name a content already.
@@ -17,13 +17,13 @@ class Pins:
 
     def __init__(self, pins: Mapping[str, str] | None = None) -> None:
         self._pins = dict(pins or {})
-        self._former: dict[str, str] = {}
+        self._previous: dict[str, str] = {}
 
     def pinned(self, reference: str) -> str:
         """Give what to ask for: the pinned reference, or the reference itself where it has no pin."""
         return self._pins.get(reference, reference)
 
-    def learn(self, reference: str, digest: str | None, used: Sequence[PinnedRubric]) -> None:
+    def pin_from_answer(self, reference: str, digest: str | None, used: Sequence[PinnedRubric]) -> None:
         """Pin a reference to what an answer says it stood for, and say so where it stood for something else.
 
         Args:
@@ -42,7 +42,7 @@ class Pins:
             says = ", ".join(f"{name}@{v}" for v in sorted(v for v in versions if v is not None))
             logger.warning("rubric %s was asked for, and the service judged by %s", self.pinned(reference), says)
 
-    def adopt(self, ranks: Sequence[Mapping[str, str]]) -> None:
+    def merge_ranks(self, ranks: Sequence[Mapping[str, str]]) -> None:
         """Take the pins that all ranks are to have: of each reference, that of the lowest rank that has one."""
         agreed: dict[str, str] = {}
         for pins in ranks:
@@ -54,16 +54,16 @@ class Pins:
                 self._pins[reference] = pin
             self._pin(reference, pin)
 
-    def move(self, pins: Mapping[str, str]) -> None:
+    def repin(self, pins: Mapping[str, str]) -> None:
         """Pin references to other versions than before; to be called alike on all ranks."""
         for reference, pin in pins.items():
             logger.info("rubric %s: was %s, is now %s", reference, self.pinned(reference), pin)
-            self._former.pop(reference, None)
+            self._previous.pop(reference, None)
             self._pins[reference] = pin
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Let the next answer pin every reference anew."""
-        self._former |= self._pins
+        self._previous |= self._pins
         self._pins = {}
 
     def state(self) -> dict[str, str]:
@@ -78,11 +78,11 @@ class Pins:
         """
         if not isinstance(state, Mapping) or not all(isinstance(text, str) for item in state.items() for text in item):
             raise ValueError(f"pins are a mapping of references to pinned references, and this is {state!r}")
-        self._pins, self._former = dict(state), {}
+        self._pins, self._previous = dict(state), {}
 
     def _pin(self, reference: str, pin: str) -> None:
-        standing = self._pins.setdefault(reference, pin)
-        if standing != pin:
-            logger.warning("rubric %s is pinned to %s, and an answer names %s", reference, standing, pin)
-        if former := self._former.pop(reference, None):
-            logger.info("rubric %s: was %s, is now %s", reference, former, standing)
+        existing = self._pins.setdefault(reference, pin)
+        if existing != pin:
+            logger.warning("rubric %s is pinned to %s, and an answer names %s", reference, existing, pin)
+        if previous := self._previous.pop(reference, None):
+            logger.info("rubric %s: was %s, is now %s", reference, previous, existing)

@@ -9,15 +9,15 @@ from typing import Any
 MIN_RESPONSES = 2
 """Of a group: one alone varies in nothing."""
 
-_SHOWN = 10
+_MAX_PROBLEMS_SHOWN = 10
 
 
-class BadRows(ValueError):
+class InvalidRows(ValueError):
     """Lines that are no rows; its text names each file, line and fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PrefilterRow:
     """A row of the data.
 
     Attributes:
@@ -37,15 +37,15 @@ class Row:
     responses: tuple[str, ...] | None
 
 
-def read_rows(file: Path) -> list[Row]:
+def read_prefilter_rows(file: Path) -> list[PrefilterRow]:
     """Read all rows of a file; blank lines are passed over.
 
     Raises:
         BadRows: a line is none.
         OSError: the file cannot be read.
     """
-    rows: list[Row] = []
-    faults: list[str] = []
+    rows: list[PrefilterRow] = []
+    problems: list[str] = []
     for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -53,29 +53,31 @@ def read_rows(file: Path) -> list[Row]:
         try:
             rows.append(_row(place, number, line))
         except (ValueError, RecursionError) as error:
-            faults.append(f"{place}: {error}")
-    if faults:
-        more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
-        raise BadRows("\n".join(faults[:_SHOWN] + more))
+            problems.append(f"{place}: {error}")
+    if problems:
+        more = [f"and {len(problems) - _MAX_PROBLEMS_SHOWN} more"] if len(problems) > _MAX_PROBLEMS_SHOWN else []
+        raise InvalidRows("\n".join(problems[:_MAX_PROBLEMS_SHOWN] + more))
     return rows
 
 
-def _row(place: str, number: int, line: bytes) -> Row:
+def _row(place: str, number: int, line: bytes) -> PrefilterRow:
     try:
         given = json.loads(line)
     except ValueError as error:
         raise ValueError(f"this is no JSON: {error}") from error
     if not isinstance(given, Mapping):
         raise ValueError("this is no row; write an object with prompt and reference_answer")
-    wrong = next(_faults(given), None)
+    wrong = next(_row_problems(given), None)
     if wrong is not None:
         raise ValueError(wrong)
     responses = given.get("responses")
     reference = given.get("reference_answer")
-    return Row(place, number, line, given["prompt"], reference, None if responses is None else tuple(responses))
+    return PrefilterRow(
+        place, number, line, given["prompt"], reference, None if responses is None else tuple(responses)
+    )
 
 
-def _faults(given: Mapping[str, Any]) -> Iterator[str]:
+def _row_problems(given: Mapping[str, Any]) -> Iterator[str]:
     if not _is_prompt(given.get("prompt")):
         yield "prompt must be text that is not empty, or a list of messages with role and content"
     reference = given.get("reference_answer")

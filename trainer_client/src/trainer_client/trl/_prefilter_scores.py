@@ -8,19 +8,19 @@ from typing import Any, Literal, NamedTuple
 
 from trainer_client.dro import variance_score
 from trainer_client.reasoning import SplitRule, find_answer
-from trainer_client.trl._prefilter_rows import BadRows, Row
+from trainer_client.trl._prefilter_rows import InvalidRows, PrefilterRow
 from trainer_client.trl._reflection import Reflection
-from trainer_client.trl._sampler import Sampler
+from trainer_client.trl._sampler import TransformersSampler
 
 
-class Outcome(NamedTuple):
+class RowScore(NamedTuple):
     """A row's variance score, or why it has none."""
 
     score: float | None
-    why: Literal["no reference answer", "too long"] | None = None
+    reason: Literal["no reference answer", "too long"] | None = None
 
 
-def prompt_tokens(rows: Sequence[Row], tokenizer: Any) -> list[list[int]]:
+def prompt_tokens(rows: Sequence[PrefilterRow], tokenizer: Any) -> list[list[int]]:
     """Give each row's prompt in tokens, as TRL's trainer makes them.
 
     Raises:
@@ -32,19 +32,19 @@ def prompt_tokens(rows: Sequence[Row], tokenizer: Any) -> list[list[int]]:
             tokens.append(tokenizer(text=row.prompt)["input_ids"])
             continue
         if tokenizer.chat_template is None:
-            raise BadRows(f"{row.place}: prompt has messages, and the model no chat template; give it as text")
+            raise InvalidRows(f"{row.place}: prompt has messages, and the model no chat template; give it as text")
         try:
             made = tokenizer.apply_chat_template(
                 row.prompt, add_generation_prompt=True, tokenize=True, return_dict=True
             )
         except Exception as error:  # a template is a program, and raises what it likes
-            raise BadRows(f"{row.place}: the model's chat template refuses the prompt: {error}") from error
+            raise InvalidRows(f"{row.place}: the model's chat template refuses the prompt: {error}") from error
         tokens.append(made["input_ids"])
     return tokens
 
 
 def score_rows(
-    rows: Sequence[Row],
+    rows: Sequence[PrefilterRow],
     prompts: Sequence[Sequence[int]],
     model: Any,
     tokenizer: Any,
@@ -56,7 +56,7 @@ def score_rows(
     rule: SplitRule = find_answer,
     batch: int = 4,
     **clip: float,
-) -> Iterator[Outcome]:
+) -> Iterator[RowScore]:
     """Score N rows, in order, as they are done.
 
     Args:
@@ -71,13 +71,13 @@ def score_rows(
         clip: of `variance_score`.
     """
     reflection = Reflection(tokenizer, rule)
-    sampler = Sampler(
+    sampler = TransformersSampler(
         model, tokenizer, group_size=group_size, max_tokens=max_tokens, temperature=temperature, top_p=top_p
     )
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for start in range(0, len(rows), batch):
         places = range(start, min(start + batch, len(rows)))
-        given = {place: _given(rows[place], tokenizer) for place in places}
+        given = {place: _tokenize_responses(rows[place], tokenizer) for place in places}
         references = {place: reflection.reference_tokens(rows[place].reference) for place in places}
         longest = {place: max(map(len, ids)) if ids else max_tokens for place, ids in given.items()}
         long = {
@@ -85,18 +85,18 @@ def score_rows(
             for place in places
             if room is not None and len(prompts[place]) + longest[place] + len(references[place]) > room
         }
-        asked = [place for place in places if references[place] and place not in long and not given[place]]
-        if asked:
-            given |= dict(zip(asked, sampler.sample([prompts[place] for place in asked]), strict=True))
+        to_sample = [place for place in places if references[place] and place not in long and not given[place]]
+        if to_sample:
+            given |= dict(zip(to_sample, sampler.sample([prompts[place] for place in to_sample]), strict=True))
         for place in places:
             if not references[place]:
-                yield Outcome(None, "no reference answer")
+                yield RowScore(None, "no reference answer")
             elif place in long:
-                yield Outcome(None, "too long")
+                yield RowScore(None, "too long")
             else:
-                found = reflection.after(model, prompts[place], given[place], references[place])
-                yield Outcome(variance_score([one.certainty for one in found], **clip))
+                found = reflection.measure_certainty(model, prompts[place], given[place], references[place])
+                yield RowScore(variance_score([one.certainty for one in found], **clip))
 
 
-def _given(row: Row, tokenizer: Any) -> list[list[int]]:
+def _tokenize_responses(row: PrefilterRow, tokenizer: Any) -> list[list[int]]:
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in row.responses or ()]

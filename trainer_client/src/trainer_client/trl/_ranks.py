@@ -15,7 +15,7 @@ from typing import Any
 from trainer_client import errors
 from trainer_client.errors import AdjudgeError
 
-_KINDS_SHOWN = 5
+_MAX_KINDS_SHOWN = 5
 
 
 class TooManyUnscored(AdjudgeError):
@@ -27,7 +27,7 @@ class RankFailed(AdjudgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RankSummary:
     """What one rank tells the others of its share.
 
     Attributes:
@@ -55,7 +55,7 @@ def rank() -> int | None:
     return int(torch.distributed.get_rank()) if torch.distributed.get_world_size() > 1 else None
 
 
-class Turn:
+class CollectiveOrder:
     """A place in the order in which the reward functions of an event loop exchange with other ranks.
 
     Taken before anything is waited for, so that the order is that of the trainer and the same on all ranks, whichever
@@ -64,30 +64,30 @@ class Turn:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._before = _latest.get(self._loop)
-        self._over: asyncio.Future[None] = self._loop.create_future()
-        _latest[self._loop] = self._over
+        self._previous = _latest.get(self._loop)
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        _latest[self._loop] = self._done
 
-    async def exchange(self, own: Tally) -> list[Tally]:
+    async def all_gather(self, own: RankSummary) -> list[RankSummary]:
         """Give the tallies of all ranks, by rank, once those before have exchanged theirs.
 
         Every rank must come here equally often.
         """
-        if self._before is not None:
-            await asyncio.wait([self._before])
+        if self._previous is not None:
+            await asyncio.wait([self._previous])
         return [own] if rank() is None else await asyncio.to_thread(_gather, own)
 
     def end(self) -> None:
         """Let the next exchange; to be called in any case."""
-        self._over.set_result(None)
-        if _latest.get(self._loop) is self._over:
+        self._done.set_result(None)
+        if _latest.get(self._loop) is self._done:
             del _latest[self._loop]
 
 
 _latest: "dict[asyncio.AbstractEventLoop, asyncio.Future[None]]" = {}
 
 
-def _gather(own: Tally) -> list[Tally]:
+def _gather(own: RankSummary) -> list[RankSummary]:
     torch = sys.modules["torch"]
     if torch.distributed.get_backend() != "gloo":
         from accelerate.state import PartialState
@@ -95,13 +95,13 @@ def _gather(own: Tally) -> list[Tally]:
         device = PartialState().device
         if device.type != "cpu":
             getattr(torch, device.type).set_device(device)  # every thread has one of its own, at first the first
-    tallies: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(tallies, own)
-    return tallies
+    summaries: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(summaries, own)
+    return summaries
 
 
-def stop_if_needed(
-    tallies: Sequence[Tally], own_error: Exception | None, max_unscored: float, remedy: str, batch_rows: int = 0
+def raise_if_failed(
+    summaries: Sequence[RankSummary], own_error: Exception | None, max_unscored: float, remedy: str, batch_rows: int = 0
 ) -> None:
     """Stop training where it must stop, with the same error on all ranks.
 
@@ -116,26 +116,26 @@ def stop_if_needed(
         Exception: that of the lowest rank that has one.
         TooManyUnscored: more responses stayed without a reward than may.
     """
-    failed = next((number for number, tally in enumerate(tallies) if tally.fatal), None)
+    failed = next((number for number, summary in enumerate(summaries) if summary.fatal), None)
     if failed is not None:
         if own_error is not None and failed == (rank() or 0):
             raise own_error
-        raise _error_of(failed, *(tallies[failed].fatal or ("", ""))) from own_error
-    rows = max(batch_rows, sum(tally.rows for tally in tallies))
-    unscored = sum(tally.unscored for tally in tallies)
+        raise _error_of(failed, *(summaries[failed].fatal or ("", ""))) from own_error
+    rows = max(batch_rows, sum(summary.rows for summary in summaries))
+    unscored = sum(summary.unscored for summary in summaries)
     if rows and unscored / rows > max_unscored:
-        kinds = sum((Counter(tally.kinds) for tally in tallies), Counter[str]())
-        last = next((tally.last_error for tally in tallies if tally.last_error), None)
+        kinds = sum((Counter(summary.kinds) for summary in summaries), Counter[str]())
+        last = next((summary.last_error for summary in summaries if summary.last_error), None)
         raise TooManyUnscored(
             f"{unscored} of {rows} responses have no reward from the judge, and max_unscored = {max_unscored:g} allows "
-            f"{math.floor(max_unscored * rows)}: {in_words(kinds)}."
+            f"{math.floor(max_unscored * rows)}: {format_counts(kinds)}."
             f"{f' The last error: {last}.' if last else ''} {remedy}"
         )
 
 
-def in_words(kinds: Mapping[str, int]) -> str:
+def format_counts(kinds: Mapping[str, int]) -> str:
     """Give the commonest kinds of failure with their counts."""
-    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).most_common(_KINDS_SHOWN))
+    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).most_common(_MAX_KINDS_SHOWN))
 
 
 def _error_of(rank: int, kind: str, text: str) -> AdjudgeError:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from trainer_client.offsets import Placed, TokenOffsets
+from trainer_client.offsets import TokenAlignment, TokenOffsets
 from trainer_client.trl._certain import CertaintyReader
 from trainer_client.trl._scored import ScoredRow, judged_reward
-from trainer_client.trl.methods import Method, Rollout, Scored
+from trainer_client.trl.methods import Method, Rollout, ScoredResponse
 
-_ROWS_OF_A_PIECE = 8
+_ROWS_PER_SLICE = 8
 """How many responses are placed at a time while the judge is waited for: below a millisecond's work."""
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def readers_for(trainer: Any) -> list[Reader]:
         readers.append(VerdictReader(trainer))
     if trainer.method.stepwise:
         readers.append(StepReader(trainer))
-    if trainer.method.certain:
+    if trainer.method.uses_certainty:
         readers.append(CertaintyReader(trainer))
     return readers
 
@@ -72,10 +72,10 @@ def _answer_is_right(row: ScoredRow) -> bool | None:
     answers = {criterion.id for criterion in row.criteria or () if criterion.kind == "answer"}
     if not answers or row.answer is None:
         return None
-    said = [verdict.score for verdict in row.answer.verdicts if verdict.criterion in answers]
-    if any(score is not None and score < 1.0 for score in said):
+    scores = [verdict.score for verdict in row.answer.verdicts if verdict.criterion in answers]
+    if any(score is not None and score < 1.0 for score in scores):
         return False
-    return None if len(said) < len(answers) or None in said else True
+    return None if len(scores) < len(answers) or None in scores else True
 
 
 class StepReader:
@@ -90,16 +90,16 @@ class StepReader:
         self._method: Method = trainer.method
         self._reward = trainer.rubric_reward
         self._offsets = TokenOffsets(trainer._tokenizer)
-        self._placed: list[Placed | None] = []
-        self._reward.meanwhile = self.place
+        self._alignments: list[TokenAlignment | None] = []
+        self._reward.overlapped_work = self.place
 
     def place(self, texts: Sequence[str], completion_ids: Sequence[Sequence[int]]) -> Iterator[None]:
         """Find where the tokens of N responses begin in their judged texts, some responses at a time."""
         yield  # the request goes first
-        self._placed = []
+        self._alignments = []
         for text, ids in zip(texts, completion_ids, strict=True):
-            self._placed.append(self._offsets.place(ids, text))
-            if len(self._placed) % _ROWS_OF_A_PIECE == 0:
+            self._alignments.append(self._offsets.place(ids, text))
+            if len(self._alignments) % _ROWS_PER_SLICE == 0:
                 yield
 
     def read(
@@ -110,21 +110,21 @@ class StepReader:
         completion_ids: Sequence[Sequence[int]],
     ) -> list[Rollout]:
         """Read the steps of the N rollouts that were judged last."""
-        lost = 0
+        unaligned = 0
         read = []
-        for rollout, row, placed in zip(rollouts, self._reward.last.rows, self._placed, strict=True):
+        for rollout, row, alignment in zip(rollouts, self._reward.last.rows, self._alignments, strict=True):
             if row.answer is None or row.criteria is None:
                 read.append(rollout)
                 continue
             steps = [(step.number, step.start, step.end) for step in row.answer.steps]
-            spans = {} if not steps else None if placed is None else placed.steps(steps)
-            lost += spans is None
-            deltas = self._method.deltas(Scored(row.answer, row.criteria))
+            spans = {} if not steps else None if alignment is None else alignment.steps(steps)
+            unaligned += spans is None
+            deltas = self._method.deltas(ScoredResponse(row.answer, row.criteria))
             read.append(replace(rollout, deltas=deltas, spans=spans or {}))
-        if lost:
+        if unaligned:
             logger.warning(
                 "%d of %d responses: the judged text is not in what their tokens say, so that no token has a step",
-                lost,
+                unaligned,
                 len(read),
             )
         return read

@@ -23,13 +23,13 @@ import torch
 from accelerate.utils import gather_object
 from torch.utils.data import IterableDataset as TorchIterableDataset
 
-from trainer_client.trl._generation import Sampled
-from trainer_client.trl._refining import COMPLETIONS, Generated
+from trainer_client.trl._generation import SampledBatch
+from trainer_client.trl._refining import COMPLETIONS, GenerationOutput
 from trainer_client.trl.methods import Rollout
 
 _COMPLETION_IDS, _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 1, 5, 6, 7
-_BY_RESPONSE = (0, 1, 2, 3, 4)
-"""The fields of `Generated` that have an entry for each response."""
+_PER_RESPONSE_FIELDS = (0, 1, 2, 3, 4)
+"""The fields of `GenerationOutput` that have an entry for each response."""
 
 
 class PromptStream:
@@ -63,15 +63,15 @@ class PromptStream:
         return int(self._order[place])
 
 
-class _Response(NamedTuple):
+class _MovedResponse(NamedTuple):
     """One response of a further round, as it travels to the rank that trains on it.
 
     Attributes:
         target: its place in the batch, over all ranks.
         row: of the training data that its prompt is from.
         added: the columns that a rollout function added.
-        generated: its entries of `_BY_RESPONSE`.
-        asked_ids, refined, elsewhere: its entries of `Sampled`.
+        generated: its entries of `_PER_RESPONSE_FIELDS`.
+        asked_ids, refined, elsewhere: its entries of `SampledBatch`.
         logged: its values in columns of TRL's table of completions.
     """
 
@@ -79,14 +79,14 @@ class _Response(NamedTuple):
     row: int
     added: Mapping[str, Any]
     generated: tuple[Any, ...]
-    asked_ids: Sequence[int] | None
+    generation_prompt_ids: Sequence[int] | None
     refined: bool | None
-    elsewhere: bool | None
+    off_policy: bool | None
     logged: Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class _Round:
+class _GenerationRound:
     """Groups that were generated and scored together: n responses of this rank, N of all.
 
     Attributes:
@@ -97,7 +97,7 @@ class _Round:
         logged: columns of n values for TRL's table of completions.
     """
 
-    sampled: Sampled
+    sampled: SampledBatch
     rewards: torch.Tensor
     rollouts: list[Rollout]
     added: list[dict[str, Any]]
@@ -129,7 +129,9 @@ class Refiller:
         """Whether the batch at hand is to be completed; evaluation batches never are."""
         return bool(self._max_rounds and self._trainer.model.training)
 
-    def sample(self, prompts: list[Any], inputs: list[dict[str, Any]], generate: Callable[..., Generated]) -> Sampled:
+    def sample(
+        self, prompts: list[Any], inputs: list[dict[str, Any]], generate: Callable[..., GenerationOutput]
+    ) -> SampledBatch:
         """Generate and score a batch, and replace groups that the method leaves out while rounds are left.
 
         Args:
@@ -140,25 +142,27 @@ class Refiller:
             The completed batch. Its scores wait for `take_scores`.
         """
         trainer, method = self._trainer, self._trainer.method
-        columns, tried = list(inputs[0]), set[str]()
+        columns, seen_keys = list(inputs[0]), set[str]()
         batch = current = self._round(prompts, inputs, generate)
         self.groups = list(_groups(batch.rollouts, self._size))
         size = len(self.groups)
         left = [place for place, group in enumerate(self.groups) if method.uninformative(group, trainer._memory)]
         found, rounds, metrics = size - len(left), 0, [(size, batch.sampled.metrics)]
         batch_rows = len(batch.rollouts)
-        rubric_rewards = [one for one in (trainer.rubric_reward, trainer._generation.rubric_alone) if one is not None]
+        rubric_rewards = [
+            one for one in (trainer.rubric_reward, trainer._generation.rubric_only_reward) if one is not None
+        ]
         if left:
-            tried.update(gather_object([_key(row, columns) for row in inputs]))
+            seen_keys.update(gather_object([_row_key(row, columns) for row in inputs]))
         while left and rounds < self._max_rounds and any(one.reward is not None for one in current.rollouts):
             share = found / len(self.groups)
-            rows = self._draw(min(size, math.ceil(len(left) / share)) if share else size, columns, tried)
+            rows = self._draw(min(size, math.ceil(len(left) / share)) if share else size, columns, seen_keys)
             if not rows:
                 break
             rounds += 1
-            own = self._own([row for row in rows for _ in range(self._size)])
+            own = self._rank_share([row for row in rows for _ in range(self._size)])
             further = [self._columns(row, columns) for row in own]
-            with _part_of(batch_rows, rubric_rewards):
+            with _scoring_part_of_batch(batch_rows, rubric_rewards):
                 current = self._round([row["prompt"] for row in further], further, generate)
             groups = list(_groups(current.rollouts, self._size))
             metrics.append((len(groups), current.sampled.metrics))
@@ -168,7 +172,7 @@ class Refiller:
             moves = dict(zip(informative, left, strict=False))
             left = left[len(moves) :]
             for response in self._move(batch, current, own, moves):
-                self._put(batch, response, prompts, inputs, columns)
+                self._place_response(batch, response, prompts, inputs, columns)
         self._scored = batch.rewards, batch.rollouts
         trainer._pending_extra_logs.update(batch.logged)
         trainer._inputs = inputs
@@ -178,7 +182,7 @@ class Refiller:
             "refill/informative": found / len(self.groups),
             "refill/left": len(left) / size,
         }
-        return replace(batch.sampled, metrics=_means(metrics))
+        return replace(batch.sampled, metrics=_weighted_means(metrics))
 
     def take_scores(self) -> tuple[torch.Tensor, list[Rollout]] | None:
         """Give the scores of the batch that was completed last, N x F rewards and N rollouts, once."""
@@ -207,21 +211,21 @@ class Refiller:
     def _size(self) -> int:
         return int(self._trainer.num_generations)
 
-    def _own(self, rows: list[int]) -> list[int]:
+    def _rank_share(self, rows: list[int]) -> list[int]:
         """Give this rank's share of rows that are spread over all ranks in order."""
         accelerator = self._trainer.accelerator
         share = len(rows) // accelerator.num_processes
         return rows[accelerator.process_index * share : (accelerator.process_index + 1) * share]
 
-    def _draw(self, count: int, columns: Sequence[str], tried: set[str]) -> list[int]:
+    def _draw(self, count: int, columns: Sequence[str], seen_keys: set[str]) -> list[int]:
         """Draw rows for `count` groups, or as many more as spread evenly over ranks; none that was tried before."""
         processes = int(self._trainer.accelerator.num_processes)
         unit = processes // math.gcd(processes, self._size)
 
         def accepts(row: int) -> bool:
-            key = _key(self._trainer.train_dataset[row], columns)
-            new = key not in tried
-            tried.add(key)
+            key = _row_key(self._trainer.train_dataset[row], columns)
+            new = key not in seen_keys
+            seen_keys.add(key)
             return new
 
         rows = self.stream.draw(math.ceil(count / unit) * unit, accepts)
@@ -231,7 +235,9 @@ class Refiller:
         held = self._trainer.train_dataset[row]
         return {name: held[name] for name in columns}
 
-    def _round(self, prompts: list[Any], inputs: list[dict[str, Any]], generate: Callable[..., Generated]) -> _Round:
+    def _round(
+        self, prompts: list[Any], inputs: list[dict[str, Any]], generate: Callable[..., GenerationOutput]
+    ) -> _GenerationRound:
         """Generate and score a response for each row, on all ranks with equally many."""
         trainer = self._trainer
         trainer._inputs = inputs
@@ -248,11 +254,11 @@ class Refiller:
         columns = dict(trainer._pending_extra_logs)
         trainer._pending_extra_logs.clear()
         logged = {name: list(values) for name, values in columns.items() if len(values) == len(inputs)}
-        return _Round(sampled, rewards.clone(), trainer.gathered_rollouts(), added, logged)
+        return _GenerationRound(sampled, rewards.clone(), trainer.gathered_rollouts(), added, logged)
 
     def _move(
-        self, batch: _Round, current: _Round, rows: Sequence[int], moves: Mapping[int, int]
-    ) -> Iterator[_Response]:
+        self, batch: _GenerationRound, current: _GenerationRound, rows: Sequence[int], moves: Mapping[int, int]
+    ) -> Iterator[_MovedResponse]:
         """Move groups of a round to places of the batch: scores here and now, this rank's responses one by one."""
         size, first = self._size, self._trainer.accelerator.process_index * len(rows)
         for source, target in moves.items():
@@ -261,31 +267,31 @@ class Refiller:
             batch.rollouts[here] = current.rollouts[there]
         sampled = current.sampled
         sent = [
-            _Response(
+            _MovedResponse(
                 target=moves[(first + place) // size] * size + (first + place) % size,
                 row=row,
                 added=current.added[place],
                 generated=tuple(
                     None if sampled.generated[field] is None else sampled.generated[field][place]
-                    for field in _BY_RESPONSE
+                    for field in _PER_RESPONSE_FIELDS
                 ),
-                asked_ids=_at(sampled.asked_ids, place),
-                refined=_at(sampled.refined, place),
-                elsewhere=_at(sampled.elsewhere, place),
+                generation_prompt_ids=_item_at(sampled.generation_prompt_ids, place),
+                refined=_item_at(sampled.refined, place),
+                off_policy=_item_at(sampled.off_policy, place),
                 logged={name: values[place] for name, values in current.logged.items()},
             )
             for place, row in enumerate(rows)
             if (first + place) // size in moves
         ]
-        responses: list[_Response] = gather_object(sent)
+        responses: list[_MovedResponse] = gather_object(sent)
         own = len(batch.added)
         start = self._trainer.accelerator.process_index * own
         return (one for one in responses if start <= one.target < start + own)
 
-    def _put(
+    def _place_response(
         self,
-        batch: _Round,
-        response: _Response,
+        batch: _GenerationRound,
+        response: _MovedResponse,
         prompts: list[Any],
         inputs: list[dict[str, Any]],
         columns: Sequence[str],
@@ -295,13 +301,13 @@ class Refiller:
         inputs[place] = {**self._columns(response.row, columns), **response.added}
         prompts[place] = inputs[place]["prompt"]
         sampled = batch.sampled
-        for field, value in zip(_BY_RESPONSE, response.generated, strict=True):
+        for field, value in zip(_PER_RESPONSE_FIELDS, response.generated, strict=True):
             if sampled.generated[field] is not None:
                 sampled.generated[field][place] = value
         for held, value in (
-            (sampled.asked_ids, response.asked_ids),
+            (sampled.generation_prompt_ids, response.generation_prompt_ids),
             (sampled.refined, response.refined),
-            (sampled.elsewhere, response.elsewhere),
+            (sampled.off_policy, response.off_policy),
         ):
             if held is not None:
                 held[place] = value  # type: ignore[index]
@@ -310,7 +316,7 @@ class Refiller:
 
 
 @contextmanager
-def _part_of(batch_rows: int, rewards: Sequence[Any]) -> Iterator[None]:
+def _scoring_part_of_batch(batch_rows: int, rewards: Sequence[Any]) -> Iterator[None]:
     """Have rubric rewards count what they score as a part of a batch."""
     try:
         for reward in rewards:
@@ -325,7 +331,7 @@ def _groups(rollouts: Sequence[Rollout], size: int) -> Iterator[Sequence[Rollout
     return (rollouts[start : start + size] for start in range(0, len(rollouts), size))
 
 
-def _key(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+def _row_key(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Identify a row of the training data by its content."""
     text = json.dumps({name: row[name] for name in columns}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -343,17 +349,18 @@ def _by_row(fields: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
     ]
 
 
-def _as_lists(generated: Sequence[Any]) -> Generated:
+def _as_lists(generated: Sequence[Any]) -> GenerationOutput:
     return tuple(
-        list(value) if field in _BY_RESPONSE and value is not None else value for field, value in enumerate(generated)
+        list(value) if field in _PER_RESPONSE_FIELDS and value is not None else value
+        for field, value in enumerate(generated)
     )
 
 
-def _at(values: Sequence[Any] | None, place: int) -> Any:
+def _item_at(values: Sequence[Any] | None, place: int) -> Any:
     return None if values is None else values[place]
 
 
-def _means(metrics: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+def _weighted_means(metrics: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """Average shares that the rounds logged, each round weighing as many groups as it had."""
     total = sum(groups for groups, _ in metrics)
     return {name: sum(groups * own[name] for groups, own in metrics) / total for name in metrics[0][1]}

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol, get_args
 
 from accelerate.utils import gather_object
 
-from trainer_client.refine import Assessment, Outcome, assess, refinement_prompt
+from trainer_client.refine import RefinementDecision, RefinementOutcome, assess_group, refinement_prompt
 from trainer_client.trl._scored import ScoredRow
 from trainer_client.trl.methods.rgr import Rgr
 from trainer_client.wire import Criterion
 
-Generated = tuple[Any, ...]
+GenerationOutput = tuple[Any, ...]
 """What TRL's `_generate` gives: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
 _COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
 
@@ -38,7 +38,7 @@ class Policy(Protocol):
     def fits(self, prompt: Any, row: int) -> bool:
         """Whether a row's prompt leaves room for a response."""
 
-    def generate_each(self, prompts: list[Any], rows: Sequence[int], spare: int) -> Generated:
+    def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
         """Generate one response to each prompt; to be called on all ranks with equally many.
 
         Args:
@@ -48,7 +48,7 @@ class Policy(Protocol):
         """
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     """One judged response of a group, as other ranks are told of it."""
 
     place: int
@@ -59,17 +59,21 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refined:
+class RefinedBatch:
     """What came of refining: the generated responses, which of this rank's are refined, and shares for the log."""
 
-    generated: Generated
+    generated: GenerationOutput
     rows: list[bool]
     metrics: Mapping[str, float]
 
 
 def refine_last(
-    policy: Policy, method: Rgr, prompts: Sequence[Any], inputs: Sequence[Mapping[str, Any]], generated: Generated
-) -> Refined:
+    policy: Policy,
+    method: Rgr,
+    prompts: Sequence[Any],
+    inputs: Sequence[Mapping[str, Any]],
+    generated: GenerationOutput,
+) -> RefinedBatch:
     """Replace the last response of each group that needs it by a refined one.
 
     A group stays as it is where its best response satisfies all criteria, where none is known to fail, where none has
@@ -86,23 +90,23 @@ def refine_last(
     judged = [row for row, place in enumerate(places) if place % size < size - 1]
     scored = _judge(policy, judged, prompts, inputs, generated)
     members = gather_object([_member(places[row], one, method) for row, one in zip(judged, scored, strict=True)])
-    groups: dict[int, list[Member]] = {}
+    groups: dict[int, list[GroupMember]] = {}
     for member in sorted(members):
         groups.setdefault(member.place // size, []).append(member)
     assessed = {number: _assess(group) for number, group in groups.items()}
     outcomes = Counter(assessment.outcome for assessment in assessed.values())
-    asked = {
+    refinement_prompts = {
         row: _prompt(prompts[row], groups[place // size], assessed[place // size], method.instruction)
         for row, place in enumerate(places)
-        if place % size == size - 1 and _refines(assessed[place // size], method)
+        if place % size == size - 1 and _needs_refinement(assessed[place // size], method)
     }
-    wanted = {row: prompt for row, prompt in asked.items() if policy.fits(prompt, row)}
-    result = _generate(policy, prompts, wanted, generated)
-    counted = gather_object([(len(wanted), len(asked) - len(wanted))])
-    metrics = {f"rgr/{outcome}": outcomes[outcome] / len(groups) for outcome in get_args(Outcome)}
+    fitting_prompts = {row: prompt for row, prompt in refinement_prompts.items() if policy.fits(prompt, row)}
+    result = _generate(policy, prompts, fitting_prompts, generated)
+    counted = gather_object([(len(fitting_prompts), len(refinement_prompts) - len(fitting_prompts))])
+    metrics = {f"rgr/{outcome}": outcomes[outcome] / len(groups) for outcome in get_args(RefinementOutcome)}
     metrics["rgr/refined"] = sum(refined for refined, _ in counted) / (len(groups) * size)
     metrics["rgr/too_long"] = sum(long for _, long in counted) / len(groups)
-    return Refined(result, [row in wanted for row in range(len(prompts))], metrics)
+    return RefinedBatch(result, [row in fitting_prompts for row in range(len(prompts))], metrics)
 
 
 def _judge(
@@ -110,7 +114,7 @@ def _judge(
     rows: Sequence[int],
     prompts: Sequence[Any],
     inputs: Sequence[Mapping[str, Any]],
-    generated: Generated,
+    generated: GenerationOutput,
 ) -> Sequence[ScoredRow]:
     """Have some rows judged by the rubric alone; on all ranks, also where there are none."""
     columns = {name: [inputs[row][name] for row in rows] for name in inputs[0] if name != "prompt"}
@@ -122,44 +126,48 @@ def _judge(
     )
 
 
-def _member(place: int, row: ScoredRow, method: Rgr) -> Member:
+def _member(place: int, row: ScoredRow, method: Rgr) -> GroupMember:
     if row.answer is None or row.criteria is None:
-        return Member(place, None, (), (), row.text)
-    said = {verdict.criterion: verdict.score for verdict in row.answer.verdicts}
-    criteria = tuple(criterion for criterion in row.criteria if method.looks_at(criterion))
+        return GroupMember(place, None, (), (), row.text)
+    scores_by_criterion = {verdict.criterion: verdict.score for verdict in row.answer.verdicts}
+    criteria = tuple(criterion for criterion in row.criteria if method.assesses(criterion))
     reward = row.answer.reward if row.answer.unpenalised is None else row.answer.unpenalised
-    return Member(place, reward, tuple(said.get(c.id) for c in criteria), criteria, row.text)
+    return GroupMember(place, reward, tuple(scores_by_criterion.get(c.id) for c in criteria), criteria, row.text)
 
 
-def _assess(group: Sequence[Member]) -> Assessment:
+def _assess(group: Sequence[GroupMember]) -> RefinementDecision:
     """Assess a group by the criteria that all with a reward were judged by: a group has one rubric."""
     criteria = next((member.criteria for member in group if member.reward is not None), ())
     scores = [member.scores if member.reward is not None else [None] * len(criteria) for member in group]
-    return assess([member.reward for member in group], criteria, scores)
+    return assess_group([member.reward for member in group], criteria, scores)
 
 
-def _refines(assessment: Assessment, method: Rgr) -> bool:
-    return assessment.outcome == "refine" or (method.refines_always and assessment.best is not None)
+def _needs_refinement(assessment: RefinementDecision, method: Rgr) -> bool:
+    return assessment.outcome == "refine" or (method.always_refines and assessment.best is not None)
 
 
-def _prompt(prompt: Any, group: Sequence[Member], assessment: Assessment, instruction: str) -> Any:
+def _prompt(prompt: Any, group: Sequence[GroupMember], assessment: RefinementDecision, instruction: str) -> Any:
     assert assessment.best is not None
     best = group[assessment.best]
     failed = [best.criteria[index] for index in assessment.failed]
     return refinement_prompt(prompt, best.text, failed, instruction=instruction)
 
 
-def _generate(policy: Policy, prompts: Sequence[Any], wanted: Mapping[int, Any], generated: Generated) -> Generated:
+def _generate(
+    policy: Policy, prompts: Sequence[Any], fitting_prompts: Mapping[int, Any], generated: GenerationOutput
+) -> GenerationOutput:
     """Generate refined responses in place of what was sampled; equally many on all ranks, as generation needs it."""
-    most = max(gather_object([len(wanted)]))
+    most = max(gather_object([len(fitting_prompts)]))
     if most == 0:
         return generated
-    spare = most - len(wanted)
-    written = policy.generate_each([*wanted.values(), *[prompts[0]] * spare], [*wanted, *[0] * spare], spare)
+    num_padding = most - len(fitting_prompts)
+    regenerated = policy.generate_each(
+        [*fitting_prompts.values(), *[prompts[0]] * num_padding], [*fitting_prompts, *[0] * num_padding], num_padding
+    )
     result = list(generated)
     for field in (_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS):
         if result[field] is not None:
             result[field] = list(result[field])
-            for place, row in enumerate(wanted):
-                result[field][row] = written[field][place]
+            for place, row in enumerate(fitting_prompts):
+                result[field][row] = regenerated[field][place]
     return tuple(result)

@@ -12,7 +12,7 @@ from trainer_client.reasoning import SplitRule, find_answer, split_reasoning
 from trainer_client.trl._certainty import reference_probabilities
 
 
-class Reflected(NamedTuple):
+class ReflectionResult(NamedTuple):
     """Of one response: p of each of the T tokens of the reference answer after its reasoning, and its own answer.
 
     `found` says whether there is an answer that stands apart; where it is False, the reasoning is the whole response.
@@ -46,9 +46,9 @@ class Reflection:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
         return ids
 
-    def after(
+    def measure_certainty(
         self, model: Any, prompt: Sequence[int], responses: Sequence[Sequence[int]], reference: Sequence[int]
-    ) -> list[Reflected]:
+    ) -> list[ReflectionResult]:
         """Look at n responses to one prompt.
 
         Args:
@@ -57,24 +57,26 @@ class Reflection:
             responses: n lists of tokens, as they were sampled.
             reference: the T tokens of the reference answer, at least one.
         """
-        parts = [self._parts(ids) for ids in responses]
+        parts = [self._split_tokens(ids) for ids in responses]
         pad = self._tokenizer.pad_token_id
         found = reference_probabilities(
             model, prompt, [reasoning for reasoning, *_ in parts], reference, reference[0] if pad is None else pad
         )
         return [
-            Reflected(tuple(certainty), answer, apart)
-            for certainty, (_, answer, apart) in zip(found.tolist(), parts, strict=True)
+            ReflectionResult(tuple(certainty), answer, has_answer)
+            for certainty, (_, answer, has_answer) in zip(found.tolist(), parts, strict=True)
         ]
 
-    def _parts(self, ids: Sequence[int]) -> tuple[list[int], str, bool]:
+    def _split_tokens(self, ids: Sequence[int]) -> tuple[list[int], str, bool]:
         """Part a response into the tokens of its reasoning and the text of its answer; whether it was found apart."""
         text, offsets = self._offsets.text_and_offsets(ids)
         split = split_reasoning(text, rule=self._rule)
-        apart = bool(split.answer.strip()) and split.reasoning + split.answer == text
+        has_answer = bool(split.answer.strip()) and split.reasoning + split.answer == text
         end = len(split.reasoning)
-        said = [place for place, (start, stop) in enumerate(offsets.tolist()) if start < stop and start < end]
-        return list(ids[: said[-1] + 1]) if said else [], split.answer, apart
+        reasoning_positions = [
+            place for place, (start, stop) in enumerate(offsets.tolist()) if start < stop and start < end
+        ]
+        return list(ids[: reasoning_positions[-1] + 1]) if reasoning_positions else [], split.answer, has_answer
 
 
 def reference_text(reference: object) -> str:

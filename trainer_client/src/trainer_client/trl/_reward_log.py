@@ -4,16 +4,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from trainer_client.trl._scored import ScoredRow, judged_reward
-from trainer_client.wire import ZEROING, Usage
+from trainer_client.wire import ZERO_POLICIES, Usage
 
-MAX_CRITERIA = 64
+MAX_TRACKED_CRITERIA = 64
 """How many criteria are followed by id over a run; of a batch that brings more, pass rates are also by kind."""
 
-_MARKS_SHOWN = 24
+_MAX_MARKS_SHOWN = 24
 
 
-def metrics(
-    rows: Sequence[ScoredRow], usage: Sequence[Usage], wait_s: float, followed: set[str], prefix: str = "rubric"
+def reward_metrics(
+    rows: Sequence[ScoredRow], usage: Sequence[Usage], wait_s: float, tracked_criteria: set[str], prefix: str = "rubric"
 ) -> dict[str, float]:
     """Give what a call's answers come to, by name; nothing that is not known.
 
@@ -37,7 +37,7 @@ def metrics(
         "unscored": sum(judged_reward(row.answer) is None for row in rows) / len(rows),
         "partial": sum(answer.status == "partial" for answer in answers) / len(rows),
         "without_rubric": sum(row.without_rubric for row in rows) / len(rows),
-        "zeroed": sum(policies[policy] for policy in ZEROING),
+        "zeroed": sum(policies[policy] for policy in ZERO_POLICIES),
         "skipped": policies["skip"],
         "wait_seconds": wait_s,
     }
@@ -51,11 +51,11 @@ def metrics(
         numbers["queue_seconds"] = sum(one.seconds_queued for one in usage)
     for kind, count in Counter(kind for row in rows for kind in row.failures).items():
         numbers[f"failures/{kind}"] = count
-    numbers |= _pass_rates(rows, followed)
+    numbers |= _pass_rates(rows, tracked_criteria)
     return {f"{prefix}/{name}": float(number) for name, number in numbers.items()}
 
 
-def _pass_rates(rows: Sequence[ScoredRow], followed: set[str]) -> dict[str, float]:
+def _pass_rates(rows: Sequence[ScoredRow], tracked_criteria: set[str]) -> dict[str, float]:
     scores: defaultdict[str, list[float]] = defaultdict(list)
     by_kind: defaultdict[str, list[float]] = defaultdict(list)
     for row in rows:
@@ -65,31 +65,31 @@ def _pass_rates(rows: Sequence[ScoredRow], followed: set[str]) -> dict[str, floa
                 scores[verdict.criterion].append(verdict.score)
                 if verdict.criterion in kinds:
                     by_kind[kinds[verdict.criterion]].append(verdict.score)
-    if len(followed | scores.keys()) <= MAX_CRITERIA:
-        followed.update(scores)
+    if len(tracked_criteria | scores.keys()) <= MAX_TRACKED_CRITERIA:
+        tracked_criteria.update(scores)
         by_kind.clear()
-    means = {id_: given for id_, given in scores.items() if id_ in followed}
+    means = {id_: given for id_, given in scores.items() if id_ in tracked_criteria}
     means |= {f"kind/{kind}": given for kind, given in by_kind.items()}
     return {f"pass/{name}": sum(given) / len(given) for name, given in means.items()}
 
 
-def table(rows: Sequence[ScoredRow]) -> list[str]:
+def verdict_summaries(rows: Sequence[ScoredRow]) -> list[str]:
     """Say of each row what the judge said: `3 of 5: c1 ✓ c2 ✗ c3 ?`, with ? where it said nothing."""
-    return [_said(row) for row in rows]
+    return [_verdict_summary(row) for row in rows]
 
 
-def _said(row: ScoredRow) -> str:
+def _verdict_summary(row: ScoredRow) -> str:
     answer = row.answer
-    why = f"no reward ({', '.join(row.failures)})" if judged_reward(answer) is None else ""
+    reason = f"no reward ({', '.join(row.failures)})" if judged_reward(answer) is None else ""
     if answer is None or not answer.verdicts:
-        return why or "no criteria"
+        return reason or "no criteria"
     met = sum(verdict.score or 0.0 for verdict in answer.verdicts)
-    marks = [f"{verdict.criterion} {_mark(verdict.score)}" for verdict in answer.verdicts[:_MARKS_SHOWN]]
-    if len(answer.verdicts) > _MARKS_SHOWN:
-        marks.append(f"… {len(answer.verdicts) - _MARKS_SHOWN} more")
+    marks = [f"{verdict.criterion} {_mark(verdict.score)}" for verdict in answer.verdicts[:_MAX_MARKS_SHOWN]]
+    if len(answer.verdicts) > _MAX_MARKS_SHOWN:
+        marks.append(f"… {len(answer.verdicts) - _MAX_MARKS_SHOWN} more")
     policy = f" (policy {answer.policy_applied})" if answer.policy_applied else ""
-    said = f"{met:.4g} of {len(answer.verdicts)}{policy}: {' '.join(marks)}"
-    return f"{why}; {said}" if why else said
+    summary = f"{met:.4g} of {len(answer.verdicts)}{policy}: {' '.join(marks)}"
+    return f"{reason}; {summary}" if reason else summary
 
 
 def _mark(score: float | None) -> str:

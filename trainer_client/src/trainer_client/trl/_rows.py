@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from trainer_client._columns import Rubric, as_text, is_empty_rubric, read_rubric
+from trainer_client._columns import RubricOrReference, as_text, is_empty_rubric, parse_rubric
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl._texts import WireText, wire_text
 from trainer_client.wire import Group, Response, RubricContent
@@ -21,13 +21,13 @@ from trainer_client.wire.problems import field_errors
 COLUMNS = ("rubric", "grounding", "reference_answer", "ground_truth")
 """The columns of a dataset that are read; each may be missing, and so may any value."""
 
-_OUTCOME = {
+_OUTCOME_CRITERION = {
     "id": "answer",
     "kind": "answer",
     "description": "The final answer equals the ground truth.",
     "verification": {"method": "math"},
 }
-OUTCOME = RubricContent.model_validate({"criteria": [_OUTCOME]})
+OUTCOME_RUBRIC = RubricContent.model_validate({"criteria": [_OUTCOME_CRITERION]})
 """What judges a row without a rubric where its outcome alone is to be trained on."""
 
 WithoutRubric = Literal["refuse", "outcome", "accept"]
@@ -48,12 +48,12 @@ class RowGroup:
 
     id: str
     fields: Mapping[str, Any]
-    rubric: Rubric | None
+    rubric: RubricOrReference | None
     rows: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowBatch:
     """All rows of a call.
 
     Attributes:
@@ -66,7 +66,7 @@ class Rows:
 
     groups: list[RowGroup]
     responses: list[Response]
-    unseen: int
+    non_text_parts: int
     without_rubric: frozenset[int] = frozenset()
     accepted: Mapping[int, str] = field(default_factory=dict)
 
@@ -77,12 +77,12 @@ def read_rows(
     completion_ids: Sequence[Sequence[int]] | None,
     columns: Mapping[str, Any],
     *,
-    rubric: Rubric | None,
+    rubric: RubricOrReference | None,
     needs_rubric: bool,
     without_rubric: WithoutRubric = "refuse",
     step: int | None,
-    ends: AbstractSet[int] | None,
-) -> Rows:
+    stop_token_ids: AbstractSet[int] | None,
+) -> RowBatch:
     """Read N rows.
 
     Args:
@@ -106,60 +106,68 @@ def read_rows(
     for name, values in given.items():
         if len(values) != len(prompts):
             raise ValueError(f"{len(values)} {name} for {len(prompts)} prompts; there must be one for each")
-    read_prompt, read_own, read_empty = _Repeated(wire_text), _Repeated(_read_own), _Repeated(is_empty_rubric)
-    default = _key(rubric)
+    read_prompt, read_row_rubric, read_empty = (
+        _LastValueCache(wire_text),
+        _LastValueCache(_read_row_rubric),
+        _LastValueCache(is_empty_rubric),
+    )
+    default = _rubric_key(rubric)
     groups: dict[tuple[object, ...], RowGroup] = {}
     responses: list[Response] = []
-    bare: set[int] = set()
+    rows_without_rubric: set[int] = set()
     accepted: dict[int, str] = {}
-    unseen = 0
+    non_text_parts = 0
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        beside = {name: given[name][row] for name in COLUMNS if name in given}
+        row_columns = {name: given[name][row] for name in COLUMNS if name in given}
         try:
-            asked = read_prompt(prompt)
-            named = beside.pop("rubric", None)
-            emptied = named is not None and read_empty(named)
-            own, own_key = (None, None) if emptied else read_own(named)
-            texts = {name: as_text(name, value) for name, value in beside.items()}
-            if needs_rubric and own is None and (emptied or rubric is None):
-                bare.add(row)
-                own, own_key = _instead(without_rubric, "its rubric is empty" if emptied else "it has no rubric", texts)
-            said = wire_text(completion)
-            responses.append(_response(said, None if completion_ids is None else completion_ids[row], ends))
-            key = (type(asked.value), asked.key, own_key or default, *texts.items())
+            wire_prompt = read_prompt(prompt)
+            named = row_columns.pop("rubric", None)
+            has_empty_rubric = named is not None and read_empty(named)
+            own, own_key = (None, None) if has_empty_rubric else read_row_rubric(named)
+            texts = {name: as_text(name, value) for name, value in row_columns.items()}
+            if needs_rubric and own is None and (has_empty_rubric or rubric is None):
+                rows_without_rubric.add(row)
+                own, own_key = _fallback_rubric(
+                    without_rubric, "its rubric is empty" if has_empty_rubric else "it has no rubric", texts
+                )
+            wire_response = wire_text(completion)
+            responses.append(
+                _response(wire_response, None if completion_ids is None else completion_ids[row], stop_token_ids)
+            )
+            key = (type(wire_prompt.value), wire_prompt.key, own_key or default, *texts.items())
             if key not in groups:
-                groups[key] = _group(key, step, asked, texts, own)
+                groups[key] = _group(key, step, wire_prompt, texts, own)
         except ValidationError as error:
             wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
             raise InvalidRequest(f"row {row}: {wrong.field}: {wrong.message}") from error
         except ValueError as error:
             raise InvalidRequest(f"row {row}: {error}") from error
-        if row in bare and without_rubric == "accept":
+        if row in rows_without_rubric and without_rubric == "accept":
             accepted[row] = groups[key].id
         else:
             groups[key].rows.append(row)
-        unseen += asked.unseen + said.unseen
+        non_text_parts += wire_prompt.non_text_parts + wire_response.non_text_parts
     judged = [group for group in groups.values() if group.rows]
-    return Rows(judged, responses, unseen, frozenset(bare), accepted)
+    return RowBatch(judged, responses, non_text_parts, frozenset(rows_without_rubric), accepted)
 
 
-def _instead(
-    without_rubric: WithoutRubric, lacks: str, texts: Mapping[str, str | None]
-) -> tuple[Rubric | None, str | None]:
+def _fallback_rubric(
+    without_rubric: WithoutRubric, problem: str, texts: Mapping[str, str | None]
+) -> tuple[RubricOrReference | None, str | None]:
     """Give what judges a row without a rubric, and its key."""
     if without_rubric == "refuse":
         raise ValueError(
-            f"{lacks}; put one into the dataset's column 'rubric' (to train on the final answer alone, one criterion "
+            f"{problem}; put one into the dataset's column 'rubric' (to train on the final answer alone, one criterion "
             "of kind 'answer'), give RubricReward one for such rows, or leave the row out"
         )
     if without_rubric == "accept":
         return None, "none"
     if not (texts.get("ground_truth") or "").strip():
         raise ValueError("it has neither a rubric nor a ground_truth; give it one of them")
-    return OUTCOME, OUTCOME.digest
+    return OUTCOME_RUBRIC, OUTCOME_RUBRIC.digest
 
 
-class _Repeated(Generic[ReadT]):
+class _LastValueCache(Generic[ReadT]):
     """Reads values of which neighbours are often equal, each run of them once."""
 
     def __init__(self, read: Callable[[Any], ReadT]) -> None:
@@ -180,7 +188,11 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _group(
-    key: tuple[object, ...], step: int | None, prompt: WireText, texts: Mapping[str, str | None], own: Rubric | None
+    key: tuple[object, ...],
+    step: int | None,
+    prompt: WireText,
+    texts: Mapping[str, str | None],
+    own: RubricOrReference | None,
 ) -> RowGroup:
     shared = json.dumps([step, key[0] is str, *key[1:]])
     id_ = hashlib.sha256(shared.encode()).hexdigest()[:32]
@@ -189,19 +201,19 @@ def _group(
     return RowGroup(id_, {name: getattr(checked, name) for name in fields}, own)
 
 
-def _response(said: WireText, ids: Sequence[int] | None, ends: AbstractSet[int] | None) -> Response:
-    fields: dict[str, Any] = {"text": said.value}
+def _response(wire_response: WireText, ids: Sequence[int] | None, stop_token_ids: AbstractSet[int] | None) -> Response:
+    fields: dict[str, Any] = {"text": wire_response.value}
     if ids is not None:
         fields["tokens"] = len(ids)
-        if ends is not None:
-            fields["stopped"] = len(ids) > 0 and int(ids[-1]) in ends
+        if stop_token_ids is not None:
+            fields["stopped"] = len(ids) > 0 and int(ids[-1]) in stop_token_ids
     return Response.model_validate(fields)
 
 
-def _read_own(given: Any) -> tuple[Rubric | None, str | None]:
-    own = read_rubric(given, padded=True)
-    return own, _key(own)
+def _read_row_rubric(given: Any) -> tuple[RubricOrReference | None, str | None]:
+    own = parse_rubric(given, drop_nulls=True)
+    return own, _rubric_key(own)
 
 
-def _key(rubric: Rubric | None) -> str | None:
+def _rubric_key(rubric: RubricOrReference | None) -> str | None:
     return rubric if isinstance(rubric, str) or rubric is None else rubric.digest

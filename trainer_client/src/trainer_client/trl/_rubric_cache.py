@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client._columns import Rubric, is_empty_rubric, read_rubric
+from trainer_client._columns import RubricOrReference, is_empty_rubric, parse_rubric
 from trainer_client.errors import AdjudgeError
-from trainer_client.trl._pins import Pins
+from trainer_client.trl._pins import RubricPins
 from trainer_client.wire import Criterion, PinnedRubric
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,13 @@ class RubricCache:
             else:
                 logger.warning("rubric %s is %s, and the service judged by %s", reference, found.digest, digest)
 
-    async def of_rows(
-        self, client: AsyncClient, column: Sequence[Any], default: Rubric | None, pins: Pins, seconds: float
+    async def criteria_for_rows(
+        self,
+        client: AsyncClient,
+        column: Sequence[Any],
+        default: RubricOrReference | None,
+        pins: RubricPins,
+        seconds: float,
     ) -> list[tuple[Criterion, ...]]:
         """Give the criteria that rows will be judged by, before they are; a reference is pinned by this.
 
@@ -61,26 +66,28 @@ class RubricCache:
             The criteria of each row; none where it has no rubric, or where that cannot be fetched, which is said.
         """
         rubrics = [
-            None if given is not None and is_empty_rubric(given) else read_rubric(given, padded=True) or default
+            None if given is not None and is_empty_rubric(given) else parse_rubric(given, drop_nulls=True) or default
             for given in column
         ]
         for reference in dict.fromkeys(rubric for rubric in rubrics if isinstance(rubric, str)):
             if pins.pinned(reference) not in self._digests:
                 await self._look_up(client, reference, pins, seconds)
-        return [self._of(rubric, pins) for rubric in rubrics]
+        return [self._criteria_of(rubric, pins) for rubric in rubrics]
 
-    def _of(self, rubric: Rubric | None, pins: Pins) -> tuple[Criterion, ...]:
+    def _criteria_of(self, rubric: RubricOrReference | None, pins: RubricPins) -> tuple[Criterion, ...]:
         if isinstance(rubric, str):
             return self._criteria.get(self._digests.get(pins.pinned(rubric), ""), ())
         return () if rubric is None else rubric.criteria
 
-    async def _look_up(self, client: AsyncClient, reference: str, pins: Pins, seconds: float) -> None:
+    async def _look_up(self, client: AsyncClient, reference: str, pins: RubricPins, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 found = await client.rubric(pins.pinned(reference))
         except (AdjudgeError, TimeoutError) as error:
             logger.warning("the criteria of %s could not be fetched: %s", reference, error or "no answer in time")
             return
-        pins.learn(reference, found.digest, [PinnedRubric(name=found.name, version=found.version, digest=found.digest)])
+        pins.pin_from_answer(
+            reference, found.digest, [PinnedRubric(name=found.name, version=found.version, digest=found.digest)]
+        )
         self._criteria[found.digest] = found.criteria
         self._digests[pins.pinned(reference)] = found.digest

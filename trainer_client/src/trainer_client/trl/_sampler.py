@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 
-class Sampler:
+class TransformersSampler:
     """A model that writes G responses to each prompt, as TRL's trainer has it do with the same settings.
 
     Args:
@@ -30,10 +30,12 @@ class Sampler:
         top_p: float = 1.0,
     ) -> None:
         declared = model.generation_config.eos_token_id
-        ends = [declared] if isinstance(declared, int) else list(declared or ())
-        self._ends = list(dict.fromkeys([*ends, *(id_ for id_ in [tokenizer.eos_token_id] if id_ is not None)]))
+        stop_token_ids = [declared] if isinstance(declared, int) else list(declared or ())
+        self._stop_token_ids = list(
+            dict.fromkeys([*stop_token_ids, *(id_ for id_ in [tokenizer.eos_token_id] if id_ is not None)])
+        )
         pad = tokenizer.pad_token_id
-        self._pad = pad if pad is not None else next(iter(self._ends), 0)
+        self._pad = pad if pad is not None else next(iter(self._stop_token_ids), 0)
         self._model = model
         self._settings = GenerationConfig(
             do_sample=True,
@@ -43,7 +45,7 @@ class Sampler:
             top_p=top_p,
             top_k=0,
             repetition_penalty=1.0,
-            eos_token_id=self._ends or None,
+            eos_token_id=self._stop_token_ids or None,
             pad_token_id=self._pad,
         )
         self._group_size = group_size
@@ -60,13 +62,13 @@ class Sampler:
         mask = [[0] * gap + [1] * len(own) for gap, own in zip(gaps, prompts, strict=True)]
         device = self._model.device
         with torch.no_grad():
-            said = self._model.generate(
+            generated = self._model.generate(
                 input_ids=torch.tensor(ids, device=device),
                 attention_mask=torch.tensor(mask, device=device),
                 generation_config=self._settings,
             )
-        responses = [self._ended(row) for row in said[:, longest:].tolist()]
+        responses = [self._truncate_at_stop(row) for row in generated[:, longest:].tolist()]
         return [responses[at : at + self._group_size] for at in range(0, len(responses), self._group_size)]
 
-    def _ended(self, ids: list[int]) -> list[int]:
-        return next((ids[: place + 1] for place, id_ in enumerate(ids) if id_ in self._ends), ids)
+    def _truncate_at_stop(self, ids: list[int]) -> list[int]:
+        return next((ids[: place + 1] for place, id_ in enumerate(ids) if id_ in self._stop_token_ids), ids)

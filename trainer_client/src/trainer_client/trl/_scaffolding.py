@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from trl.trainer.utils import pad
 
-from trainer_client.trl.methods.base import Asked, Moment
+from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
 from trainer_client.wire import Criterion
 
 
-def asked(
+def sample_requests(
     prompts: Sequence[Any], criteria: Sequence[tuple[Criterion, ...]], first: int, group_size: int
-) -> list[Asked]:
+) -> list[SampleRequest]:
     """Say which sample of which group each row is.
 
     Args:
@@ -27,7 +27,7 @@ def asked(
         group_size: G.
     """
     return [
-        Asked(prompt, prompt_id(prompt), own, (first + row) % group_size + 1, group_size)
+        SampleRequest(prompt, prompt_id(prompt), own, (first + row) % group_size + 1, group_size)
         for row, (prompt, own) in enumerate(zip(prompts, criteria, strict=True))
     ]
 
@@ -37,9 +37,9 @@ def prompt_id(prompt: Any) -> str:
     return hashlib.sha256(json.dumps(prompt, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def moment_of(trainer: Any) -> Moment:
+def current_progress(trainer: Any) -> TrainingProgress:
     """Say when in a run this is."""
-    return Moment(trainer.state.global_step + 1, max(trainer.state.max_steps, 1), trainer.args.seed)
+    return TrainingProgress(trainer.state.global_step + 1, max(trainer.state.max_steps, 1), trainer.args.seed)
 
 
 def log_probabilities_after(trainer: Any, prompt_ids: Sequence[Sequence[int]], output: dict[str, Any]) -> torch.Tensor:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer_client._columns import Rubric
-from trainer_client.thinking import judged
-from trainer_client.wire import ZEROING, Criterion, ReasoningPart, Response, ResponseReward
+from trainer_client._columns import RubricOrReference
+from trainer_client.thinking import judged_content
+from trainer_client.wire import ZERO_POLICIES, Criterion, ReasoningPart, Response, ResponseReward
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class ScoredRow:
     response: Response
     reasoning: ReasoningPart
     without_rubric: bool = False
-    rubric: Rubric | None = None
+    rubric: RubricOrReference | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """What the spans of the answer's steps count in."""
-        return text_of(self.response, self.reasoning)
+        return judged_text(self.response, self.reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class ScoredBatch:
     rows: Sequence[ScoredRow]
 
 
-def text_of(response: Response, reasoning: ReasoningPart) -> str:
+def judged_text(response: Response, reasoning: ReasoningPart) -> str:
     """Give what the steps' spans of an answer to a response count in."""
-    return response.text if isinstance(response.text, str) else judged(response, reasoning).text
+    return response.text if isinstance(response.text, str) else judged_content(response, reasoning).text
 
 
 def judged_reward(answer: ResponseReward | None) -> float | None:
@@ -65,7 +65,7 @@ def judged_reward(answer: ResponseReward | None) -> float | None:
 
 def failed_to_reward(answer: ResponseReward | None) -> bool:
     """Whether the judge's verdicts made no reward: there is none, or a failure policy made it 0."""
-    return judged_reward(answer) is None or (answer is not None and answer.policy_applied in ZEROING)
+    return judged_reward(answer) is None or (answer is not None and answer.policy_applied in ZERO_POLICIES)
 
 
 def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:

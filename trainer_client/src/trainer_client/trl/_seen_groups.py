@@ -11,7 +11,7 @@ from typing import Any
 from trainer_client.trl._scored import ScoredRow
 from trainer_client.wire import Group
 
-SHARED = ""
+SHARED_PROMPT = ""
 """Stands for the prompt of a rubric that several prompts share."""
 
 
@@ -34,8 +34,8 @@ class SeenGroup:
     @property
     def prompt(self) -> str:
         """A digest of the prompt."""
-        asked = self.group.model_dump_json(include={"prompt"})
-        return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        prompt_json = self.group.model_dump_json(include={"prompt"})
+        return hashlib.sha256(prompt_json.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
         """Give it as JSON takes it."""
@@ -44,53 +44,55 @@ class SeenGroup:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "SeenGroup":
-        """Read what `as_json` gave."""
+        """Read what `to_json_bytes` gave."""
         first, second = given["place"]
         group = Group.model_validate(given["group"])
         return cls(given["reference"], (first, second), group, tuple(given["correct"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen: the newest group of each rubric, and the prompt that each rubric ever judged, or `SHARED`."""
+class GroupHistory:
+    """What was seen: the newest group of each rubric, and the prompt that each rubric ever judged, or `SHARED_PROMPT`."""
 
     groups: Mapping[str, SeenGroup]
     prompts: Mapping[str, str]
 
-    def with_groups(self, groups: Iterable[SeenGroup], most: int) -> "Seen":
+    def with_groups(self, groups: Iterable[SeenGroup], max_groups: int) -> "GroupHistory":
         """Add groups; of all there are, the newest `most` stay."""
         newest, prompts = dict(self.groups), dict(self.prompts)
         for one in groups:
             if prompts.setdefault(one.reference, one.prompt) != one.prompt:
-                prompts[one.reference] = SHARED
+                prompts[one.reference] = SHARED_PROMPT
             if one.reference not in newest or newest[one.reference].place <= one.place:
                 newest[one.reference] = one
-        return Seen(_newest(newest, most), prompts)
+        return GroupHistory(_newest(newest, max_groups), prompts)
 
     @property
     def shared(self) -> list[str]:
         """The rubrics of groups that judge several prompts."""
-        return [reference for reference in self.groups if self.prompts[reference] == SHARED]
+        return [reference for reference in self.groups if self.prompts[reference] == SHARED_PROMPT]
 
 
-def merge(shares: Sequence[Seen], most: int) -> Seen:
+def merge_histories(shares: Sequence[GroupHistory], max_groups: int) -> GroupHistory:
     """Put together what the ranks saw: a group's responses in the order of the ranks, the newest `most` groups."""
     prompts: dict[str, str] = {}
     groups: dict[str, SeenGroup] = {}
     for share in shares:
         for reference, prompt in share.prompts.items():
             if prompts.setdefault(reference, prompt) != prompt:
-                prompts[reference] = SHARED
+                prompts[reference] = SHARED_PROMPT
         for reference, one in share.groups.items():
-            standing = groups.get(reference)
-            if standing is not None and standing.group.id == one.group.id:
-                groups[reference] = _joined(standing, one)
-            elif standing is None or standing.place <= one.place:
+            existing = groups.get(reference)
+            if existing is not None and existing.group.id == one.group.id:
+                groups[reference] = _merge_group(existing, one)
+            elif existing is None or existing.place <= one.place:
                 groups[reference] = one
-    return Seen(_newest(groups, most), prompts)
+    return GroupHistory(_newest(groups, max_groups), prompts)
 
 
-def groups_of(rows: Sequence[ScoredRow], correct: Sequence[bool | None], batch: int, first: int) -> list[SeenGroup]:
+def evolvable_groups(
+    rows: Sequence[ScoredRow], correct: Sequence[bool | None], batch: int, first: int
+) -> list[SeenGroup]:
     """Give the groups of one rank's rows whose rubrics can evolve: those that name no version.
 
     Args:
@@ -119,12 +121,12 @@ def _group(
     return SeenGroup(str(row.rubric), place, group, tuple(correct[one] for one in own))
 
 
-def _joined(one: SeenGroup, other: SeenGroup) -> SeenGroup:
+def _merge_group(one: SeenGroup, other: SeenGroup) -> SeenGroup:
     responses = (*one.group.responses, *other.group.responses)
     group = one.group.model_copy(update={"responses": responses})
     return replace(one, place=min(one.place, other.place), group=group, correct=(*one.correct, *other.correct))
 
 
-def _newest(groups: Mapping[str, SeenGroup], most: int) -> dict[str, SeenGroup]:
-    kept = sorted(groups.values(), key=lambda one: one.place)[-most:]
+def _newest(groups: Mapping[str, SeenGroup], max_groups: int) -> dict[str, SeenGroup]:
+    kept = sorted(groups.values(), key=lambda one: one.place)[-max_groups:]
     return {one.reference: one for one in kept}

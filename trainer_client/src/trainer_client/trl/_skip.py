@@ -23,7 +23,7 @@ class SkipEmptySteps(TrainerCallback):
         self._tokens = 0
         self.skipped = 0
 
-    def saw(self, inputs: Mapping[str, Any]) -> None:
+    def observe(self, inputs: Mapping[str, Any]) -> None:
         """Count the tokens of one micro-batch that the loss is taken over."""
         if self._trainer.model.training:
             self._tokens += int(inputs["completion_mask"].sum())

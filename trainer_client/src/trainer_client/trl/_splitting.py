@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainer_client.trl._rows import RowGroup, Rows
+from trainer_client.trl._rows import RowBatch, RowGroup
 from trainer_client.wire import Message, RubricContent
 
 MAX_GROUPS = 4096
@@ -15,18 +15,18 @@ MAX_CHARACTERS = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GroupSlice:
     """As much of a group as fits into a request."""
 
     group: RowGroup
     rows: Sequence[int]
 
 
-def requests(rows: Rows) -> Iterator[list[Part]]:
+def split_requests(rows: RowBatch) -> Iterator[list[GroupSlice]]:
     """Give the parts of each request, in order; a group is in one request at most once."""
-    parts: list[Part] = []
+    parts: list[GroupSlice] = []
     size = 0
-    for part, characters in _parts(rows):
+    for part, characters in _group_slices(rows):
         again = bool(parts) and parts[-1].group is part.group
         if parts and (again or len(parts) == MAX_GROUPS or size + characters > MAX_CHARACTERS):
             yield parts
@@ -37,7 +37,7 @@ def requests(rows: Rows) -> Iterator[list[Part]]:
         yield parts
 
 
-def _parts(rows: Rows) -> Iterator[tuple[Part, int]]:
+def _group_slices(rows: RowBatch) -> Iterator[tuple[GroupSlice, int]]:
     for group in rows.groups:
         shared = sum(_characters(text) for text in group.fields.values())
         if isinstance(group.rubric, RubricContent):
@@ -47,15 +47,15 @@ def _parts(rows: Rows) -> Iterator[tuple[Part, int]]:
         for row in group.rows:
             characters = _characters(rows.responses[row].text)
             if taken and (len(taken) == MAX_RESPONSES or size + characters > MAX_CHARACTERS):
-                yield Part(group, taken), size
+                yield GroupSlice(group, taken), size
                 taken, size = [], shared
             taken.append(row)
             size += characters
-        yield Part(group, taken), size
+        yield GroupSlice(group, taken), size
 
 
 def _characters(text: str | tuple[Message, ...]) -> int:
     if isinstance(text, str):
         return len(text)
-    said = sum(len(message.content or "") + len(message.reasoning_content or "") for message in text)
-    return said + sum(len(call.function.arguments) for message in text for call in message.tool_calls)
+    length = sum(len(message.content or "") + len(message.reasoning_content or "") for message in text)
+    return length + sum(len(call.function.arguments) for message in text for call in message.tool_calls)

@@ -14,7 +14,7 @@ class WireText(NamedTuple):
     """A text, or the fields of messages; and how many parts stand in it by name only, for they are no text."""
 
     value: str | list[dict[str, Any]]
-    unseen: int = 0
+    non_text_parts: int = 0
 
     @property
     def key(self) -> str:
@@ -36,12 +36,12 @@ def wire_text(given: object) -> WireText:
     if not isinstance(given, Sequence) or not all(isinstance(message, Mapping) for message in given):
         raise ValueError(f"what is of type {type(given).__name__} is neither text nor a list of messages")
     messages: list[dict[str, Any]] = []
-    unseen = 0
+    non_text_parts = 0
     for message in given:
         content, left_out = _content(message.get("content"))
-        unseen += left_out
+        non_text_parts += left_out
         messages += _messages(message, content)
-    return WireText(messages, unseen)
+    return WireText(messages, non_text_parts)
 
 
 def _messages(given: Mapping[str, Any], content: str | None) -> Iterator[dict[str, Any]]:
@@ -54,9 +54,9 @@ def _messages(given: Mapping[str, Any], content: str | None) -> Iterator[dict[st
         message["reasoning_content"] = str(thinking)
     if content is not None or not (thinking or calls):
         message["content"] = content or ""
-    for field in ("tool_call_id", "name"):
-        if given.get(field) is not None:
-            message[field] = str(given[field])
+    for key in ("tool_call_id", "name"):
+        if given.get(key) is not None:
+            message[key] = str(given[key])
     if calls:
         message["tool_calls"] = calls[:_CALLS_PER_MESSAGE]
     yield message
@@ -70,7 +70,7 @@ def _content(given: object) -> tuple[str | None, int]:
     if not isinstance(given, Sequence):
         return _json(given), 0
     texts: list[str] = []
-    unseen = 0
+    non_text_parts = 0
     for part in given:
         if isinstance(part, str):
             texts.append(part)
@@ -79,8 +79,8 @@ def _content(given: object) -> tuple[str | None, int]:
         else:
             kind = part.get("type") if isinstance(part, Mapping) else None
             texts.append(f"[{kind or type(part).__name__}]")
-            unseen += 1
-    return "\n".join(texts), unseen
+            non_text_parts += 1
+    return "\n".join(texts), non_text_parts
 
 
 def _call(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from trl import GRPOConfig
 from trainer_client.trl.methods import METHODS, Method, method_class, options_of
 from trainer_client.trl.recipes import recipe
 
-_METHODS_DECIDE = (
+_METHOD_SETTINGS = (
     "beta",
     "entropy_coef",
     "epsilon",
@@ -28,7 +28,7 @@ _METHODS_DECIDE = (
 )
 
 
-def _of_the_method(what: str) -> Any:
+def _method_default(what: str) -> Any:
     return field(default=None, metadata={"help": f"{what}; the method's unless set."})
 
 
@@ -66,29 +66,29 @@ class RubricGRPOConfig(GRPOConfig):
         default=0,
         metadata={"help": "How many more rounds of generation may replace groups that the method leaves out."},
     )
-    beta: float | None = _of_the_method("Weight of the KL divergence")
-    entropy_coef: float | None = _of_the_method("Weight of the entropy bonus")
-    epsilon: float | None = _of_the_method("Lower clip")
-    loss_type: str | None = _of_the_method("Normalisation of the loss")
-    lr_scheduler_type: str | None = _of_the_method("Learning-rate schedule")
-    mask_truncated_completions: bool | None = _of_the_method("Whether truncated responses are left out of the loss")
-    num_generations: int | None = _of_the_method("Responses in a group")
-    scale_rewards: str | None = _of_the_method(
+    beta: float | None = _method_default("Weight of the KL divergence")
+    entropy_coef: float | None = _method_default("Weight of the entropy bonus")
+    epsilon: float | None = _method_default("Lower clip")
+    loss_type: str | None = _method_default("Normalisation of the loss")
+    lr_scheduler_type: str | None = _method_default("Learning-rate schedule")
+    mask_truncated_completions: bool | None = _method_default("Whether truncated responses are left out of the loss")
+    num_generations: int | None = _method_default("Responses in a group")
+    scale_rewards: str | None = _method_default(
         "'group', 'none', or 'batch' for method 'rubric': what divides advantages"
     )
-    temperature: float | None = _of_the_method("Sampling temperature")
-    top_k: int | None = _of_the_method("Sampling among the k likeliest tokens")
-    top_p: float | None = _of_the_method("Sampling among the likeliest tokens of this mass")
-    use_bias_correction_kl: bool | None = _of_the_method("Importance weights in the KL divergence")
-    vllm_importance_sampling_correction: bool | None = _of_the_method("Correction for vLLM's probabilities")
-    warmup_steps: float | None = _of_the_method("Warm-up, in steps or as a share of all")
+    temperature: float | None = _method_default("Sampling temperature")
+    top_k: int | None = _method_default("Sampling among the k likeliest tokens")
+    top_p: float | None = _method_default("Sampling among the likeliest tokens of this mass")
+    use_bias_correction_kl: bool | None = _method_default("Importance weights in the KL divergence")
+    vllm_importance_sampling_correction: bool | None = _method_default("Correction for vLLM's probabilities")
+    warmup_steps: float | None = _method_default("Warm-up, in steps or as a share of all")
 
     def __post_init__(self) -> None:
         """Fill in the method's settings, then TRL's, and check what TRL cannot know."""
-        decided = method_class(self.method).settings
-        for name in _METHODS_DECIDE:
+        method_settings = method_class(self.method).settings
+        for name in _METHOD_SETTINGS:
             if getattr(self, name) is None:
-                setattr(self, name, decided.get(name, GRPOConfig.__dataclass_fields__[name].default))
+                setattr(self, name, method_settings.get(name, GRPOConfig.__dataclass_fields__[name].default))
         try:
             super().__post_init__()
         except ValueError as error:

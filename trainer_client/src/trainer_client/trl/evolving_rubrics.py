@@ -18,16 +18,16 @@ from pydantic import ValidationError
 
 from trainer_client import AsyncClient, Client
 from trainer_client.errors import AdjudgeError
-from trainer_client.trl._evolution import Evolution, Kept, Terms, evolve
+from trainer_client.trl._evolution import EvolutionConfig, EvolutionResult, UnchangedRubric, evolve
 from trainer_client.trl._loop_client import LoopClient
-from trainer_client.trl._seen_groups import Seen, SeenGroup, groups_of, merge
+from trainer_client.trl._seen_groups import GroupHistory, SeenGroup, evolvable_groups, merge_histories
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
 from trainer_client.trl.reward import RubricReward
 
 logger = logging.getLogger(__name__)
 
-WITHOUT_POINTS = frozenset({"stepwise", "likert", "outcome"})
+MODES_WITHOUT_POINTS = frozenset({"stepwise", "likert", "outcome"})
 """Modes that criteria of kind `point` mean nothing to, which is what evolving writes."""
 
 
@@ -67,25 +67,25 @@ class EvolvingRubrics(GenerationCallback):
         self,
         client: str | Client | AsyncClient,
         *,
-        every: int,
+        every_n_steps: int,
         groups: int = 8,
         parameters: Mapping[str, Any] | None = None,
         deadline_s: float = 300.0,
-        least_difference: float = 0.1,
+        min_spread: float = 0.1,
         on_failure: Literal["keep", "error"] = "keep",
     ) -> None:
-        if every < 1 or groups < 1 or not 0 < deadline_s < math.inf or not 0 < least_difference <= 1:
+        if every_n_steps < 1 or groups < 1 or not 0 < deadline_s < math.inf or not 0 < min_spread <= 1:
             raise ValueError(
-                f"every is {every}, groups {groups}, deadline_s {deadline_s} and least_difference {least_difference}; "
+                f"every is {every_n_steps}, groups {groups}, deadline_s {deadline_s} and least_difference {min_spread}; "
                 "the first two are at least 1, deadline_s is above 0 and finite, least_difference a share above 0"
             )
         if on_failure not in ("keep", "error"):
             raise ValueError(f"on_failure is {on_failure!r}; use 'keep' or 'error'")
         self._client = LoopClient(AsyncClient(client) if isinstance(client, str) else client)
-        self._every, self._groups, self._deadline_s = every, groups, deadline_s
-        self._parameters, self._least_difference = dict(parameters or {}), least_difference
+        self._every_n_steps, self._groups, self._deadline_s = every_n_steps, groups, deadline_s
+        self._parameters, self._least_difference = dict(parameters or {}), min_spread
         self._on_failure = on_failure
-        self._seen = Seen({}, {})
+        self._history = GroupHistory({}, {})
         self._batches = self._last = 0
         self._warned = False
 
@@ -103,34 +103,34 @@ class EvolvingRubrics(GenerationCallback):
         """Remember a batch's groups; where it is time, evolve their rubrics."""
         if not generation.training:
             return {}
-        reward = self._checked(generation.reward)
+        reward = self._check_reward(generation.reward)
         rows = reward.last.rows if reward.last is not None else ()
         known = generation.correct or [None] * len(generation.rewards)
         own = known[generation.first : generation.first + len(rows)]
         self._batches += 1
-        found = groups_of(rows, own, self._batches, generation.first)
-        if not found and not self._warned and not self._seen.groups:
+        found = evolvable_groups(rows, own, self._batches, generation.first)
+        if not found and not self._warned and not self._history.groups:
             self._warned = True
             logger.warning(
                 "no rubric of this batch can evolve: each stands in the dataset itself or names its version; publish "
                 "it under a name, and name it without a version"
             )
-        self._seen = self._seen.with_groups(found, self._groups)
+        self._history = self._history.with_groups(found, self._groups)
         step = generation.step + 1
-        if step - self._last < self._every:
+        if step - self._last < self._every_n_steps:
             return {}
         self._last = step
-        self._seen = self._of_all_ranks()
-        told: list[Any] = [self._evolved(reward, step) if PartialState().is_main_process else None]
-        evolution: Evolution = broadcast_object_list(told)[0]
+        self._history = self._gather_history()
+        object_list: list[Any] = [self._run_evolution(reward, step) if PartialState().is_main_process else None]
+        evolution: EvolutionResult = broadcast_object_list(object_list)[0]
         reward.repin(evolution.pins)
-        asked = len(self._seen.groups)
-        self._seen = Seen({}, self._seen.prompts)
+        total = len(self._history.groups)
+        self._history = GroupHistory({}, self._history.prompts)
         if evolution.failures and self._on_failure == "error":
-            raise EvolvingFailed(_told(evolution.failures))
-        counts = Counter(kept.reason for kept in evolution.kept.values())
+            raise EvolvingFailed(_failure_message(evolution.failures))
+        counts = Counter(unchanged.reason for unchanged in evolution.unchanged.values())
         return {
-            "evolving/groups": float(asked),
+            "evolving/groups": float(total),
             "evolving/evolved": float(len(evolution.pins)),
             "evolving/criteria": float(evolution.criteria),
             "evolving/failed": float(len(evolution.failures)),
@@ -140,7 +140,7 @@ class EvolvingRubrics(GenerationCallback):
 
     def state(self) -> Mapping[str, Any]:
         """Give when rubrics evolved last, and what all ranks saw since; to be called on all of them."""
-        seen = self._of_all_ranks()
+        seen = self._gather_history()
         return {
             "last": self._last,
             "batches": self._batches,
@@ -157,35 +157,35 @@ class EvolvingRubrics(GenerationCallback):
         try:
             groups = [SeenGroup.from_json(one) for one in state["groups"]] if PartialState().is_main_process else []
             self._last, self._batches = int(state["last"]), int(state["batches"])
-            self._seen = Seen({one.reference: one for one in groups}, dict(state["prompts"]))
+            self._history = GroupHistory({one.reference: one for one in groups}, dict(state["prompts"]))
         except (LookupError, TypeError, ValidationError) as error:
             raise ValueError(f"the checkpoint's state of EvolvingRubrics cannot be read: {error!r}") from error
 
-    def _checked(self, reward: RubricReward | None) -> RubricReward:
+    def _check_reward(self, reward: RubricReward | None) -> RubricReward:
         if reward is None:
             raise ValueError("EvolvingRubrics needs a RubricReward, whose rubrics it evolves; the trainer has none")
-        mode, options = reward.judging
+        mode, options = reward.judging_options
         kinds = options.get("kinds")
-        if mode in WITHOUT_POINTS or (kinds is not None and "point" not in kinds):
-            what = f"mode {mode!r}" if mode in WITHOUT_POINTS else f"kinds = {kinds!r}"
+        if mode in MODES_WITHOUT_POINTS or (kinds is not None and "point" not in kinds):
+            what = f"mode {mode!r}" if mode in MODES_WITHOUT_POINTS else f"kinds = {kinds!r}"
             raise ValueError(
                 f"EvolvingRubrics writes criteria of kind 'point', which count for nothing with {what} of the "
                 "RubricReward; use another mode, such as 'graded_mean', or leave EvolvingRubrics out"
             )
         return reward
 
-    def _of_all_ranks(self) -> Seen:
-        return merge(gather_object([self._seen]), self._groups)
+    def _gather_history(self) -> GroupHistory:
+        return merge_histories(gather_object([self._history]), self._groups)
 
-    def _evolved(self, reward: RubricReward, step: int) -> Evolution:
-        shared = set(self._seen.shared)
-        groups = [one for reference, one in self._seen.groups.items() if reference not in shared]
-        mode, options = reward.judging
-        terms = Terms(mode, options, self._parameters, self._least_difference, self._deadline_s, step)
+    def _run_evolution(self, reward: RubricReward, step: int) -> EvolutionResult:
+        shared = set(self._history.shared)
+        groups = [one for reference, one in self._history.groups.items() if reference not in shared]
+        mode, options = reward.judging_options
+        config = EvolutionConfig(mode, options, self._parameters, self._least_difference, self._deadline_s, step)
 
-        async def work() -> Evolution:
+        async def work() -> EvolutionResult:
             try:
-                return await evolve(self._client.here(), groups, reward.pinned, terms)
+                return await evolve(self._client.for_running_loop(), groups, reward.pinned, config)
             finally:
                 await self._client.aclose()
 
@@ -194,27 +194,31 @@ class EvolvingRubrics(GenerationCallback):
                 evolution = own.submit(asyncio.run, work()).result()
         except Exception as error:
             logger.exception("step %d: rubrics could not be evolved", step)
-            why = Kept("service", f"{type(error).__name__}: {error}")
-            evolution = Evolution(kept={one.reference: why for one in groups})
+            why = UnchangedRubric("service", f"{type(error).__name__}: {error}")
+            evolution = EvolutionResult(unchanged={one.reference: why for one in groups})
         for reference in shared:
-            evolution.kept[reference] = Kept("shared", "it judges several prompts, and new criteria are about one")
-        _log(evolution, step)
+            evolution.unchanged[reference] = UnchangedRubric(
+                "shared", "it judges several prompts, and new criteria are about one"
+            )
+        _log_evolution(evolution, step)
         return evolution
 
 
-def _log(evolution: Evolution, step: int) -> None:
-    asked = len(evolution.pins) + len(evolution.kept)
+def _log_evolution(evolution: EvolutionResult, step: int) -> None:
+    total = len(evolution.pins) + len(evolution.unchanged)
     logger.info(
-        "step %d: %d of %d rubrics evolved by %d criteria", step, len(evolution.pins), asked, evolution.criteria
+        "step %d: %d of %d rubrics evolved by %d criteria", step, len(evolution.pins), total, evolution.criteria
     )
-    for reference, kept in evolution.kept.items():
+    for reference, unchanged in evolution.unchanged.items():
         level = logging.WARNING if reference in evolution.failures else logging.INFO
-        logger.log(level, "step %d: rubric %s stays as it is (%s): %s", step, reference, kept.reason, kept.detail)
+        logger.log(
+            level, "step %d: rubric %s stays as it is (%s): %s", step, reference, unchanged.reason, unchanged.detail
+        )
 
 
-def _told(failures: Mapping[str, Kept]) -> str:
-    reference, kept = next(iter(failures.items()))
+def _failure_message(failures: Mapping[str, UnchangedRubric]) -> str:
+    reference, unchanged = next(iter(failures.items()))
     return (
-        f"{len(failures)} rubrics could not be evolved, {reference} among them ({kept.reason}): {kept.detail}. "
+        f"{len(failures)} rubrics could not be evolved, {reference} among them ({unchanged.reason}): {unchanged.detail}. "
         "on_failure='keep' goes on with the old rubrics"
     )

@@ -36,7 +36,7 @@ class ScoredGeneration:
     group_size: int
     completions: Sequence[Any]
     first: int
-    elsewhere: Sequence[bool] | None
+    off_policy: Sequence[bool] | None
     training: bool
     unpenalised: Sequence[float | None] | None = None
     judged: Sequence[float | None] | None = None
@@ -52,7 +52,7 @@ class GenerationCallback(TrainerCallback):
     averaged over a logging step.
     """
 
-    def wants_reference(self, training: bool) -> bool:
+    def needs_reference_logps(self, training: bool) -> bool:
         """Whether `on_loss` is to be given the reference's log-probabilities where TRL computes none.
 
         That takes a copy of the policy as it was before training, and a forward pass of it for each micro-batch.

@@ -20,12 +20,13 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from transformers import AutoTokenizer, set_seed
 from trl.trainer.utils import create_model_from_path
 
-from trainer_client.dro import select_groups, variance_score
+from trainer_client._variance_filter import select_groups
+from trainer_client.dro import variance_score
 from trainer_client.reasoning import SplitRule, find_answer
-from trainer_client.trl._prefilter_rows import Row, read_rows
-from trainer_client.trl._prefilter_scores import Outcome, prompt_tokens, score_rows
+from trainer_client.trl._prefilter_rows import PrefilterRow, read_prefilter_rows
+from trainer_client.trl._prefilter_scores import RowScore, prompt_tokens, score_rows
 
-_BAR_AFTER_S = 2.0
+_PROGRESS_BAR_DELAY_S = 2.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,33 +35,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     clip = {"top_fraction": given.tokens, "p_min": given.p_min, "p_max": given.p_max}
     try:
-        shares = {"top_fraction": _top(given), "random_fraction": given.random, "seed": given.seed}
+        shares = {"top_fraction": _top_share(given), "random_fraction": given.random, "seed": given.seed}
         rule = answer_rule(given.answer_rule)
         select_groups([], **shares)  # what is out of range is said before the long run
         variance_score([[0.5], [0.5]], **clip)
         _check_files(given)
-        rows = read_rows(given.data)
-        tokenizer = _loaded(AutoTokenizer.from_pretrained, given.model)
+        rows = read_prefilter_rows(given.data)
+        tokenizer = _load(AutoTokenizer.from_pretrained, given.model)
         prompts = prompt_tokens(rows, tokenizer)
-        model = _loaded(create_model_from_path, given.model, dtype="auto").eval()
+        model = _load(create_model_from_path, given.model, dtype="auto").eval()
     except (ValueError, OSError) as error:
         parser.exit(1, f"{error}\n")
     set_seed(given.seed)
     sampling = {"group_size": given.group, "max_tokens": given.max_tokens, "temperature": given.temperature}
     sampling["top_p"] = given.top_p
     scored = score_rows(rows, prompts, model, tokenizer, **sampling, rule=rule, batch=given.batch, **clip)
-    bar = tqdm(scored, total=len(rows), unit="row", desc="scoring", delay=_BAR_AFTER_S)
-    outcomes = list(bar)
-    scores = [outcome.score for outcome in outcomes]
+    bar = tqdm(scored, total=len(rows), unit="row", desc="scoring", delay=_PROGRESS_BAR_DELAY_S)
+    row_scores = list(bar)
+    scores = [row_score.score for row_score in row_scores]
     kept = select_groups(scores, **shares)
     best = set(select_groups(scores, **shares | {"random_fraction": 0.0}))
     given.out.write_bytes(b"".join(rows[place].line + b"\n" for place in kept))
     if given.scores is not None:
-        _write_scores(given.scores, rows, outcomes, best, set(kept))
-    print(_said(outcomes, best, kept, given.out))
+        _write_scores(given.scores, rows, row_scores, best, set(kept))
+    print(_summary(row_scores, best, kept, given.out))
 
 
-def _top(given: argparse.Namespace) -> float:
+def _top_share(given: argparse.Namespace) -> float:
     """The share to keep for its score: as given, or what retains a share in all beside the random ones."""
     if given.retain is None:
         return float(given.top)
@@ -94,30 +95,32 @@ def answer_rule(name: str | None) -> SplitRule:
     return rule
 
 
-def _loaded(load: Callable[..., Any], model: str, **how: Any) -> Any:
+def _load(load: Callable[..., Any], model: str, **how: Any) -> Any:
     try:
         return load(model, **how)
     except (ValueError, OSError) as error:
         raise ValueError(f"--model {model}: {error}") from error
 
 
-def _write_scores(file: Path, rows: Sequence[Row], outcomes: Sequence[Outcome], best: set[int], kept: set[int]) -> None:
+def _write_scores(
+    file: Path, rows: Sequence[PrefilterRow], row_scores: Sequence[RowScore], best: set[int], kept: set[int]
+) -> None:
     with file.open("w", encoding="utf-8") as lines:
-        for place, (row, outcome) in enumerate(zip(rows, outcomes, strict=True)):
-            why = "score" if place in best else "random" if place in kept else None
-            lines.write(json.dumps({"line": row.number, **outcome._asdict(), "kept": why}) + "\n")
+        for place, (row, row_score) in enumerate(zip(rows, row_scores, strict=True)):
+            reason = "score" if place in best else "random" if place in kept else None
+            lines.write(json.dumps({"line": row.number, **row_score._asdict(), "kept": reason}) + "\n")
 
 
-def _said(outcomes: Sequence[Outcome], best: set[int], kept: Sequence[int], out: Path) -> str:
+def _summary(row_scores: Sequence[RowScore], best: set[int], kept: Sequence[int], out: Path) -> str:
     """Say how many of how many were kept, and why."""
-    scores = {place: outcome.score for place, outcome in enumerate(outcomes) if outcome.score is not None}
+    scores = {place: row_score.score for place, row_score in enumerate(row_scores) if row_score.score is not None}
     lowest = min((scores[place] for place in best), default=None)
     above = "" if lowest is None else f", {lowest:.4g} or more"
-    without = Counter(outcome.why for outcome in outcomes if outcome.why is not None)
+    without = Counter(row_score.reason for row_score in row_scores if row_score.reason is not None)
     return (
-        f"kept {len(kept)} of {len(outcomes)} rows in {out}: {len(best)} of the {len(scores)} scored ones for their "
+        f"kept {len(kept)} of {len(row_scores)} rows in {out}: {len(best)} of the {len(scores)} scored ones for their "
         f"score{above}, and {len(kept) - len(best)} of the other {len(scores) - len(best)} at random"
-        + "".join(f"; {count} without a score: {why}" for why, count in without.items())
+        + "".join(f"; {count} without a score: {reason}" for reason, count in without.items())
     )
 
 
@@ -153,12 +156,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--random", type=float, default=0.1, help="share of the others to keep at random (paper: 0.1)")
     add("--seed", type=int, default=0, help="of sampling and of the random share (0)")
-    add("--group", type=_from(2), default=16, metavar="G", help="responses sampled to a row (16, as in training)")
-    add("--max-tokens", type=_from(1), default=512, metavar="N", help="longest response, in tokens (512)")
+    add("--group", type=_at_least(2), default=16, metavar="G", help="responses sampled to a row (16, as in training)")
+    add("--max-tokens", type=_at_least(1), default=512, metavar="N", help="longest response, in tokens (512)")
     add("--temperature", type=_positive, default=1.0, help="of sampling (1)")
-    add("--top-p", type=_share, default=0.95, metavar="P", help="mass that is sampled from (0.95, as in training)")
+    add("--top-p", type=_fraction, default=0.95, metavar="P", help="mass that is sampled from (0.95, as in training)")
     add("--answer-rule", metavar="MODULE:FUNCTION", help="where an answer begins: the `answer_rule` of training")
-    add("--batch", type=_from(1), default=4, metavar="N", help="rows sampled at once, G responses each (4)")
+    add("--batch", type=_at_least(1), default=4, metavar="N", help="rows sampled at once, G responses each (4)")
     add("--tokens", type=float, default=0.1, help="share of the reference's tokens that a score is taken of (0.1)")
     add("--p-min", type=float, default=0.05, help="probabilities below count as this (0.05)")
     add("--p-max", type=float, default=0.95, help="probabilities above count as this (0.95)")
@@ -166,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _from(least: int) -> Any:
+def _at_least(least: int) -> Any:
     def read(text: str) -> int:
         if (number := int(text)) < least:
             raise argparse.ArgumentTypeError(f"{number} is too few; give {least} or more")
@@ -175,7 +178,7 @@ def _from(least: int) -> Any:
     return read
 
 
-def _share(text: str) -> float:
+def _fraction(text: str) -> float:
     if not 0 < (number := float(text)) <= 1:
         raise argparse.ArgumentTypeError(f"{number:g} is not above 0 and at most 1")
     return number

@@ -8,22 +8,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack, cast
 
 from trainer_client import AsyncClient, Client
-from trainer_client._columns import read_rubric
+from trainer_client._columns import parse_rubric
 from trainer_client._options import RewardKeywords
 from trainer_client._requests import RubricLike
 from trainer_client.errors import InvalidRequest
-from trainer_client.trl._caller import MISSING_COUNTS_AS_ZERO, UNSEEN, Caller, RubricRewardWarning, warn
-from trainer_client.trl._judging import Ask
+from trainer_client.trl._caller import (
+    MISSING_AS_ZERO_WARNING,
+    NON_TEXT_PARTS_WARNING,
+    RubricRewardWarning,
+    TrainerContext,
+    warn,
+)
+from trainer_client.trl._judging import ScoringConfig
 from trainer_client.trl._loop_client import LoopClient
-from trainer_client.trl._others import RewardFunction, check_functions
-from trainer_client.trl._pins import Pins
-from trainer_client.trl._probe import check_options
-from trainer_client.trl._ranks import RankFailed, TooManyUnscored, Turn, stop_if_needed
-from trainer_client.trl._reward_log import metrics, table
+from trainer_client.trl._others import RewardFunction, check_reward_functions
+from trainer_client.trl._pins import RubricPins
+from trainer_client.trl._probe import check_reward_options
+from trainer_client.trl._ranks import CollectiveOrder, RankFailed, TooManyUnscored, raise_if_failed
+from trainer_client.trl._reward_log import reward_metrics, verdict_summaries
 from trainer_client.trl._rows import WithoutRubric, read_rows
 from trainer_client.trl._rubric_cache import RubricCache
-from trainer_client.trl._scored import ScoredBatch, ScoredRow, text_of
-from trainer_client.trl._scoring import Local, Parts, score, tally_of
+from trainer_client.trl._scored import ScoredBatch, ScoredRow, judged_text
+from trainer_client.trl._scoring import RankResult, RewardTerms, judge_and_reward, rank_summary
 from trainer_client.wire import NEEDS_NO_RUBRIC, Criterion, FailurePolicy, RewardMode
 
 __all__ = [
@@ -37,7 +43,7 @@ __all__ = [
 ]
 
 
-PENALTIES = ("length_penalty", "overlong_penalty", "truncation_factor")
+PENALTY_OPTIONS = ("length_penalty", "overlong_penalty", "truncation_factor")
 
 
 class RubricReward:
@@ -85,10 +91,10 @@ class RubricReward:
 
     needs_criteria: bool = False
     without_rubric: WithoutRubric = "refuse"
-    penalises: bool = True
+    applies_penalties: bool = True
     batch_rows: int = 0
-    judged_part: Callable[[Any], Any] | None = None
-    meanwhile: Callable[[Sequence[str], Sequence[Sequence[int]]], Iterable[None]] | None = None
+    select_judged_part: Callable[[Any], Any] | None = None
+    overlapped_work: Callable[[Sequence[str], Sequence[Sequence[int]]], Iterable[None]] | None = None
 
     def __init__(
         self,
@@ -100,7 +106,7 @@ class RubricReward:
         deadline_s: float = 60.0,
         grace_s: float = 5.0,
         max_unscored: float = 0.5,
-        others: Sequence[RewardFunction] = (),
+        extra_rewards: Sequence[RewardFunction] = (),
         weights: Sequence[float] | None = None,
         **options: Unpack[RewardKeywords],
     ) -> None:
@@ -109,14 +115,14 @@ class RubricReward:
         self.last: ScoredBatch | None = None
         self._client = LoopClient(client)
         try:
-            self._rubric = read_rubric(rubric)
+            self._rubric = parse_rubric(rubric)
         except ValueError as error:
             raise InvalidRequest(f"rubric: {error}") from error
         self._mode, self._on_failure, self._options = mode, on_failure, options
         self._deadline_s, self._grace_s, self._max_unscored = deadline_s, grace_s, max_unscored
-        self._others, self._weights = tuple(others), check_functions(others, weights)
-        self._pins, self._cache = Pins(), RubricCache()
-        self._followed: set[str] = set()
+        self._extra_rewards, self._weights = tuple(extra_rewards), check_reward_functions(extra_rewards, weights)
+        self._pins, self._cache = RubricPins(), RubricCache()
+        self._tracked_criteria: set[str] = set()
         self._warned: set[str] = set()
         self._check()
 
@@ -150,30 +156,32 @@ class RubricReward:
             TooManyUnscored: more of them than `max_unscored` have no reward from the judge.
             AdjudgeError: the user's mistake, or a failure where they are to be errors.
         """
-        caller, turn = Caller(log_metric), Turn()
+        context, order = TrainerContext(log_metric), CollectiveOrder()
         given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
         arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
         arguments |= {name: value for name, value in given.items() if value is not None}
-        local, error = None, None
+        result, error = None, None
         try:
             try:
-                local = await self._score(arguments, caller, getattr(trainer_state, "global_step", None))
+                result = await self._score(arguments, context, getattr(trainer_state, "global_step", None))
             except Exception as failed:  # noqa: BLE001 - whatever it is, the other ranks wait for this one
                 error = failed
-            tallies = await turn.exchange(tally_of(local, error, len(prompts), self._pins.state()))
+            summaries = await order.all_gather(rank_summary(result, error, len(prompts), self._pins.state()))
         finally:
-            turn.end()
-        self._pins.adopt([tally.pins for tally in tallies])
-        self.last = ScoredBatch(local.rows) if local is not None else None
-        stop_if_needed(tallies, error, self._max_unscored, self._remedy, self.batch_rows)
-        assert local is not None  # or there was an error
+            order.end()
+        self._pins.merge_ranks([summary.pins for summary in summaries])
+        self.last = ScoredBatch(result.rows) if result is not None else None
+        raise_if_failed(summaries, error, self._max_unscored, self._remedy, self.batch_rows)
+        assert result is not None  # or there was an error
         if log_metric is not None:
-            prefix = caller.prefix(self)
-            for name, value in metrics(local.rows, local.usage, local.wait_s, self._followed, prefix).items():
+            prefix = context.prefix(self)
+            for name, value in reward_metrics(
+                result.rows, result.usage, result.wait_s, self._tracked_criteria, prefix
+            ).items():
                 log_metric(name, value)
-        if log_extra is not None and caller.shows_completions:
-            log_extra(caller.prefix(self), table(local.rows))
-        return [row.reward for row in local.rows]
+        if log_extra is not None and context.shows_completions:
+            log_extra(context.prefix(self), verdict_summaries(result.rows))
+        return [row.reward for row in result.rows]
 
     def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
         """Give a copy in which these settings hold where its user has not said."""
@@ -181,19 +189,21 @@ class RubricReward:
         vars(copy).update(vars(self))
         copy._mode, copy._on_failure = self._mode or mode, self._on_failure or on_failure
         copy._options = {**options, **self._options}
-        copy._pins, copy._followed, copy._warned = Pins(self._pins.state()), set(), set()
+        copy._pins, copy._tracked_criteria, copy._warned = RubricPins(self._pins.state()), set(), set()
         copy._check()
         return copy
 
-    def alone(self) -> Self:
+    def without_extra_rewards(self) -> Self:
         """Give a copy without the other reward functions, which shares its pins."""
         copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _others=(), _weights=check_functions((), None))
+        vars(copy).update(vars(self), _extra_rewards=(), _weights=check_reward_functions((), None))
         return copy
 
     async def criteria(self, rubrics: Sequence[Any]) -> list[tuple[Criterion, ...]]:
         """Give the criteria that rows will be judged by, from their values of the column `rubric`."""
-        return await self._cache.of_rows(self._client.here(), rubrics, self._rubric, self._pins, self._deadline_s)
+        return await self._cache.criteria_for_rows(
+            self._client.for_running_loop(), rubrics, self._rubric, self._pins, self._deadline_s
+        )
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, as JSON takes it: the pinned rubrics."""
@@ -215,16 +225,16 @@ class RubricReward:
                 `name@3`; the others stay as they are. Unless given, the newest version of each rubric.
         """
         if versions is None:
-            self._pins.forget()
+            self._pins.clear()
         else:
-            self._pins.move(versions)
+            self._pins.repin(versions)
 
     def pinned(self, reference: str) -> str:
         """Give the version that a reference is pinned to; the reference itself where it has no pin."""
         return self._pins.pinned(reference)
 
     @property
-    def judging(self) -> tuple[RewardMode, RewardKeywords]:
+    def judging_options(self) -> tuple[RewardMode, RewardKeywords]:
         """The mode, and the options that the judge is asked with, penalties left out."""
         return self.mode, self._without_penalties
 
@@ -235,32 +245,36 @@ class RubricReward:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "last": None}
 
-    async def _score(self, arguments: Mapping[str, Any], caller: Caller, step: int | None) -> Local:
-        if caller.adds_missing_as_zero:
-            self._warn_once(MISSING_COUNTS_AS_ZERO)
-        caller.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
+    async def _score(self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None) -> RankResult:
+        if context.counts_missing_as_zero:
+            self._warn_once(MISSING_AS_ZERO_WARNING)
+        context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
         columns = dict(arguments)
         completions, ids = columns.pop("completions"), columns.pop("completion_ids")
         rows = read_rows(
             columns.pop("prompts"),
-            completions if self.judged_part is None else [self.judged_part(one) for one in completions],
+            completions if self.select_judged_part is None else [self.select_judged_part(one) for one in completions],
             ids,
             columns,
             rubric=self._rubric,
             needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
             without_rubric=self.without_rubric,
             step=step,
-            ends=caller.ends,
+            stop_token_ids=context.stop_token_ids,
         )
-        if rows.unseen:
-            self._warn_once(UNSEEN)
-        ask = Ask(self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._asked_options)
+        if rows.non_text_parts:
+            self._warn_once(NON_TEXT_PARTS_WARNING)
+        config = ScoringConfig(
+            self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._effective_options
+        )
         work: Iterable[None] = ()
-        if self.meanwhile is not None and ids is not None:
-            work = self.meanwhile([text_of(one, ask.reasoning) for one in rows.responses], ids)
-        parts = Parts(self._weights, self._others, arguments, work)
+        if self.overlapped_work is not None and ids is not None:
+            work = self.overlapped_work([judged_text(one, config.reasoning) for one in rows.responses], ids)
+        terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
         cache = self._cache if self.needs_criteria else None
-        return await score(self._client.here(), rows, ask, parts, self._pins, cache, self._grace_s)
+        return await judge_and_reward(
+            self._client.for_running_loop(), rows, config, terms, self._pins, cache, self._grace_s
+        )
 
     @property
     def weight(self) -> float:
@@ -268,12 +282,12 @@ class RubricReward:
         return self._weights[0]
 
     @property
-    def _asked_options(self) -> RewardKeywords:
-        return self._options if self.penalises else self._without_penalties
+    def _effective_options(self) -> RewardKeywords:
+        return self._options if self.applies_penalties else self._without_penalties
 
     @property
     def _without_penalties(self) -> RewardKeywords:
-        kept = {name: value for name, value in self._options.items() if name not in PENALTIES}
+        kept = {name: value for name, value in self._options.items() if name not in PENALTY_OPTIONS}
         return cast(RewardKeywords, kept)
 
     def _warn_once(self, message: str) -> None:
@@ -282,7 +296,9 @@ class RubricReward:
             warn(message)
 
     def _check(self) -> None:
-        check_options(self._rubric, self.mode, self._options, on_failure=self.on_failure, deadline_s=self._deadline_s)
+        check_reward_options(
+            self._rubric, self.mode, self._options, on_failure=self.on_failure, deadline_s=self._deadline_s
+        )
 
     @property
     def _remedy(self) -> str:

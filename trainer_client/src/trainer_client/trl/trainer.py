@@ -23,11 +23,11 @@ from accelerate.utils import gather_object
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
-from trainer_client.trl._batch import Batch
+from trainer_client.trl._batch import AdvantageBatch
 from trainer_client.trl._entropy_bonus import EntropyBonus
-from trainer_client.trl._environments import begin_again, of_rows
+from trainer_client.trl._environments import reset_environments, select_environments
 from trainer_client.trl._frozen import FrozenPolicy
-from trainer_client.trl._generation import Generation, Sampled
+from trainer_client.trl._generation import RolloutGenerator, SampledBatch
 from trainer_client.trl._readers import readers_for
 from trainer_client.trl._refilling import Refiller
 from trainer_client.trl._skip import SkipEmptySteps
@@ -75,25 +75,25 @@ class RubricGRPOTrainer(GRPOTrainer):
         self.rubric_reward = _rubric_reward(given, args.method, self.method)
         functions = [self.rubric_reward if isinstance(function, RubricReward) else function for function in given]
         self._inputs: list[dict[str, Any]] = []
-        self._sampled: Sampled | None = None
-        self._local: list[Rollout] = []
+        self._sampled: SampledBatch | None = None
+        self._local_rollouts: list[Rollout] = []
         self._rewards: list[float | None] = []
-        self._functions: dict[str, list[float | None]] = {}
+        self._function_rewards: dict[str, list[float | None]] = {}
         self._loss_inputs: dict[str, Any] | None = None
-        self._each_its_own_prompt = False
+        self._one_response_per_prompt = False
         self._memory = self.method.start()
         super().__init__(model, functions, args, **kwargs)
-        self._required = self._columns_of(args.required_rewards or ())
-        self.frozen = FrozenPolicy(self)
+        self._required = self._required_columns(args.required_rewards or ())
+        self.frozen_policy = FrozenPolicy(self)
         self._entropy_bonus = EntropyBonus(self)
-        self._generation = Generation(self)
+        self._generation = RolloutGenerator(self)
         self._refiller = Refiller(self)
         self._readers = readers_for(self)
-        self._skip = SkipEmptySteps(self)
-        self.add_callback(self._skip)
+        self._skip_empty_steps = SkipEmptySteps(self)
+        self.add_callback(self._skip_empty_steps)
 
     def generate_each(
-        self, prompts: list[Any], rows: Sequence[int] | None = None, *, spare: int = 0
+        self, prompts: list[Any], rows: Sequence[int] | None = None, *, num_padding: int = 0
     ) -> tuple[Any, ...]:
         """Generate one response to each prompt, whatever prompts stand beside it.
 
@@ -103,15 +103,15 @@ class RubricGRPOTrainer(GRPOTrainer):
                 the batch, in its order.
             spare: how many of the last ones are only there to be as many.
         """
-        self._each_its_own_prompt = True
+        self._one_response_per_prompt = True
         try:
             if rows is None:
                 return super()._generate(prompts)  # type: ignore[no-any-return]
-            with of_rows(self, rows):
-                begin_again(self, rows, self._inputs, spare)
+            with select_environments(self, rows):
+                reset_environments(self, rows, self._inputs, num_padding)
                 return super()._generate(prompts)  # type: ignore[no-any-return]
         finally:
-            self._each_its_own_prompt = False
+            self._one_response_per_prompt = False
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         if self._refiller.active:
@@ -122,14 +122,14 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     def gathered_rollouts(self) -> list[Rollout]:
         """Give the rollouts that were scored last, of all ranks, each with its reward."""
-        everyone: list[Rollout] = gather_object(self._local)
+        everyone: list[Rollout] = gather_object(self._local_rollouts)
         return [replace(rollout, reward=reward) for rollout, reward in zip(everyone, self._rewards, strict=True)]
 
     def _generate_single_turn(
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
     ) -> tuple[Any, Any]:
         # a vLLM server generates a whole group from the first of `num_generations` prompts
-        count = 1 if self._each_its_own_prompt else num_generations
+        count = 1 if self._one_response_per_prompt else num_generations
         result: tuple[Any, Any] = super()._generate_single_turn(
             prompt_ids, images, multimodal_fields, count, has_tool_images
         )
@@ -140,14 +140,14 @@ class RubricGRPOTrainer(GRPOTrainer):
     ) -> torch.Tensor:
         """Score, and give no reward at all where a required part of it is missing. N x F, over all ranks."""
         if self.rubric_reward is not None:
-            self.rubric_reward.penalises = self.model.training
+            self.rubric_reward.applies_penalties = self.model.training
         completed = self._refiller.take_scores()
         if completed is not None:
             rewards, rollouts = completed
             self._rewards = [rollout.reward for rollout in rollouts]
-            self._set_functions(rewards)
+            self._set_function_rewards(rewards)
             first = self.accelerator.process_index * len(prompts)
-            self._local = rollouts[first : first + len(prompts)]
+            self._local_rollouts = rollouts[first : first + len(prompts)]
             return rewards
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         finite = torch.isfinite(rewards)
@@ -156,16 +156,18 @@ class RubricGRPOTrainer(GRPOTrainer):
         rewards = rewards.masked_fill(missing.unsqueeze(1), torch.nan)
         totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
         self._rewards = [None if gone else total for gone, total in zip(missing.tolist(), totals, strict=True)]
-        self._set_functions(rewards)
+        self._set_function_rewards(rewards)
         assert self._sampled is not None
-        self._local = [Rollout(tokens=len(ids)) for ids in completion_ids_list]
+        self._local_rollouts = [Rollout(tokens=len(ids)) for ids in completion_ids_list]
         for reader in self._readers:
-            self._local = reader.read(self._local, inputs, self._sampled.generated[0], completion_ids_list)
+            self._local_rollouts = reader.read(
+                self._local_rollouts, inputs, self._sampled.generated[0], completion_ids_list
+            )
         return rewards
 
-    def _set_functions(self, rewards: torch.Tensor) -> None:
+    def _set_function_rewards(self, rewards: torch.Tensor) -> None:
         by_function = zip(self.reward_func_names, rewards.T.tolist(), strict=True)
-        self._functions = {name: [None if math.isnan(one) else one for one in own] for name, own in by_function}
+        self._function_rewards = {name: [None if math.isnan(one) else one for one in own] for name, own in by_function}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         inputs = [dict(row) for row in inputs] if self._refiller.active else inputs  # refilling replaces rows
@@ -174,19 +176,19 @@ class RubricGRPOTrainer(GRPOTrainer):
         mode = "train" if self.model.training else "eval"
         size = self.num_generations if mode == "train" else self.num_generations_eval
         rollouts = self.gathered_rollouts()
-        batch = Batch.of(self.method, rollouts, size, self._memory)
+        batch = AdvantageBatch.from_rollouts(self.method, rollouts, size, self._memory)
         if mode == "train" and self._refiller.groups is not None:  # a threshold is taken of all groups, not the best
-            self._memory = self.method.after(self._memory, self._refiller.groups)
+            self._memory = self.method.update_memory(self._memory, self._refiller.groups)
             self._add_metrics(self._refiller.metrics)
         elif mode == "train":
             self._memory = batch.memory
-        first = self.accelerator.process_index * len(self._local)
-        own = slice(first, first + len(self._local))
+        first = self.accelerator.process_index * len(self._local_rollouts)
+        own = slice(first, first + len(self._local_rollouts))
         kept = torch.tensor(batch.kept[own], device=output["completion_ids"].device)
         if not self.args.uses_trl_advantages:
             output["advantages"] = batch.tensor(own, output["completion_ids"])
             self._log_advantages(batch.means)
-        if self.method.certain:
+        if self.method.uses_certainty:
             self._log_rewards(batch.rewards, size, mode)
         output["completion_mask"] = output["completion_mask"] * kept.unsqueeze(1).to(output["completion_mask"].dtype)
         mask = output["completion_mask"] * output.get("tool_mask", 1)
@@ -197,13 +199,15 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._add_metrics({**batch.metrics, **self._sampled.metrics})
         scored = ScoredGeneration(
             rewards=batch.rewards,
-            functions=self._functions,
+            functions=self._function_rewards,
             group_size=size,
             completions=self._sampled.completions,
             first=first,
-            elsewhere=self._sampled.elsewhere,
+            off_policy=self._sampled.off_policy,
             training=mode == "train",
-            unpenalised=batch.rewards if self.method.certain else [_unpenalised(rollout) for rollout in rollouts],
+            unpenalised=batch.rewards
+            if self.method.uses_certainty
+            else [_unpenalised(rollout) for rollout in rollouts],
             judged=[rollout.judged for rollout in rollouts],
             correct=[rollout.correct for rollout in rollouts],
             step=self.state.global_step,
@@ -215,7 +219,7 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         self._loss_inputs = dict(inputs)  # the same inputs serve several iterations
-        self._skip.saw(inputs)
+        self._skip_empty_steps.observe(inputs)
         self._entropy_bonus.begin()
         try:
             loss: torch.Tensor = super()._compute_loss(model, self._loss_inputs)
@@ -226,24 +230,27 @@ class RubricGRPOTrainer(GRPOTrainer):
     def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Choose the tokens that the loss is restricted to, and have the entropy bonus act on the same."""
         mask: torch.Tensor = super().get_high_entropy_mask(*args, **kwargs)
-        self._entropy_bonus.chose(mask)
+        self._entropy_bonus.restrict_to(mask)
         return mask
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         logps, entropies, auxiliary = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         if self._loss_inputs is not None:
-            self._entropy_bonus.saw(entropies)
-            self._log_observed(logps, self._loss_inputs)
+            self._entropy_bonus.observe(entropies)
+            self._log_loss_metrics(logps, self._loss_inputs)
             training = self.model.training
             shown = self._loss_inputs
             if "ref_per_token_logps" not in shown and any(
-                callback.wants_reference(training) for callback in self._generation_callbacks
+                callback.needs_reference_logps(training) for callback in self._generation_callbacks
             ):
                 compute = super()._get_per_token_logps_and_entropies
-                shown = {**shown, "ref_per_token_logps": self.frozen.log_probabilities(compute, args[1:], kwargs)}
+                shown = {
+                    **shown,
+                    "ref_per_token_logps": self.frozen_policy.log_probabilities(compute, args[1:], kwargs),
+                }
             for callback in self._generation_callbacks:
                 self._add_metrics(callback.on_loss(logps.detach(), shown, training))
-            self._loss_inputs.update(self.method.compared_with(logps, self._loss_inputs))
+            self._loss_inputs.update(self.method.override_loss_inputs(logps, self._loss_inputs))
         return logps, entropies, auxiliary
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -290,14 +297,14 @@ class RubricGRPOTrainer(GRPOTrainer):
         for name, value in metrics.items():
             self._metrics["train" if self.model.training else "eval"][name].append(value)
 
-    def _log_observed(self, logps: torch.Tensor, inputs: dict[str, Any]) -> None:
+    def _log_loss_metrics(self, logps: torch.Tensor, inputs: dict[str, Any]) -> None:
         mode = "train" if self.model.training else "eval"
-        for name, (total, count) in self.method.observed(logps, inputs).items():
+        for name, (total, count) in self.method.loss_metrics(logps, inputs).items():
             sums = self.accelerator.reduce(torch.stack([total.float(), count.float()]), reduction="sum")
             if sums[1] > 0:
                 self._metrics[mode][name].append((sums[0] / sums[1]).item())
 
-    def _columns_of(self, names: Sequence[str]) -> list[int]:
+    def _required_columns(self, names: Sequence[str]) -> list[int]:
         """Give the columns of rewards without which a response is left out: the rubric's, and those named."""
         unknown = [name for name in names if name not in self.reward_func_names]
         if unknown:
@@ -351,14 +358,14 @@ def _unpenalised(rollout: Rollout) -> float | None:
 def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> RubricReward | None:
     """Find the one `RubricReward` and fill in what its user left to the method."""
     found = [function for function in functions if isinstance(function, RubricReward)]
-    if not found and functions and method.certain:
+    if not found and functions and method.uses_certainty:
         return None
     if len(found) != 1:
         raise ValueError(
             f"{len(found)} of {len(functions)} reward functions are a RubricReward; give exactly one, "
             "and other reward functions beside it or in its `others`"
         )
-    reward = found[0].with_defaults(**method.scoring)
+    reward = found[0].with_defaults(**method.reward_defaults)
     if method.stepwise and reward.mode != "stepwise":
         raise ValueError(
             f"the RubricReward has mode {reward.mode!r}, and method {name!r} needs each verdict's step; leave the mode "

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from accelerate.utils import gather_object
 
-from trainer_client.measures import best_of_n, loops, novelty, pass_at_k, self_bleu
+from trainer_client._lexical import self_bleu
+from trainer_client._loops import loops
+from trainer_client._samples import best_of_n, pass_at_k
+from trainer_client.measures import novelty
 from trainer_client.trl.config import RubricGRPOConfig
 from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
 
@@ -69,29 +72,29 @@ class TrainingMeasures(GenerationCallback):
             )
         self._ks, self._correct, self._threshold = tuple(ks), correct, threshold
         self._diversity_groups, self._loops, self._novelty = diversity_groups, loops, novelty
-        self._left: dict[bool, int] = {}
-        self._seen: defaultdict[bool, list[tuple[float, float]]] = defaultdict(list)
+        self._remaining: dict[bool, int] = {}
+        self._likelihoods: defaultdict[bool, list[tuple[float, float]]] = defaultdict(list)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse trainers that would never call it."""
         if not isinstance(args, RubricGRPOConfig):
             raise ValueError("TrainingMeasures measures what a RubricGRPOTrainer tells it; other trainers tell nothing")
 
-    def wants_reference(self, training: bool) -> bool:
+    def needs_reference_logps(self, training: bool) -> bool:
         """Whether a generation batch's novelty is wanted, and not measured yet."""
-        return self._novelty is True and self._left.get(training, 0) > 0
+        return self._novelty is True and self._remaining.get(training, 0) > 0
 
     def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
         """Measure a generation batch, and begin to wait for its losses."""
-        self._left[generation.training], self._seen[generation.training] = len(generation.completions), []
-        told: list[_Share] = gather_object([self._share(generation)])
-        rows = sum(share.rows for share in told)
-        measured: dict[str, float | None] = _of_rewards(generation, self._right(generation), self._ks)
-        if generation.elsewhere is not None:
-            measured["off_policy"] = sum(share.elsewhere for share in told) / rows
+        self._remaining[generation.training], self._likelihoods[generation.training] = len(generation.completions), []
+        gathered: list[_RankMeasures] = gather_object([self._measure_rank(generation)])
+        rows = sum(share.rows for share in gathered)
+        measured: dict[str, float | None] = _reward_measures(generation, self._correctness(generation), self._ks)
+        if generation.off_policy is not None:
+            measured["off_policy"] = sum(share.off_policy for share in gathered) / rows
         if self._loops:
-            measured["loops"] = sum(share.looping for share in told) / rows
-        texts = [text for share in told for text in share.texts]
+            measured["loops"] = sum(share.looping for share in gathered) / rows
+        texts = [text for share in gathered for text in share.texts]
         measured["diversity"] = _mean(
             [1.0 - self_bleu(group) for group in _groups(texts, generation.group_size) if len(group) > 1]
         )
@@ -100,30 +103,30 @@ class TrainingMeasures(GenerationCallback):
     def on_loss(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor], training: bool) -> Mapping[str, float]:
         """Add a micro-batch's likelihoods, and measure novelty once the whole generation batch was seen."""
         reference = inputs.get("ref_per_token_logps")
-        if self._novelty is False or reference is None or self._left.get(training, 0) <= 0:
+        if self._novelty is False or reference is None or self._remaining.get(training, 0) <= 0:
             return {}
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
         means = [_masked_mean(values, mask) for values in (logps, reference)]
         pairs = [(new, old) for new, old in torch.stack(means, dim=1).tolist() if math.isfinite(new + old)]
-        self._seen[training] += pairs
-        self._left[training] -= len(mask)
-        if self._left[training] > 0:
+        self._likelihoods[training] += pairs
+        self._remaining[training] -= len(mask)
+        if self._remaining[training] > 0:
             return {}
-        told: list[tuple[float, float]] = gather_object(self._seen[training])
-        if not told:
+        gathered: list[tuple[float, float]] = gather_object(self._likelihoods[training])
+        if not gathered:
             return {}
-        found = novelty([new for new, _ in told], [old for _, old in told])
-        shares = {f"above_{limit:g}": count / len(told) for limit, count in found.counts.items()}
+        found = novelty([new for new, _ in gathered], [old for _, old in gathered])
+        shares = {f"above_{limit:g}": count / len(gathered) for limit, count in found.counts.items()}
         named = {"mean": found.mean, "median": found.median, **shares}
         return {f"measures/novelty/{name}": value for name, value in named.items()}
 
-    def _share(self, generation: ScoredGeneration) -> "_Share":
+    def _measure_rank(self, generation: ScoredGeneration) -> "_RankMeasures":
         texts = [_text(completion) for completion in generation.completions]
         shown = max(0, self._diversity_groups * generation.group_size - generation.first)
         looping = sum(map(bool, map(loops, texts))) if self._loops else 0
-        return _Share(len(texts), sum(generation.elsewhere or ()), looping, texts[:shown])
+        return _RankMeasures(len(texts), sum(generation.off_policy or ()), looping, texts[:shown])
 
-    def _right(self, generation: ScoredGeneration) -> list[bool | None]:
+    def _correctness(self, generation: ScoredGeneration) -> list[bool | None]:
         decided: Sequence[bool | None] = [None] * len(generation.rewards)
         if self._correct is None:
             rewards = generation.rewards if generation.judged is None else generation.judged
@@ -138,16 +141,16 @@ class TrainingMeasures(GenerationCallback):
         return [other if own is None else own for own, other in zip(decided, reached, strict=True)]
 
 
-class _Share(NamedTuple):
+class _RankMeasures(NamedTuple):
     """What one rank tells the others: how many responses it has, of what kinds, and the texts that are compared."""
 
     rows: int
-    elsewhere: int
+    off_policy: int
     looping: int
     texts: list[str]
 
 
-def _of_rewards(
+def _reward_measures(
     generation: ScoredGeneration, right: Sequence[bool | None], ks: Sequence[int]
 ) -> dict[str, float | None]:
     """Measure what rewards tell, which are the same on all ranks."""
@@ -175,8 +178,8 @@ def _masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def _text(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
-    said = (message.get("content") for message in completion if message.get("role") == "assistant")
-    return "\n\n".join(content for content in said if isinstance(content, str))
+    contents = (message.get("content") for message in completion if message.get("role") == "assistant")
+    return "\n\n".join(content for content in contents if isinstance(content, str))
 
 
 def _mean(values: Sequence[float]) -> float | None:

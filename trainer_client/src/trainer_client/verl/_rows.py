@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer_client import _columns
-from trainer_client._columns import Rubric, as_text, plain
+from trainer_client._columns import RubricOrReference, as_text, to_plain_data
 from trainer_client.errors import InvalidRequest
 from trainer_client.wire import Group
 from trainer_client.wire.problems import field_errors
@@ -39,7 +39,7 @@ def read_row(solution: str, ground_truth: object, extra_info: Mapping[str, Any] 
             "verl tells a reward function nothing of the prompt; give extra_info a 'prompt': text, or messages"
         )
     fields: dict[str, Any] = {
-        "prompt": plain(prompt),
+        "prompt": to_plain_data(prompt),
         "grounding": columns.get("grounding"),
     }
     try:
@@ -56,14 +56,14 @@ def read_row(solution: str, ground_truth: object, extra_info: Mapping[str, Any] 
     return group.model_copy(update={"id": hashlib.sha256(shared.encode()).hexdigest()[:32]})
 
 
-def read_rubric(given: object) -> Rubric | None:
+def read_rubric(given: object) -> RubricOrReference | None:
     """Read a rubric: a reference, a list of criteria, `{"criteria": […]}`, or JSON text of one of these.
 
     Raises:
         InvalidRequest: it is none of these.
     """
     try:
-        return _columns.read_rubric(given, padded=True)
+        return _columns.parse_rubric(given, drop_nulls=True)
     except ValueError as error:
         raise InvalidRequest(f"rubric: {error}") from error
 

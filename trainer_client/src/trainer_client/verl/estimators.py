@@ -19,7 +19,7 @@ from trainer_client.advantages import Baseline, Scale, group_advantages, stepwis
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ESTIMATORS", "StepTokens", "TooManyUnscored", "carrying", "group", "leave_one_out", "stepwise"]
+__all__ = ["ESTIMATORS", "StepTokens", "TooManyUnscored", "group", "leave_one_out", "steps_context", "stepwise"]
 
 MAX_UNSCORED = 0.5
 _Array = npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ _steps: ContextVar[Sequence[StepTokens] | None] = ContextVar("adjudge_steps", de
 
 
 @contextmanager
-def carrying(steps: Sequence[StepTokens]) -> Iterator[None]:
+def steps_context(steps: Sequence[StepTokens]) -> Iterator[None]:
     """Have `stepwise` find these steps, one for each row of the batch, in its order.
 
     verl passes an estimator nothing but rewards, mask and group ids; what else it needs goes past verl.
@@ -78,7 +78,7 @@ def group(
         ValueError: shapes differ, a reward is infinite, or an option is out of range.
         TypeError: there is no such option.
     """
-    return _estimated(token_level_rewards, response_mask, index, config, "mean")
+    return _estimate_advantages(token_level_rewards, response_mask, index, config, "mean")
 
 
 def leave_one_out(
@@ -89,7 +89,7 @@ def leave_one_out(
     **_: object,
 ) -> tuple["Tensor", "Tensor"]:
     """Compute advantages over the mean of the others (Rubric-Grounded RL); all else is as for `group`."""
-    return _estimated(token_level_rewards, response_mask, index, config, "leave_one_out")
+    return _estimate_advantages(token_level_rewards, response_mask, index, config, "leave_one_out")
 
 
 def stepwise(
@@ -118,7 +118,7 @@ def stepwise(
         raise ValueError(f"{len(steps)} steps for {len(token_level_rewards)} rows; give one for each")
     options = _options(config)
     max_unscored = options.pop("max_unscored")
-    if not _divides(config):
+    if not _divides_by_std(config):
         raise ValueError("adjudge_stepwise divides by deviations; leave algorithm.norm_adv_by_std_in_grpo true")
 
     def of_group(rewards: list[float | None], rows: list[int]) -> Sequence[_Array]:
@@ -126,10 +126,10 @@ def stepwise(
         lengths = [response_mask.shape[1]] * len(rows)
         return stepwise_advantages(rewards, [s.deltas for s in own], [s.spans for s in own], lengths, **options)
 
-    return _laid_out(token_level_rewards, response_mask, index, max_unscored, of_group)
+    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, of_group)
 
 
-def _estimated(
+def _estimate_advantages(
     token_level_rewards: "Tensor",
     response_mask: "Tensor",
     index: Sequence[object] | npt.NDArray[Any],
@@ -138,15 +138,15 @@ def _estimated(
 ) -> tuple["Tensor", "Tensor"]:
     options = {"ddof": 1, **_options(config)}
     max_unscored = options.pop("max_unscored")
-    scale: Scale = "std" if _divides(config) else "none"
+    scale: Scale = "std" if _divides_by_std(config) else "none"
 
     def of_group(rewards: list[float | None], rows: list[int]) -> _Array:
         return group_advantages(rewards, baseline=baseline, scale=scale, **options)[:, np.newaxis]
 
-    return _laid_out(token_level_rewards, response_mask, index, max_unscored, of_group)
+    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, of_group)
 
 
-def _laid_out(
+def _estimate_by_group(
     token_level_rewards: "Tensor",
     response_mask: "Tensor",
     index: Sequence[object] | npt.NDArray[Any],
@@ -162,7 +162,7 @@ def _laid_out(
         )
     totals = token_level_rewards.double().sum(dim=-1).tolist()
     trained = (response_mask != 0).any(dim=-1).tolist()
-    _check_share([total for total, rows in zip(totals, trained, strict=True) if rows], max_unscored)
+    _check_unscored_share([total for total, rows in zip(totals, trained, strict=True) if rows], max_unscored)
     groups: dict[object, list[int]] = {}
     for row, name in enumerate(index):
         if trained[row]:
@@ -176,7 +176,7 @@ def _laid_out(
     return advantages, advantages
 
 
-def _check_share(totals: Sequence[float], max_unscored: float) -> None:
+def _check_unscored_share(totals: Sequence[float], max_unscored: float) -> None:
     unscored = sum(1 for total in totals if np.isnan(total))
     if unscored > max_unscored * len(totals):
         raise TooManyUnscored(
@@ -191,7 +191,7 @@ def _options(config: Any) -> dict[str, Any]:
     return {"max_unscored": MAX_UNSCORED, **(own or {})}
 
 
-def _divides(config: Any) -> bool:
+def _divides_by_std(config: Any) -> bool:
     return config is None or bool(config.get("norm_adv_by_std_in_grpo", True))
 
 

@@ -115,7 +115,9 @@ async def compute_score(
         AdjudgeError: a failure, where `on_failure` is `error`. Under verl's reward manager `rate_limited`, which turns
             every exception into a score of 0, nothing is raised: the score is NaN.
     """
-    swallowed: tuple[type[BaseException], ...] = (Exception, asyncio.CancelledError) if _manager_scores_0() else ()
+    suppressed_errors: tuple[type[BaseException], ...] = (
+        (Exception, asyncio.CancelledError) if _manager_zeroes_errors() else ()
+    )
     try:
         if url is None:
             raise InvalidRequest(
@@ -136,14 +138,14 @@ async def compute_score(
         if len(responses) != 1:
             raise ServerError(f"the service answered with {len(responses)} responses where one was asked for")
     except tuple(_OUTAGES) as error:
-        if on_failure == "error" and not swallowed:
+        if on_failure == "error" and not suppressed_errors:
             raise
         return _result(None, "unscored", [next(kind for known, kind in _OUTAGES.items() if isinstance(error, known))])
-    except swallowed as error:
+    except suppressed_errors as error:
         kind = "timeout" if isinstance(error, asyncio.CancelledError) else "error"
         logger.error("the response has no reward, since verl's reward manager would score it 0: %s", error or kind)
         return _result(None, "unscored", [kind])
-    return _scored(responses[0], step_deltas)
+    return _score_result(responses[0], step_deltas)
 
 
 def compute_score_batch(
@@ -191,7 +193,7 @@ def compute_score_batch(
     return asyncio.run(score_all())
 
 
-def _manager_scores_0() -> bool:
+def _manager_zeroes_errors() -> bool:
     """Whether verl's reward manager `rate_limited` is at work here, which makes 0 of what raises or takes too long."""
     manager = getattr(sys.modules.get(_RATE_LIMITED), "RateLimitedRewardManager", None)
     return bool(getattr(manager, "_class_initialized", False))
@@ -199,17 +201,17 @@ def _manager_scores_0() -> bool:
 
 def _client(url: str, run: str | None, retries: int, retry_budget_s: float) -> AsyncClient:
     """Give the client of the loop that runs, the same one for the same settings."""
-    made = _clients.setdefault(asyncio.get_running_loop(), {})
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
     key = (url, run, retries, retry_budget_s)
-    if key not in made:
+    if key not in clients:
         try:
-            made[key] = AsyncClient(url, run, retries=retries, retry_budget_s=retry_budget_s)
+            clients[key] = AsyncClient(url, run, retries=retries, retry_budget_s=retry_budget_s)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-    return made[key]
+    return clients[key]
 
 
-def _scored(response: ResponseReward, step_deltas: StepDeltas) -> dict[str, Any]:
+def _score_result(response: ResponseReward, step_deltas: StepDeltas) -> dict[str, Any]:
     steps = [(step.number, step.start, step.end, step.delta) for step in response.steps if step.delta is not None]
     failed = [verdict.failure for verdict in response.verdicts if verdict.status == "failed"]
     kinds = dict.fromkeys(failure.kind if failure else "engine" for failure in failed)

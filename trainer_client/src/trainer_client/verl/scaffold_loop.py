@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-from trainer_client._columns import plain
+from trainer_client._columns import to_plain_data
 from trainer_client.errors import InvalidRequest
 from trainer_client.scaffold import (
     Decay,
-    Pattern,
+    GroupPattern,
     Place,
     scaffold_ratios,
     scaffolded_prompt,
@@ -51,7 +51,7 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
         total_steps: int | None = None,
         seed: int = 0,
         ratio: Ratio = "plain",
-        pattern: Pattern = "linear",
+        pattern: GroupPattern = "linear",
         full: int = 1,
         decay: Decay = "sigmoid",
         alpha: float = 125.0,
@@ -87,7 +87,7 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
         Raises:
             InvalidRequest: the rubric is a reference, the prompt holds images, or the trainer is not one of verl's V1.
         """
-        messages = plain(kwargs["raw_prompt"])
+        messages = to_plain_data(kwargs["raw_prompt"])
         scaffolded = self._scaffolded(messages, kwargs)
         if scaffolded is messages:
             return await super().run(sampling_params, **kwargs)

@@ -12,7 +12,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from trainer_client.verl.estimators import StepTokens, carrying
+from trainer_client.verl.estimators import StepTokens, steps_context
 
 METHOD, PARAMETERS = "_compute_advantage", ["self", "batch", "metrics"]
 """What is wrapped of verl's `PPOTrainer`."""
@@ -50,16 +50,16 @@ def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
         rows = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=_FIELDS)
         ids = [row.tolist() for row in rows["responses"].unbind()]
         fields = [getattr(held, "data", held) for held in rows["extra_fields"]]  # the queue's stores differ in this
-        told = [held.get("reward_extra_info") or {} for held in fields]
-        steps = [read_steps(self.adjudge_offsets, *row) for row in zip(ids, told, strict=True)]
-        with carrying(steps):
+        reward_info = [held.get("reward_extra_info") or {} for held in fields]
+        steps = [read_steps(self.adjudge_offsets, *row) for row in zip(ids, reward_info, strict=True)]
+        with steps_context(steps):
             return method(self, batch, metrics=metrics)
 
     with_steps.carries_steps = True  # type: ignore[attr-defined]
     setattr(trainer, METHOD, with_steps)
 
 
-def read_steps(offsets: Any, ids: Sequence[int], told: Mapping[str, Any]) -> StepTokens:
+def read_steps(offsets: Any, ids: Sequence[int], reward_info: Mapping[str, Any]) -> StepTokens:
     """Find what each step of a response gained and which tokens it has.
 
     Args:
@@ -67,7 +67,7 @@ def read_steps(offsets: Any, ids: Sequence[int], told: Mapping[str, Any]) -> Ste
         ids: the response's T tokens.
         told: what `compute_score` returned.
     """
-    steps = json.loads(told.get("steps") or "[]")
+    steps = json.loads(reward_info.get("steps") or "[]")
     if not steps:
         return StepTokens({}, {})
     text, _ = offsets.text_and_offsets(ids)

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from trainer_client.wire.base import Answer
-from trainer_client.wire.judging import Protocol
+from trainer_client.wire.base import AnswerModel
+from trainer_client.wire.judging import JudgingProtocol
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import AppliedPolicy, FailurePolicy, RewardMode
 from trainer_client.wire.verification import VerificationMethod
@@ -12,20 +12,20 @@ FailureKind = Literal["parse", "timeout", "engine", "overloaded", "truncated_inp
 ResponseStatus = Literal["scored", "partial", "unscored"]
 
 
-class Failure(Answer):
+class Failure(AnswerModel):
     """Why a verdict could not be had. Not a wrong answer: it never counts as one."""
 
     kind: FailureKind
     detail: str
 
 
-class Verdict(Answer):
+class Verdict(AnswerModel):
     """What the judge said of one criterion on one response.
 
     `score` is in [0, 1] and null if and only if `status` is `failed`. `raw_probability` is the judge's mass on yes over
     its mass on yes and no, before any constraint and before calibration. `probability` is the calibrated one, equal to
     the raw one for a judge without a calibration; where there is one, `score` is 1 if and only if it is at least 0.5.
-    `menu_mass` is the share of all its mass that the answers on offer had. Each is null where the engine shows none.
+    `choice_mass` is the share of all its mass that the answers on offer had. Each is null where the engine shows none.
     Of several votes they are the means, while the majority makes the score. `grade` is on the criterion's own scale:
     0..scale (`graded`), 0..weight (`checklist`), 1..10 (`likert`). Points awarded outside 0..weight stay as they are in
     `grade`, and `score` is 0 or 1. Where the judge's probabilities of the grades are
@@ -39,7 +39,7 @@ class Verdict(Answer):
     score: float | None = None
     probability: float | None = None
     raw_probability: float | None = None
-    menu_mass: float | None = None
+    choice_mass: float | None = None
     grade: float | None = None
     step: int | None = None
     rationale: str | None = None
@@ -49,7 +49,7 @@ class Verdict(Answer):
     cached: bool = False
 
 
-class StepReward(Answer):
+class StepReward(AnswerModel):
     """A step of a response: its number, its span, and the raw sum of the deltas attributed to it.
 
     `start` and `end` are a half-open range of Unicode code points of the response as sent; of one sent as messages, of
@@ -63,7 +63,7 @@ class StepReward(Answer):
     delta: float | None = None
 
 
-class ResponseReward(Answer):
+class ResponseReward(AnswerModel):
     """One response's reward and everything it was made from.
 
     `status`: `scored` if every criterion has a verdict, `partial` if some failed and there is a reward all the same,
@@ -82,7 +82,7 @@ class ResponseReward(Answer):
     steps: tuple[StepReward, ...] = ()
 
 
-class GroupRewards(Answer):
+class GroupRewards(AnswerModel):
     """The responses of one group in the order they were sent, and the digest of the rubric that judged them.
 
     `grounding_characters_omitted` says how much of the grounding the judge did not see.
@@ -94,7 +94,7 @@ class GroupRewards(Answer):
     responses: tuple[ResponseReward, ...]
 
 
-class PinnedRubric(Answer):
+class PinnedRubric(AnswerModel):
     """A rubric as it was used: what was asked for and the immutable content it stood for."""
 
     digest: str
@@ -102,7 +102,7 @@ class PinnedRubric(Answer):
     version: int | None = None
 
 
-class Judge(Answer):
+class JudgeInfo(AnswerModel):
     """Who judged. Equal fingerprints mean the same weights, templates, decoding, protocol and way of asking.
 
     `withheld` names what the set of prompt templates keeps from the judge though a request may give it: `grounding`,
@@ -110,12 +110,12 @@ class Judge(Answer):
     """
 
     model: str
-    protocol: Protocol | Literal["comparison"]
+    protocol: JudgingProtocol | Literal["comparison"]
     fingerprint: str
     withheld: tuple[str, ...] = ()
 
 
-class Usage(Answer):
+class Usage(AnswerModel):
     """What the request cost. Tokens are the judge's, times are wall seconds summed over responses.
 
     `judge_calls` counts calls that were made for this request and that the judge came to, tries again included, and
@@ -137,7 +137,7 @@ class Usage(Answer):
     seconds_judging: float = 0.0
 
 
-class RewardAnswer(Answer):
+class RewardAnswer(AnswerModel):
     """The answer to a `RewardRequest`; groups stand in the request's order. `judge` is null if none was asked."""
 
     request_id: str
@@ -145,13 +145,13 @@ class RewardAnswer(Answer):
     step: int | None = None
     mode: RewardMode
     on_failure: FailurePolicy
-    judge: Judge | None = None
+    judge: JudgeInfo | None = None
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage
     groups: tuple[GroupRewards, ...]
 
 
-class RewardSummary(Answer):
+class RewardSummary(AnswerModel):
     """The last line of a streamed answer: everything of a `RewardAnswer` but its groups, which came before."""
 
     request_id: str
@@ -159,12 +159,12 @@ class RewardSummary(Answer):
     step: int | None = None
     mode: RewardMode
     on_failure: FailurePolicy
-    judge: Judge | None = None
+    judge: JudgeInfo | None = None
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage
 
 
-class RewardLine(Answer):
+class RewardEvent(AnswerModel):
     """One line of a streamed answer: a group as soon as it is done, then a summary, or a problem that ends it."""
 
     group: GroupRewards | None = None

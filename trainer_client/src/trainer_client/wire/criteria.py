@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import FEW_ERRORS, LARGEST, Finite, Many, Request, Whole
+from trainer_client.wire.base import LIMIT_ERRORS, MAX_MAGNITUDE, FiniteFloat, RequestList, RequestModel, SafeInt
 from trainer_client.wire.verification import Verification
 
 CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
@@ -19,14 +19,14 @@ CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bo
 
 CriterionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
-Tag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
+CriterionTag = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
 
 _Element = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)]
-_Elements = Annotated[tuple[_Element, ...], Field(max_length=64, fail_fast=True), FEW_ERRORS]
+_Elements = Annotated[tuple[_Element, ...], Field(max_length=64, fail_fast=True), LIMIT_ERRORS]
 _Guide = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
 
 
-class Criterion(Request):
+class Criterion(RequestModel):
     """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights).
 
     A rubric that is sent bounds weights more than this does, which also reads what was stored before: see
@@ -46,9 +46,9 @@ class Criterion(Request):
     id: CriterionId
     description: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
     kind: CriterionKind = "point"
-    weight: Finite = Field(default=1.0, json_schema_extra={"minimum": -LARGEST, "maximum": LARGEST})
-    tags: Many[Tag] = ()
-    scale: Whole = Field(default=4, ge=1, le=100)
+    weight: FiniteFloat = Field(default=1.0, json_schema_extra={"minimum": -MAX_MAGNITUDE, "maximum": MAX_MAGNITUDE})
+    tags: RequestList[CriterionTag] = ()
+    scale: SafeInt = Field(default=4, ge=1, le=100)
     verification: Verification | None = None
     name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)] | None = None
     required_elements: _Elements = ()
@@ -70,13 +70,13 @@ def content_digest(criteria: Sequence[Criterion]) -> str:
 
 
 def _content(criterion: Criterion) -> dict[str, Any]:
-    later: dict[str, Any] = {f: True for f, default in _LATER_FIELDS.items() if getattr(criterion, f) == default}
+    later: dict[str, Any] = {f: True for f, default in _FIELDS_ADDED_LATER.items() if getattr(criterion, f) == default}
     if getattr(criterion.verification, "step", None) is None:
         later.setdefault("verification", {"step"})
     return criterion.model_dump(mode="json", exclude=later)
 
 
-GUIDANCE = (
+GUIDANCE_FIELDS = (
     "name",
     "required_elements",
     "scoring_guide",
@@ -86,4 +86,6 @@ GUIDANCE = (
 )
 """The fields that tell a judge more than the description does."""
 
-_LATER_FIELDS = {field: Criterion.model_fields[field].default for field in ("scale", "verification", *GUIDANCE)}
+_FIELDS_ADDED_LATER = {
+    field: Criterion.model_fields[field].default for field in ("scale", "verification", *GUIDANCE_FIELDS)
+}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from trainer_client.wire.base import Many, Request
+from trainer_client.wire.base import RequestList, RequestModel
 from trainer_client.wire.messages import Prompt, ResponseLike
 from trainer_client.wire.rubrics import RubricContent
 
@@ -18,7 +18,7 @@ GroupId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 RunName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class Group(Request):
+class Group(RequestModel):
     """One prompt and the responses (rollouts) to it.
 
     `grounding`, `reference_answer` and `ground_truth` are shown to the judge only. `rubric` overrides the request's.
@@ -26,7 +26,7 @@ class Group(Request):
 
     id: GroupId
     prompt: Prompt
-    responses: Many[ResponseLike] = Field(min_length=1, max_length=4096)
+    responses: RequestList[ResponseLike] = Field(min_length=1, max_length=4096)
     grounding: str | None = None
     reference_answer: str | None = None
     ground_truth: str | None = None

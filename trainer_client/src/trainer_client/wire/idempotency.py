@@ -3,11 +3,11 @@
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-KEPT = timedelta(hours=24)
+IDEMPOTENCY_KEY_TTL = timedelta(hours=24)
 """How long a key stands for the request that it came with first."""
 
 
-class KeptAnswer(NamedTuple):
+class StoredAnswer(NamedTuple):
     """How a request was answered: the status, the header `Location` where it had one, and the body."""
 
     status: int
@@ -15,7 +15,7 @@ class KeptAnswer(NamedTuple):
     body: bytes
 
 
-class Claim(NamedTuple):
+class KeyClaim(NamedTuple):
     """What a key stands for, to a request that shows it.
 
     Attributes:
@@ -25,5 +25,5 @@ class Claim(NamedTuple):
     """
 
     first_at: datetime
-    answer: KeptAnswer | None = None
+    answer: StoredAnswer | None = None
     wait_s: float = 0.0

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, JsonValue
 MAX_JSON_BYTES = 65_536
 
 
-def _bounded(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _check_size(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     try:
         size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
     except RecursionError:
@@ -22,5 +22,5 @@ def _bounded(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return value
 
 
-JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_bounded)]
+JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_check_size)]
 """A mapping of text to JSON values, at most 64 KiB as JSON."""

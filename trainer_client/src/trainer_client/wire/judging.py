@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-from trainer_client.wire.base import NUMERIC, Flag, Request, Whole
+from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestModel, SafeInt
 
-Protocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
+JudgingProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
 ReasoningPart = Literal["strip", "keep", "only"]
 Priority = Literal["online", "bulk"]
 """`online`: somebody waits for it, such as a training step. `bulk`: it may wait for those."""
@@ -32,7 +32,7 @@ VOTING_TEMPERATURE = 0.7
 """The temperature votes are sampled at unless the request gives one."""
 
 
-class JudgingOptions(Request):
+class JudgingOptions(RequestModel):
     """How the judge is asked.
 
     Attributes:
@@ -52,15 +52,15 @@ class JudgingOptions(Request):
         template: the name of a set of prompt templates that the server has; its own unless given.
     """
 
-    protocol: Protocol | None = None
+    protocol: JudgingProtocol | None = None
     criteria_per_call: CriteriaPerCall | None = None
     rationale: Flag = False
-    votes: Whole = Field(default=1, ge=1, le=32)
-    temperature: Annotated[float, Field(ge=0, le=2), NUMERIC] | None = None
-    think_tokens: Whole = Field(default=0, ge=0, le=32_768)
+    votes: SafeInt = Field(default=1, ge=1, le=32)
+    temperature: Annotated[float, Field(ge=0, le=2), STRICT_NUMBER] | None = None
+    think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
     reasoning: ReasoningPart = "strip"
     truncate: Flag = False
-    grounding_characters: Annotated[int, Field(ge=1), NUMERIC] | None = None
+    grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
     template: TemplateName | None = None
 
     @model_validator(mode="after")
@@ -79,7 +79,7 @@ class JudgingOptions(Request):
             return self.temperature
         return VOTING_TEMPERATURE if self.votes > 1 else 0.0
 
-    def per_call(self, protocol: Protocol, criteria: int) -> int:
+    def per_call(self, protocol: JudgingProtocol, criteria: int) -> int:
         """How many of `criteria` criteria share a call under a protocol."""
         if self.criteria_per_call == "all" or (self.criteria_per_call is None and protocol == "checklist"):
             return max(criteria, 1)

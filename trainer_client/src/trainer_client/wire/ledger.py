@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import Literal
 
 from trainer_client.wire.answers import Verdict
-from trainer_client.wire.base import Answer
+from trainer_client.wire.base import AnswerModel
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.messages import Prompt
 
 
-class RecordedVerdict(Answer):
+class RecordedVerdict(AnswerModel):
     """A verdict as one request used it.
 
     `response` is the place of the response in its group as that request sent it, from 0. `rubric` is the digest of the
@@ -38,14 +38,14 @@ class RecordedVerdict(Answer):
     grounding: str | None = None
 
 
-class RecordedPage(Answer):
+class RecordedPage(AnswerModel):
     """A page of the ledger, oldest first; `next_cursor` fetches the following page and is null on the last."""
 
     verdicts: tuple[RecordedVerdict, ...]
     next_cursor: str | None = None
 
 
-class LedgerState(Answer):
+class LedgerState(AnswerModel):
     """How the ledger of this process stands.
 
     `recorded` counts verdicts handed to it since the process started, those found in the spool at its start included;

@@ -116,11 +116,11 @@ class LedgerRows(NamedTuple):
     uses: list[UseRow]
 
     @classmethod
-    def together(cls, some: Sequence["LedgerRows"]) -> "LedgerRows":
+    def concat(cls, parts: Sequence["LedgerRows"]) -> "LedgerRows":
         """The rows of several, in order."""
-        if len(some) == 1:
-            return some[0]
-        return cls(*([row for rows in of_a_kind for row in rows] for of_a_kind in zip(*some, strict=True)))
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*([row for rows in lists for row in rows] for lists in zip(*parts, strict=True)))
 
 
 class RefusedRows(NamedTuple):
@@ -170,7 +170,7 @@ class JudgedRun(NamedTuple):
     rubrics: dict[bytes, str]
 
 
-class UseRead(NamedTuple):
+class UseRecord(NamedTuple):
     """A criterion's verdict as it is read back to be shown: its use, what it belongs to, and its votes."""
 
     request: RequestRow
@@ -191,7 +191,7 @@ class UseFilter(NamedTuple):
     limit: int = 100
 
 
-class RunPart(NamedTuple):
+class RunRange(NamedTuple):
     """Which part of a run is asked for: steps from `first` to `last`, both included, judged in one protocol."""
 
     project_id: str
@@ -201,7 +201,7 @@ class RunPart(NamedTuple):
     protocol: str | None = None
 
 
-class RunView(NamedTuple):
+class RunReportQuery(NamedTuple):
     """What is asked for of a run's figures.
 
     Steps from `first` to `last`, both included, the newest first where so asked for, and a page of `limit` of them
@@ -215,13 +215,13 @@ class RunView(NamedTuple):
     last: int | None = None
     newest_first: bool = False
     rubric: bytes | None = None
-    named: tuple[str, ...] = ()
+    criterion_ids: tuple[str, ...] = ()
     criteria: int = 50
     after: str | None = None
     limit: int = 100
 
 
-class Purged(NamedTuple):
+class PurgeCounts(NamedTuple):
     """How many rows were taken out of the ledger."""
 
     requests: int = 0

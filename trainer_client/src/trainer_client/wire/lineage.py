@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import Request
+from trainer_client.wire.base import RequestModel
 from trainer_client.wire.json_object import JsonObject
 
-Source = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+ShortText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
 
-class Lineage(Request):
+class Lineage(RequestModel):
     """Who or what made a version. Every part may be unknown; what is given never changes.
 
     Attributes:
@@ -26,10 +26,10 @@ class Lineage(Request):
         operation_id: the operation that made it.
     """
 
-    author: Source | None = None
-    generator: Source | None = None
-    model: Source | None = None
-    template_digest: Source | None = None
+    author: ShortText | None = None
+    generator: ShortText | None = None
+    model: ShortText | None = None
+    template_digest: ShortText | None = None
     parameters: JsonObject = Field(default_factory=dict)
-    source_digest: Source | None = None
-    operation_id: Source | None = None
+    source_digest: ShortText | None = None
+    operation_id: ShortText | None = None

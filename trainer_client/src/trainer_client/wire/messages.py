@@ -4,24 +4,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, StringConstraints, Tag, field_validator, model_validator
 
-from trainer_client.wire.base import NUMERIC, Flag, Many, Request
+from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestList, RequestModel
 
 
-class TextPart(Request):
+class TextPart(RequestModel):
     """One part of a message's content. Only text can be judged."""
 
     type: Literal["text"]
     text: str
 
 
-class Function(Request):
+class Function(RequestModel):
     """The function a tool call names, as the policy wrote it, with its arguments as JSON text or as an object."""
 
     name: str
     arguments: str | dict[str, JsonValue] = ""
 
 
-class ToolCall(Request):
+class ToolCall(RequestModel):
     """A call of a tool, as chat templates and chat APIs write it."""
 
     function: Function
@@ -29,7 +29,7 @@ class ToolCall(Request):
     type: Literal["function"] = "function"
 
 
-class Message(Request):
+class Message(RequestModel):
     """One message of a conversation.
 
     `content` is text, parts of text, or null where the message only calls tools. `reasoning_content` is a thinking
@@ -39,12 +39,12 @@ class Message(Request):
     role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     content: str | None = None
     reasoning_content: str | None = None
-    tool_calls: Many[ToolCall] = Field(default=(), max_length=128)
+    tool_calls: RequestList[ToolCall] = Field(default=(), max_length=128)
     tool_call_id: str | None = None
     name: str | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> "Message":
+    def _has_content(self) -> "Message":
         if self.content is None and self.reasoning_content is None and not self.tool_calls:
             raise ValueError("this message has neither content nor tool_calls; an empty one has content ''")
         return self
@@ -63,20 +63,20 @@ class Message(Request):
         return "\n".join(texts)
 
 
-def _shape(value: Any) -> str:
+def _response_tag(value: Any) -> str:
     if isinstance(value, str):
         return "(text)"
     return "(messages)" if isinstance(value, list | tuple) else "(response)"
 
 
 Prompt = Annotated[
-    Annotated[str, Tag("(text)")] | Annotated[Many[Message], Tag("(messages)")],
+    Annotated[str, Tag("(text)")] | Annotated[RequestList[Message], Tag("(messages)")],
     Discriminator(lambda value: "(text)" if isinstance(value, str) else "(messages)"),
 ]
 """A prompt as text, or as the messages of a conversation."""
 
 
-class Response(Request):
+class Response(RequestModel):
     """A response and what its generation said of it.
 
     `tokens` is its length in the policy's tokens, which length penalties need. `stopped` is whether it ended by
@@ -84,15 +84,15 @@ class Response(Request):
     """
 
     text: Prompt
-    tokens: Annotated[int, Field(ge=0), NUMERIC] | None = None
+    tokens: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     stopped: Flag | None = None
 
 
 ResponseLike = Annotated[
     Annotated[str, Tag("(text)")]
-    | Annotated[Many[Message], Tag("(messages)")]
+    | Annotated[RequestList[Message], Tag("(messages)")]
     | Annotated[Response, Tag("(response)")],
-    Discriminator(_shape),
+    Discriminator(_response_tag),
 ]
 """A response as text, as the messages the policy produced (tool calls and results among them), or with its length."""
 

@@ -16,10 +16,10 @@ from trainer_client.wire.operations import OperationKind, OperationState
 ChunkState = Literal["queued", "running", "waiting", "done", "failed"]
 """`waiting` is the chunk that finishes an operation, until all others have ended."""
 
-MOST_ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 """How often a chunk is begun before it is given up; attempts that found no service to ask are not counted."""
 
-WILL_TRY_AGAIN = "Adjudge-Will-Try-Again"
+WILL_RETRY_HEADER = "Adjudge-Will-Try-Again"
 """A header of what a worker asks: `true` where it will ask again if verdicts fail that another attempt may mend."""
 
 
@@ -58,10 +58,10 @@ class NewOperation(NamedTuple):
     chunks: Sequence[NewChunk]
     created_at: datetime
     submission: Submission | None = None
-    finishes: bool = False
+    has_final_chunk: bool = False
 
 
-class ChunkWork(NamedTuple):
+class LeasedChunk(NamedTuple):
     """A chunk under a lease: `attempt` counts from 1, `body` is None for the chunk that finishes an operation."""
 
     ref: ChunkRef
@@ -75,7 +75,7 @@ class ChunkWork(NamedTuple):
     @property
     def last_attempt(self) -> bool:
         """Whether there will be no other."""
-        return self.attempt >= MOST_ATTEMPTS
+        return self.attempt >= MAX_ATTEMPTS
 
 
 class ChunkOutcome(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from trainer_client.wire.answers import Usage
-from trainer_client.wire.base import Answer, Flag, Many, Named, Number, Request
+from trainer_client.wire.base import AnswerModel, BoundedFloat, Flag, RequestDict, RequestList, RequestModel
 from trainer_client.wire.groups import Group
 from trainer_client.wire.judging import Priority
 from trainer_client.wire.rewards import RewardRequest
@@ -20,18 +20,18 @@ from trainer_client.wire.verdicts import VerdictRequest
 OperationKind = Literal["score", "generate_rubrics", "validate_rubrics", "evaluate_judge"]
 OperationState = Literal["queued", "running", "done", "failed", "cancelled"]
 
-ENDED: frozenset[OperationState] = frozenset({"done", "failed", "cancelled"})
+TERMINAL_STATES: frozenset[OperationState] = frozenset({"done", "failed", "cancelled"})
 """States that change no more, unless somebody asks for another try."""
 
-MOST_INPUTS = 100_000
-MOST_RESULTS = 1000
+MAX_INPUTS = 100_000
+MAX_PAGE_RESULTS = 1000
 """Results that one page may have."""
 
 CHUNK_DEADLINE_S = 600.0
 """Seconds that the judge has for one chunk of an operation, unless the request says otherwise."""
 
 
-def _lines(given: Any) -> Any:
+def _parse_jsonl(given: Any) -> Any:
     """A list from the text of a JSONL file, each line as strict JSON; anything else as it is."""
     if not isinstance(given, str):
         return given
@@ -43,7 +43,7 @@ def _lines(given: Any) -> Any:
             except NotStrictJsonError as error:
                 at = f", {error.field}" if error.field else ""
                 raise ValueError(f"line {number}{at}: {error}") from None
-            if len(read) > MOST_INPUTS:
+            if len(read) > MAX_INPUTS:
                 break  # one too many, which is refused like a list that is too long
     return read
 
@@ -55,17 +55,17 @@ class ScoreOperation(RewardRequest):
     """
 
     kind: Literal["score"] = "score"
-    deadline_s: Number = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
+    deadline_s: BoundedFloat = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
     priority: Priority = "bulk"
-    groups: Many[Group] = Field(min_length=1, max_length=MOST_INPUTS)
+    groups: RequestList[Group] = Field(min_length=1, max_length=MAX_INPUTS)
 
-    _read_lines = field_validator("groups", mode="before")(_lines)
+    _read_lines = field_validator("groups", mode="before")(_parse_jsonl)
 
 
 class LabelledGroup(Group):
     """A group whose verdicts are known: for each response, by criterion id, whether it is satisfied."""
 
-    labels: Many[Named[str, bool]]
+    labels: RequestList[RequestDict[str, bool]]
 
     @model_validator(mode="after")
     def _labels_are_of_responses(self) -> "LabelledGroup":
@@ -83,14 +83,14 @@ class EvaluateOperation(VerdictRequest):
     """
 
     kind: Literal["evaluate_judge"] = "evaluate_judge"
-    deadline_s: Number = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
+    deadline_s: BoundedFloat = Field(default=CHUNK_DEADLINE_S, gt=0, le=3600)
     priority: Priority = "bulk"
-    groups: Many[LabelledGroup] = Field(min_length=1, max_length=MOST_INPUTS)
+    groups: RequestList[LabelledGroup] = Field(min_length=1, max_length=MAX_INPUTS)
 
-    _read_lines = field_validator("groups", mode="before")(_lines)
+    _read_lines = field_validator("groups", mode="before")(_parse_jsonl)
 
 
-class GenerateOperation(Request):
+class GenerateOperation(RequestModel):
     """Have a model write rubrics, one for each input.
 
     Attributes:
@@ -103,19 +103,21 @@ class GenerateOperation(Request):
 
     kind: Literal["generate_rubrics"] = "generate_rubrics"
     generator: str = Field(min_length=1, max_length=100)
-    inputs: Many[dict[str, JsonValue]] = Field(min_length=1, max_length=MOST_INPUTS)
+    inputs: RequestList[dict[str, JsonValue]] = Field(min_length=1, max_length=MAX_INPUTS)
     parameters: dict[str, JsonValue] = Field(default={})
     publish: Flag = True
     prefix: str = Field(default="", max_length=200)
 
-    _read_lines = field_validator("inputs", mode="before")(_lines)
+    _read_lines = field_validator("inputs", mode="before")(_parse_jsonl)
 
 
-class ValidateOperation(Request):
+class ValidateOperation(RequestModel):
     """Have a model judge whether the criteria of published rubrics are valid; each reference is a version."""
 
     kind: Literal["validate_rubrics"] = "validate_rubrics"
-    references: Many[Annotated[str, Field(min_length=1, max_length=265)]] = Field(min_length=1, max_length=MOST_INPUTS)
+    references: RequestList[Annotated[str, Field(min_length=1, max_length=265)]] = Field(
+        min_length=1, max_length=MAX_INPUTS
+    )
 
 
 OperationRequest = Annotated[
@@ -124,7 +126,7 @@ OperationRequest = Annotated[
 """What `POST /v1/operations` takes; `kind` says which."""
 
 
-class OperationProgress(Answer):
+class OperationProgress(AnswerModel):
     """How far an operation is.
 
     Attributes:
@@ -160,7 +162,7 @@ class OperationProgress(Answer):
     eta_s: float | None = None
 
 
-class Operation(Answer):
+class Operation(AnswerModel):
     """An operation as it stands.
 
     Attributes:
@@ -192,16 +194,16 @@ class Operation(Answer):
     @property
     def ended(self) -> bool:
         """Whether it changes no more."""
-        return self.state in ENDED
+        return self.state in TERMINAL_STATES
 
 
-class OperationList(Answer):
+class OperationList(AnswerModel):
     """A project's operations, the newest first."""
 
     operations: tuple[Operation, ...]
 
 
-class ResultPage(Answer):
+class ResultPage(AnswerModel):
     """Results in the order in which they were made. `next_after` asks for the following page.
 
     `next_after` is None once the operation has ended and all its results were read: until then more may come.

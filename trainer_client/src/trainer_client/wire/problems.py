@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from trainer_client.wire.base import MOST_ERRORS, Answer
+from trainer_client.wire.base import MAX_ERRORS, AnswerModel
 
 ProblemType = Literal[
     "urn:adjudge:invalid-request",
@@ -28,14 +28,14 @@ ProblemType = Literal[
 ]
 
 
-class FieldError(Answer):
+class FieldError(AnswerModel):
     """One thing wrong with a request: the dotted path of the field and what is wrong with it."""
 
     field: str
     message: str
 
 
-class Problem(Answer):
+class Problem(AnswerModel):
     """An RFC 9457 problem: `type` is stable, `detail` says what to do, `retryable` whether the same may work later.
 
     `current_version` is what an alias stands for that somebody else moved.
@@ -55,12 +55,12 @@ def field_errors(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldError, ...]:
     """Pydantic's errors as field errors: `groups.0.rubric.criteria.2.weight`, in the request's own terms.
 
     An error about a container is left out where something inside it is wrong: it only follows from that. At most
-    `MOST_ERRORS` are given, the first ones.
+    `MAX_ERRORS` are given, the first ones.
     """
     listed = list(errors)
     inside = {tuple(error["loc"][:n]) for error in listed for n in range(len(error["loc"]))}
     causes = [error for error in listed if tuple(error["loc"]) not in inside]
-    return tuple([FieldError(field=_path(error), message=_message(error)) for error in causes[:MOST_ERRORS]])
+    return tuple([FieldError(field=_path(error), message=_message(error)) for error in causes[:MAX_ERRORS]])
 
 
 def _path(error: Mapping[str, Any]) -> str:

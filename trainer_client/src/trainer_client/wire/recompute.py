@@ -5,23 +5,23 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from trainer_client.wire.answers import StepReward
-from trainer_client.wire.base import NUMERIC, Answer, Named, Number, Request
+from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, RequestDict, RequestModel
 from trainer_client.wire.criteria import CriterionId
 from trainer_client.wire.groups import RunName
-from trainer_client.wire.judging import Protocol
+from trainer_client.wire.judging import JudgingProtocol
 from trainer_client.wire.problems import Problem
 from trainer_client.wire.rewards import AppliedPolicy, FailurePolicy, RewardMode, RewardOptions
 
 
-class StepBudgets(Request):
+class StepBudgets(RequestModel):
     """What all criteria of a kind together give or take over a response's steps (SRaR: 0.8, -1, 1)."""
 
-    suggest: Number = 0.8
-    pitfall: Number = -1.0
-    bonus: Number = 1.0
+    suggest: BoundedFloat = 0.8
+    pitfall: BoundedFloat = -1.0
+    bonus: BoundedFloat = 1.0
 
 
-class RecomputeRequest(Request):
+class RecomputeRequest(RequestModel):
     """Reward a run again, or a part of it, without asking any judge.
 
     Attributes:
@@ -52,12 +52,12 @@ class RecomputeRequest(Request):
     )
 
     run: RunName | None = None
-    first_step: Annotated[int, Field(ge=0), NUMERIC] | None = None
-    last_step: Annotated[int, Field(ge=0), NUMERIC] | None = None
-    protocol: Protocol | None = None
+    first_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    last_step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    protocol: JudgingProtocol | None = None
     reward: RewardOptions = RewardOptions()
     on_failure: FailurePolicy = "null"
-    weights: Named[CriterionId, Number] = Field(default_factory=dict, max_length=10_000)
+    weights: RequestDict[CriterionId, BoundedFloat] = Field(default_factory=dict, max_length=10_000)
     budgets: StepBudgets = StepBudgets()
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ class RecomputeRequest(Request):
         return self
 
 
-class RecomputedResponse(Answer):
+class RecomputedResponse(AnswerModel):
     """A response's reward; the fields mean what they mean in `ResponseReward`, `position` is its place in the group."""
 
     position: int
@@ -79,7 +79,7 @@ class RecomputedResponse(Answer):
     steps: tuple[StepReward, ...] = ()
 
 
-class RecomputedGroup(Answer):
+class RecomputedGroup(AnswerModel):
     """The responses of a group as one request sent it."""
 
     request_id: str
@@ -89,7 +89,7 @@ class RecomputedGroup(Answer):
     responses: tuple[RecomputedResponse, ...]
 
 
-class RecomputeStart(Answer):
+class RecomputeStart(AnswerModel):
     """How much there is to do."""
 
     run: str | None
@@ -97,7 +97,7 @@ class RecomputeStart(Answer):
     verdicts: int
 
 
-class RecomputeSummary(Answer):
+class RecomputeSummary(AnswerModel):
     """What came of it.
 
     `verdicts` counts every vote, `missing` those that the ledger does not have, which count as failed. `mean_reward` is
@@ -117,7 +117,7 @@ class RecomputeSummary(Answer):
     mean_reward: float | None
 
 
-class RecomputeLine(Answer):
+class RecomputeEvent(AnswerModel):
     """One line of the answer: how much there is, then groups, last a summary, or a problem that ends it."""
 
     start: RecomputeStart | None = None

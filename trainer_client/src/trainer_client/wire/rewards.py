@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trainer_client.wire.base import FEW_ERRORS, NUMERIC, Flag, Many, Number, Request, Whole
+from trainer_client.wire.base import LIMIT_ERRORS, STRICT_NUMBER, BoundedFloat, Flag, RequestList, RequestModel, SafeInt
 from trainer_client.wire.criteria import CriterionKind
 from trainer_client.wire.groups import Group, RubricChoice, RunName
-from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, Priority, Protocol
+from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, JudgingProtocol, Priority
 from trainer_client.wire.messages import as_response
 
 RewardMode = Literal[
@@ -27,10 +27,10 @@ FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 AppliedPolicy = Literal["zero", "zero_unparseable", "skip"]
 """A failure policy that made a reward."""
 
-ZEROING: tuple[AppliedPolicy, ...] = ("zero", "zero_unparseable")
+ZERO_POLICIES: tuple[AppliedPolicy, ...] = ("zero", "zero_unparseable")
 """The policies under which a failure is worth 0."""
 
-PROTOCOLS_FOR: dict[RewardMode, tuple[Protocol, ...]] = {
+PROTOCOLS_FOR: dict[RewardMode, tuple[JudgingProtocol, ...]] = {
     "weighted_mean": ("binary", "stepwise", "graded", "checklist"),
     "factual_override": ("binary", "stepwise"),
     "points": ("binary", "stepwise"),
@@ -48,25 +48,25 @@ PROTOCOLS_FOR: dict[RewardMode, tuple[Protocol, ...]] = {
 NEEDS_NO_RUBRIC: frozenset[RewardMode] = frozenset({"likert", "outcome"})
 
 
-class LengthPenalty(Request):
+class LengthPenalty(RequestModel):
     """Takes `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
 
     Linear on both sides, so that a shorter response gains; `excess_only` leaves it alone.
     """
 
-    coefficient: Number = Field(default=1e-4, ge=0)
-    target_tokens: Whole = Field(default=2000, ge=0)
+    coefficient: BoundedFloat = Field(default=1e-4, ge=0)
+    target_tokens: SafeInt = Field(default=2000, ge=0)
     excess_only: Flag = False
 
 
-class OverlongPenalty(Request):
+class OverlongPenalty(RequestModel):
     """Takes up to 1 from a response whose length comes near the limit it would be cut at (DAPO's soft punishment).
 
     Nothing up to `limit_tokens` - `buffer_tokens`, then linear up to 1 at `limit_tokens`.
     """
 
-    limit_tokens: Whole = Field(ge=1)
-    buffer_tokens: Whole = Field(ge=1)
+    limit_tokens: SafeInt = Field(ge=1)
+    buffer_tokens: SafeInt = Field(ge=1)
 
     @model_validator(mode="after")
     def _buffer_fits(self) -> "OverlongPenalty":
@@ -75,7 +75,7 @@ class OverlongPenalty(Request):
         return self
 
 
-class RewardOptions(Request):
+class RewardOptions(RequestModel):
     """How verdicts become a reward.
 
     Attributes:
@@ -90,12 +90,12 @@ class RewardOptions(Request):
     """
 
     mode: RewardMode = "weighted_mean"
-    kinds: Annotated[tuple[CriterionKind, ...], Field(min_length=1, fail_fast=True), FEW_ERRORS] | None = None
-    format_weight: Number = Field(default=0.1, ge=0, le=1)
-    gate_fraction: Number = Field(default=0.5, ge=0, le=1)
+    kinds: Annotated[tuple[CriterionKind, ...], Field(min_length=1, fail_fast=True), LIMIT_ERRORS] | None = None
+    format_weight: BoundedFloat = Field(default=0.1, ge=0, le=1)
+    gate_fraction: BoundedFloat = Field(default=0.5, ge=0, le=1)
     length_penalty: LengthPenalty | None = None
     overlong_penalty: OverlongPenalty | None = None
-    truncation_factor: Annotated[float, Field(ge=0, le=1), NUMERIC] | None = None
+    truncation_factor: Annotated[float, Field(ge=0, le=1), STRICT_NUMBER] | None = None
 
     @model_validator(mode="after")
     def _mode_reads_criteria(self) -> "RewardOptions":
@@ -106,28 +106,28 @@ class RewardOptions(Request):
         return self
 
     @property
-    def penalises(self) -> bool:
+    def has_penalties(self) -> bool:
         """Whether any penalty is asked for."""
         return any(p is not None for p in (self.length_penalty, self.overlong_penalty, self.truncation_factor))
 
 
-class RewardRequest(Request):
+class RewardRequest(RequestModel):
     """Judge groups of responses by rubrics and reward them. Retired ones are refused but with `allow_retired`."""
 
     run: RunName | None = None
-    step: Annotated[int, Field(ge=0), NUMERIC] | None = None
+    step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
     rubric: RubricChoice | None = None
     allow_retired: Flag = False
     judge: JudgeName = DEFAULT_JUDGE
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
     on_failure: FailurePolicy = "null"
-    deadline_s: Number = Field(default=60.0, gt=0, le=3600)
+    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
     priority: Priority = "online"
-    groups: Many[Group] = Field(min_length=1, max_length=4096)
+    groups: RequestList[Group] = Field(min_length=1, max_length=4096)
 
     @property
-    def protocol(self) -> Protocol | None:
+    def protocol(self) -> JudgingProtocol | None:
         """The judging protocol in force: the one asked for, else the mode's own; None where no judge is asked."""
         return self.judging.protocol or next(iter(PROTOCOLS_FOR[self.reward.mode]), None)
 
@@ -143,27 +143,27 @@ class RewardRequest(Request):
         return self
 
     @model_validator(mode="after")
-    def _groups_have_what_the_reward_needs(self) -> "RewardRequest":
+    def _check_group_fields(self) -> "RewardRequest":
         options = self.reward
         if self.rubric is None and options.mode not in NEEDS_NO_RUBRIC:
-            bare = [g.id for g in self.groups if g.rubric is None]
-            if bare:
-                raise ValueError(f"group {bare[0]!r} has no rubric; give it one, or give the request one")
+            missing = [g.id for g in self.groups if g.rubric is None]
+            if missing:
+                raise ValueError(f"group {missing[0]!r} has no rubric; give it one, or give the request one")
         if options.mode == "outcome":
-            bare = [g.id for g in self.groups if not g.ground_truth]
-            if bare:
-                raise ValueError(f"group {bare[0]!r} has no ground_truth, which reward.mode 'outcome' compares with")
+            missing = [g.id for g in self.groups if not g.ground_truth]
+            if missing:
+                raise ValueError(f"group {missing[0]!r} has no ground_truth, which reward.mode 'outcome' compares with")
         if options.length_penalty or options.overlong_penalty:
-            self._every_response_tells("tokens", "a length penalty needs it")
+            self._require_response_field("tokens", "a length penalty needs it")
         if options.truncation_factor is not None:
-            self._every_response_tells("stopped", "reward.truncation_factor needs it")
+            self._require_response_field("stopped", "reward.truncation_factor needs it")
         return self
 
-    def _every_response_tells(self, field: str, why: str) -> None:
+    def _require_response_field(self, field: str, reason: str) -> None:
         for g, group in enumerate(self.groups):
             for r, response in enumerate(group.responses):
                 if getattr(as_response(response), field) is None:
                     raise ValueError(
-                        f"groups.{g}.responses.{r} has no {field}, and {why}; "
+                        f"groups.{g}.responses.{r} has no {field}, and {reason}; "
                         f'write the response as {{"text": …, "{field}": …}}'
                     )

@@ -4,20 +4,20 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from trainer_client.wire.base import Answer, Many, Request, Whole
+from trainer_client.wire.base import AnswerModel, RequestList, RequestModel, SafeInt
 from trainer_client.wire.references import RubricTag
 from trainer_client.wire.rubrics import MAX_TAGS
 
 Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)]
 
 
-class AliasMove(Request):
+class AliasMove(RequestModel):
     """Have an alias stand for this version from now on."""
 
-    version: Whole = Field(ge=1, lt=10**9)
+    version: SafeInt = Field(ge=1, lt=10**9)
 
 
-class RubricAlias(Answer):
+class RubricAlias(AnswerModel):
     """An alias of a rubric, and the version it stands for."""
 
     name: str
@@ -25,27 +25,27 @@ class RubricAlias(Answer):
     version: int
 
 
-class RubricAliases(Answer):
+class RubricAliases(AnswerModel):
     """Every alias of a rubric, by alias."""
 
     name: str
     aliases: dict[str, int]
 
 
-class TagSet(Request):
+class TagSet(RequestModel):
     """The tags a rubric is to have, in place of those it has."""
 
-    tags: Many[RubricTag] = Field(max_length=MAX_TAGS)
+    tags: RequestList[RubricTag] = Field(max_length=MAX_TAGS)
 
 
-class RubricTags(Answer):
+class RubricTags(AnswerModel):
     """The tags of a rubric, sorted."""
 
     name: str
     tags: tuple[str, ...]
 
 
-class RetirementRequest(Request):
+class RetirementRequest(RequestModel):
     """Take a version out of use."""
 
     reason: Reason

@@ -7,18 +7,18 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from trainer_client.wire.base import Answer
+from trainer_client.wire.base import AnswerModel
 from trainer_client.wire.criteria import Criterion
 
 
-class PlacedCriterion(Answer):
+class PlacedCriterion(AnswerModel):
     """A criterion and its place in its version, counted from 0."""
 
     place: int
     criterion: Criterion
 
 
-class Rewording(Answer):
+class Rewording(AnswerModel):
     """A criterion whose description changed."""
 
     id: str
@@ -26,7 +26,7 @@ class Rewording(Answer):
     after: str
 
 
-class Reweighting(Answer):
+class Reweighting(AnswerModel):
     """A criterion whose weight changed."""
 
     id: str
@@ -34,7 +34,7 @@ class Reweighting(Answer):
     after: float
 
 
-class FieldChange(Answer):
+class FieldChange(AnswerModel):
     """A criterion of which something else changed: one entry for each of its fields that did."""
 
     id: str
@@ -43,7 +43,7 @@ class FieldChange(Answer):
     after: JsonValue
 
 
-class Move(Answer):
+class CriterionMove(AnswerModel):
     """A criterion that stands elsewhere among those both versions have, with its place in each, counted from 0."""
 
     id: str
@@ -51,14 +51,14 @@ class Move(Answer):
     after: int
 
 
-class DiffSide(Answer):
+class DiffSide(AnswerModel):
     """One of the two versions that are compared."""
 
     version: int
     digest: str
 
 
-class RubricDiff(Answer):
+class RubricDiff(AnswerModel):
     """The difference between two versions of a rubric. Applied to the first, its parts give the second.
 
     A criterion stands under each heading that holds for it. `moved` names as few criteria as explain the order;
@@ -73,5 +73,5 @@ class RubricDiff(Answer):
     reworded: tuple[Rewording, ...] = ()
     reweighted: tuple[Reweighting, ...] = ()
     changed: tuple[FieldChange, ...] = ()
-    moved: tuple[Move, ...] = ()
+    moved: tuple[CriterionMove, ...] = ()
     unchanged: int

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, JsonValue, field_validator
 
-from trainer_client.wire.base import NUMERIC, Answer, Many, Request, moderate
+from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, RequestList, RequestModel, check_magnitude
 from trainer_client.wire.criteria import Criterion, content_digest
 from trainer_client.wire.json_object import JsonObject
 from trainer_client.wire.lineage import Lineage
@@ -18,7 +18,7 @@ from trainer_client.wire.references import RubricTag
 MAX_TAGS = 64
 
 
-class RubricContent(Request):
+class RubricContent(RequestModel):
     """The criteria of a rubric, with the rules any rubric keeps: some criterion, distinct ids, a positive weight.
 
     A weight is 0, or from 1e-9 to 1e6 in magnitude.
@@ -26,7 +26,7 @@ class RubricContent(Request):
     A list of mistakes, every criterion a `pitfall` of negative weight, needs no positive weight.
     """
 
-    criteria: Many[Criterion] = Field(min_length=1, max_length=512)
+    criteria: RequestList[Criterion] = Field(min_length=1, max_length=512)
 
     @field_validator("criteria")
     @classmethod
@@ -41,7 +41,7 @@ class RubricContent(Request):
     def _weights_are_moderate(cls, criteria: tuple[Criterion, ...]) -> tuple[Criterion, ...]:
         for criterion in criteria:
             try:
-                moderate(criterion.weight)
+                check_magnitude(criterion.weight)
             except ValueError as error:
                 raise ValueError(f"the weight of criterion {criterion.id!r}: {error}") from None
         return criteria
@@ -74,19 +74,19 @@ class RubricPublication(RubricContent):
     """
 
     metadata: JsonObject | None = None
-    tags: Many[RubricTag] = Field(default=(), max_length=MAX_TAGS)
+    tags: RequestList[RubricTag] = Field(default=(), max_length=MAX_TAGS)
     lineage: Lineage | None = None
-    parent: Annotated[int, Field(ge=1), NUMERIC] | None = None
+    parent: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
 
 
-class Retirement(Answer):
+class Retirement(AnswerModel):
     """When a version was taken out of use, and why."""
 
     at: datetime
     reason: str
 
 
-class RubricVersion(Answer):
+class RubricVersion(AnswerModel):
     """One immutable version of a named rubric. Only its retirement may come and go.
 
     `parent` is the version of the same name it was made from, null for the first.
@@ -108,7 +108,7 @@ class RubricVersion(Answer):
         return f"{self.name}@{self.version}"
 
 
-class RubricSummary(Answer):
+class RubricSummary(AnswerModel):
     """A named rubric in a list: the version its bare name stands for, and how many criteria that has.
 
     That is the newest that is not retired. Where all are, it is the newest, and `retired` says so. `aliases` maps
@@ -125,14 +125,14 @@ class RubricSummary(Answer):
     retired: bool = False
 
 
-class RubricPage(Answer):
+class RubricPage(AnswerModel):
     """A page of rubrics by name; `next_cursor` fetches the following page and is null on the last."""
 
     rubrics: tuple[RubricSummary, ...]
     next_cursor: str | None = None
 
 
-class VersionSummary(Answer):
+class VersionSummary(AnswerModel):
     """A version in a rubric's history: all of it but its criteria, and the aliases that stand for it now."""
 
     version: int
@@ -146,7 +146,7 @@ class VersionSummary(Answer):
     aliases: tuple[str, ...] = ()
 
 
-class RubricHistory(Answer):
+class RubricHistory(AnswerModel):
     """The versions of one rubric, the newest first; `next_cursor` fetches the older ones and is null on the last."""
 
     name: str

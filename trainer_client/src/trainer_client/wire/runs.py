@@ -6,12 +6,12 @@ Knows figures. Refuses to know verdicts, texts, and what a good figure is.
 from datetime import datetime
 
 from trainer_client.wire.answers import FailureKind, PinnedRubric
-from trainer_client.wire.base import Answer
-from trainer_client.wire.judging import Protocol
+from trainer_client.wire.base import AnswerModel
+from trainer_client.wire.judging import JudgingProtocol
 from trainer_client.wire.rewards import RewardMode
 
 
-class JudgingFigures(Answer):
+class JudgingFigures(AnswerModel):
     """What was judged and rewarded in a part of a run.
 
     `mean_reward` is over the responses that have a reward, null where none has. `verdicts` counts verdicts on a
@@ -49,12 +49,12 @@ class RunSummary(JudgingFigures):
     first_at: datetime
     last_at: datetime
     last_step: int | None
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[JudgingProtocol, ...]
     judges: tuple[str, ...]
     rubrics: int
 
 
-class CriterionFigures(Answer):
+class CriterionFigures(AnswerModel):
     """What became of a criterion.
 
     `verdicts` counts those that failed too, which are in neither rate. `pass_rate` is the share of the others with a
@@ -81,14 +81,14 @@ class RunStep(JudgingFigures):
     criteria: tuple[CriterionFigures, ...]
 
 
-class RunPage(Answer):
+class RunPage(AnswerModel):
     """A page of runs, the one that was judged for last first; `next_cursor` is null on the last page."""
 
     runs: tuple[RunSummary, ...]
     next_cursor: str | None = None
 
 
-class RunReport(Answer):
+class RunReport(AnswerModel):
     """A run and a page of its steps.
 
     `rubrics` holds those that judged most responses, with the newest name and version that stand for each, if any.

@@ -8,17 +8,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from trainer_client.wire.base import Answer, Flag, Number, Request, Whole
+from trainer_client.wire.base import AnswerModel, BoundedFloat, Flag, RequestModel, SafeInt
 from trainer_client.wire.groups import Group, RubricRef, RunName
 from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions
 from trainer_client.wire.rewards import RewardOptions, RewardRequest
 
-MOST_TEXTS = 4096
+MAX_TEXTS = 4096
 
-Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_TEXTS)]
+Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
-class _Scored(Request):
+class _ScoringRequest(RequestModel):
     """What both requests share; beside `model`, the fields mean what they mean in a `RewardRequest`."""
 
     model: RubricRef
@@ -27,15 +27,15 @@ class _Scored(Request):
     judge: JudgeName = DEFAULT_JUDGE
     reward: RewardOptions = RewardOptions()
     judging: JudgingOptions = JudgingOptions()
-    deadline_s: Number = Field(default=60.0, gt=0, le=3600)
+    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
 
     @model_validator(mode="after")
-    def _can_be_rewarded(self) -> "_Scored":
+    def _can_be_rewarded(self) -> "_ScoringRequest":
         try:
             self.rewards()
         except ValidationError as error:
-            why = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
-            raise ValueError(f"{why}; POST /v1/rewards takes every field") from None
+            reason = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
+            raise ValueError(f"{reason}; POST /v1/rewards takes every field") from None
         return self
 
     def groups(self) -> tuple[Group, ...]:
@@ -57,7 +57,7 @@ class _Scored(Request):
         )
 
 
-class ScoreRequest(_Scored):
+class ScoreRequest(_ScoringRequest):
     """Score the responses `text_2` to the prompts `text_1` by the rubric `model`.
 
     One prompt goes with every response; several go with as many responses, one each.
@@ -68,7 +68,7 @@ class ScoreRequest(_Scored):
 
     @model_validator(mode="after")
     def _texts_pair(self) -> "ScoreRequest":
-        prompts, responses = len(_listed(self.text_1)), len(_listed(self.text_2))
+        prompts, responses = len(_as_tuple(self.text_1)), len(_as_tuple(self.text_2))
         if prompts not in (1, responses):
             raise ValueError(
                 f"text_1 and text_2 have {prompts} and {responses} texts; give one text_1, or one for each text_2"
@@ -77,19 +77,19 @@ class ScoreRequest(_Scored):
 
     def groups(self) -> tuple[Group, ...]:
         """One group of all responses to the one prompt, or a group for each pair."""
-        prompts, responses = _listed(self.text_1), _listed(self.text_2)
+        prompts, responses = _as_tuple(self.text_1), _as_tuple(self.text_2)
         if len(prompts) == 1:
             return (Group(id="0", prompt=prompts[0], responses=responses),)
         pairs = zip(prompts, responses, strict=False)
         return tuple(Group(id=str(n), prompt=prompt, responses=(text,)) for n, (prompt, text) in enumerate(pairs))
 
 
-class RerankRequest(_Scored):
+class RerankRequest(_ScoringRequest):
     """Rank the responses `documents` to the prompt `query` by the rubric `model`. `top_n` 0 gives them all."""
 
     query: str
     documents: Texts
-    top_n: Whole = Field(default=0, ge=0)
+    top_n: SafeInt = Field(default=0, ge=0)
     return_documents: Flag = True
 
     def groups(self) -> tuple[Group, ...]:
@@ -97,7 +97,7 @@ class RerankRequest(_Scored):
         return (Group(id="0", prompt=self.query, responses=self.documents),)
 
 
-class ScoreUsage(Answer):
+class ScoreUsage(AnswerModel):
     """The judge's tokens: those of its prompts, known prefixes included, and those that it wrote."""
 
     prompt_tokens: int
@@ -105,7 +105,7 @@ class ScoreUsage(Answer):
     total_tokens: int
 
 
-class Score(Answer):
+class ScoreData(AnswerModel):
     """The reward of the response `text_2[index]`."""
 
     index: int
@@ -113,24 +113,24 @@ class Score(Answer):
     score: float
 
 
-class ScoreAnswer(Answer):
+class ScoreAnswer(AnswerModel):
     """The answer to a `ScoreRequest`. `id` is the request's id, `model` the version of the rubric that was used."""
 
     id: str
     object: Literal["list"] = "list"
     created: int
     model: str
-    data: tuple[Score, ...]
+    data: tuple[ScoreData, ...]
     usage: ScoreUsage
 
 
-class RankedText(Answer):
+class RankedText(AnswerModel):
     """A document as it was sent."""
 
     text: str
 
 
-class RankedDocument(Answer):
+class RankedDocument(AnswerModel):
     """The reward of `documents[index]`; `document` is left out where `return_documents` is false."""
 
     index: int
@@ -138,7 +138,7 @@ class RankedDocument(Answer):
     relevance_score: float
 
 
-class RerankAnswer(Answer):
+class RerankAnswer(AnswerModel):
     """The answer to a `RerankRequest`: the best document first, equal ones in the request's order."""
 
     id: str
@@ -147,5 +147,5 @@ class RerankAnswer(Answer):
     results: tuple[RankedDocument, ...]
 
 
-def _listed(texts: str | tuple[str, ...]) -> tuple[str, ...]:
+def _as_tuple(texts: str | tuple[str, ...]) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else texts

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import Field, StringConstraints, TypeAdapter
 
-from trainer_client.wire.base import Answer
+from trainer_client.wire.base import AnswerModel
 
 DEFAULT_PROJECT = "default"
 """The project that is there from the start; requests without a key are its requests."""
@@ -20,7 +20,7 @@ ProjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,
 PROJECT_NAME: TypeAdapter[str] = TypeAdapter(ProjectName)
 
 
-class Limits(Answer):
+class Limits(AnswerModel):
     """What a project may use; None where there is no limit.
 
     Attributes:
@@ -36,7 +36,7 @@ class Limits(Answer):
     tokens_total: int | None = Field(default=None, ge=0, le=2**63 - 1)
 
 
-class Project(Answer):
+class Project(AnswerModel):
     """A project and its limits."""
 
     id: str
@@ -44,7 +44,7 @@ class Project(Answer):
     limits: Limits = Limits()
 
 
-class ApiKey(Answer):
+class ApiKey(AnswerModel):
     """What is known of a key: everything but its secret."""
 
     id: str
@@ -63,7 +63,7 @@ class ApiKey(Answer):
         return "expired" if self.expires_at is not None and self.expires_at <= now else "usable"
 
 
-class KnownKey(NamedTuple):
+class ApiKeyRecord(NamedTuple):
     """A key as the service checks it: with the digest of its text, and its project's limits."""
 
     key: ApiKey
@@ -71,14 +71,14 @@ class KnownKey(NamedTuple):
     limits: Limits
 
 
-class UsedTokens(NamedTuple):
+class TokenUsage(NamedTuple):
     """Prompt tokens computed for a project: on a day, and ever."""
 
     on_day: int
-    ever: int
+    total: int
 
 
-class AuditEntry(Answer):
+class AuditEntry(AnswerModel):
     """One change: who made it, when, of what, and what stood there before and after (None: nothing)."""
 
     project_id: str
@@ -90,13 +90,13 @@ class AuditEntry(Answer):
     after: str | None = None
 
 
-class AuditTail(Answer):
+class AuditTail(AnswerModel):
     """The newest changes, the newest first."""
 
     entries: tuple[AuditEntry, ...]
 
 
-class ProjectState(Answer):
+class ProjectState(AnswerModel):
     """A project as its key sees it: what the key opens, the limits, and the prompt tokens computed so far."""
 
     id: str

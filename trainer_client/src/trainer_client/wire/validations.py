@@ -5,10 +5,10 @@ Knows findings and who found them. Refuses to know how a criterion is judged.
 
 from datetime import datetime
 
-from trainer_client.wire.base import Answer
+from trainer_client.wire.base import AnswerModel
 
 
-class CriterionValidity(Answer):
+class CriterionValidity(AnswerModel):
     """Whether one criterion of a rubric is valid; null where the judge gave no verdict, and `reason` says why not."""
 
     criterion: str
@@ -16,7 +16,7 @@ class CriterionValidity(Answer):
     reason: str
 
 
-class RubricValidation(Answer):
+class RubricValidation(AnswerModel):
     """One pass of a validity judge over a version's criteria, in their order.
 
     Attributes:

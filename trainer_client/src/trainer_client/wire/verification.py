@@ -12,44 +12,46 @@ from pydantic import (
     Discriminator,
     Field,
     StringConstraints,
-    Tag,
     model_validator,
 )
+from pydantic import (
+    Tag as UnionTag,
+)
 
-from trainer_client.wire.base import NUMERIC, Flag, Many, Quantity, Request
+from trainer_client.wire.base import STRICT_NUMBER, Flag, LargeFloat, RequestList, RequestModel
 from trainer_client.wire.json_object import JsonObject
 
-Part = Literal["final_answer", "response"]
+VerificationTarget = Literal["final_answer", "response"]
 VerificationMethod = Literal["judge", "math", "exact", "contains", "regex", "json_schema", "numeric"]
 
 _Expected = Annotated[str, StringConstraints(min_length=1, max_length=20_000)]
-_StepNumber = Annotated[int, Field(ge=0, le=999_999_999), NUMERIC]
+_StepNumber = Annotated[int, Field(ge=0, le=999_999_999), STRICT_NUMBER]
 
 
-class ByJudge(Request):
+class JudgeVerification(RequestModel):
     """Asked of the judge, also where a program could decide."""
 
     method: Literal["judge"]
 
 
-class ByMath(Request):
+class MathVerification(RequestModel):
     """Equal as mathematics, by math-verify: `1/2`, `0.5` and `\\frac12` are one answer."""
 
     method: Literal["math"]
     expected: _Expected | None = None
-    of: Part = "final_answer"
+    of: VerificationTarget = "final_answer"
 
 
-class Exact(Request):
+class ExactVerification(RequestModel):
     """The same text, but for space around it and runs of space inside; letter case counts only if asked."""
 
     method: Literal["exact"]
     expected: _Expected | None = None
-    of: Part = "final_answer"
+    of: VerificationTarget = "final_answer"
     case_sensitive: Flag = False
 
 
-class _Search(Request):
+class _SearchVerification(RequestModel):
     """Something that is looked for, in all of it or in one step.
 
     `step` is the number of the only step to look in, 0 for the whole response. It is also the step that the verdict
@@ -58,35 +60,35 @@ class _Search(Request):
     for begins, and one that is not to no step.
     """
 
-    of: Part = "response"
+    of: VerificationTarget = "response"
     step: _StepNumber | None = None
 
     @model_validator(mode="after")
-    def _looks_where_steps_are(self) -> Self:
+    def _step_needs_response(self) -> Self:
         if self.step is not None and self.of == "final_answer":
             raise ValueError("a final answer has no steps; leave out step, or look in the response")
         return self
 
 
-class Contains(_Search):
+class ContainsVerification(_SearchVerification):
     """Every text of `all_of` and, where given, one of `any_of` stands in it, or in the `step` of it.
 
     Letter case counts only if asked.
     """
 
     method: Literal["contains"]
-    all_of: Many[_Expected] = Field(default=(), max_length=64)
-    any_of: Many[_Expected] = Field(default=(), max_length=64)
+    all_of: RequestList[_Expected] = Field(default=(), max_length=64)
+    any_of: RequestList[_Expected] = Field(default=(), max_length=64)
     case_sensitive: Flag = False
 
     @model_validator(mode="after")
-    def _names_a_text(self) -> "Contains":
+    def _has_search_text(self) -> "ContainsVerification":
         if not self.all_of and not self.any_of:
             raise ValueError("contains looks for nothing; name texts in all_of or any_of")
         return self
 
 
-class Regex(_Search):
+class RegexVerification(_SearchVerification):
     """A Python regular expression matches somewhere (`search`), or all of it (`full`), or of the `step` of it.
 
     Whether `pattern` is one is not looked at here: compiling it may take minutes, so the service has that done where it
@@ -99,24 +101,24 @@ class Regex(_Search):
     match: Literal["search", "full"] = "search"
 
 
-class JsonSchema(Request):
+class JsonSchemaVerification(RequestModel):
     """It is JSON, bare or in its last fenced block, that satisfies a JSON Schema (draft 2020-12) of at most 64 KiB."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     method: Literal["json_schema"]
     json_schema: JsonObject = Field(alias="schema")
-    of: Part = "response"
+    of: VerificationTarget = "response"
 
 
-class Numeric(Request):
+class NumericVerification(RequestModel):
     """A number within `absolute` + `relative` * |expected| of the expected one."""
 
     method: Literal["numeric"]
-    expected: Quantity | None = None
-    absolute: Quantity = Field(default=1e-9, ge=0)
-    relative: Quantity = Field(default=0.0, ge=0)
-    of: Part = "final_answer"
+    expected: LargeFloat | None = None
+    absolute: LargeFloat = Field(default=1e-9, ge=0)
+    relative: LargeFloat = Field(default=0.0, ge=0)
+    of: VerificationTarget = "final_answer"
 
 
 def _method(value: object) -> str:
@@ -125,13 +127,13 @@ def _method(value: object) -> str:
 
 
 Verification = Annotated[
-    Annotated[ByJudge, Tag("(judge)")]
-    | Annotated[ByMath, Tag("(math)")]
-    | Annotated[Exact, Tag("(exact)")]
-    | Annotated[Contains, Tag("(contains)")]
-    | Annotated[Regex, Tag("(regex)")]
-    | Annotated[JsonSchema, Tag("(json_schema)")]
-    | Annotated[Numeric, Tag("(numeric)")],
+    Annotated[JudgeVerification, UnionTag("(judge)")]
+    | Annotated[MathVerification, UnionTag("(math)")]
+    | Annotated[ExactVerification, UnionTag("(exact)")]
+    | Annotated[ContainsVerification, UnionTag("(contains)")]
+    | Annotated[RegexVerification, UnionTag("(regex)")]
+    | Annotated[JsonSchemaVerification, UnionTag("(json_schema)")]
+    | Annotated[NumericVerification, UnionTag("(numeric)")],
     Discriminator(
         _method,
         custom_error_type="unknown_method",

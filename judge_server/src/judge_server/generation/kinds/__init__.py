@@ -8,7 +8,7 @@ from judge_server.generation.kinds.graded import GradedGenerator
 from judge_server.generation.kinds.points import PointsGenerator
 from judge_server.generation.kinds.reference import ReferenceGenerator
 
-ALL = (
+ALL_GENERATORS = (
     ReferenceGenerator,
     DocumentGenerator,
     ContrastiveGenerator,
@@ -20,7 +20,7 @@ ALL = (
 """In the order in which they are listed."""
 
 __all__ = [
-    "ALL",
+    "ALL_GENERATORS",
     "ContrastiveGenerator",
     "DocumentGenerator",
     "EvolvingGenerator",

@@ -5,9 +5,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, JsonValue, StringConstraints
 
-from judge_server.generation.generator import Find, Generator, Parameters, Row
-from judge_server.generation.validity import VALIDITY_WORDING, ItemValidity, judge_items, validity_metadata
-from judge_server.generation.wording import Wording
+from judge_server.generation.generator import Generator, InputRow, Parameters, RubricLookup
+from judge_server.generation.validity import VALIDITY_PROMPTS, ItemValidity, judge_items, validity_metadata
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion
 
@@ -38,9 +38,9 @@ GroundTruth = Annotated[
 ]
 """The known final answer."""
 
-reference_names = Field(validation_alias=AliasChoices("reference_answer", "ideal_answer", "solution"))
+REFERENCE_ANSWER_ALIASES = Field(validation_alias=AliasChoices("reference_answer", "ideal_answer", "solution"))
 
-ReferenceAnswer = Annotated[Text | None, reference_names]
+ReferenceAnswer = Annotated[Text | None, REFERENCE_ANSWER_ALIASES]
 """A good answer, where there is one."""
 
 Responses = Annotated[
@@ -50,7 +50,7 @@ Responses = Annotated[
 """Answers that models gave; one may be empty."""
 
 
-class QuestionRow(Row):
+class QuestionRow(InputRow):
     """An input about a question."""
 
     question: Question
@@ -74,29 +74,31 @@ class WritingParameters(Parameters):
     validity: bool = True
 
 
-RowT = TypeVar("RowT", bound=Row)
+RowT = TypeVar("RowT", bound=InputRow)
 ParametersT = TypeVar("ParametersT", bound=WritingParameters)
 ShapeT = TypeVar("ShapeT", bound=BaseModel)
 
 
-class WordedGenerator(Generator[RowT, ParametersT]):
+class TemplateGenerator(Generator[RowT, ParametersT]):
     """A generator that asks in the words of templates."""
 
-    wording: Wording
+    prompt_templates: GeneratorTemplates
 
     def __init__(
-        self, parameters: ParametersT, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+        self, parameters: ParametersT, *, find: RubricLookup | None = None, templates: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(parameters, find=find, templates=templates)
-        self.wording = Wording(*type(self).wording.names, *VALIDITY_WORDING.names, replaced=self.templates)
-        self.author = self.wording("author.system")
+        self.prompt_templates = GeneratorTemplates(
+            *type(self).prompt_templates.names, *VALIDITY_PROMPTS.names, overrides=self.templates
+        )
+        self.author = self.prompt_templates("author.system")
 
     @property
     def template_digest(self) -> str:
         """`sha256:…` of its own templates and of the validity judge's."""
-        return self.wording.digest
+        return self.prompt_templates.digest
 
-    async def drafted(
+    async def write_draft(
         self,
         writer: Writer,
         shape: type[ShapeT],
@@ -106,14 +108,14 @@ class WordedGenerator(Generator[RowT, ParametersT]):
         seed: int | None = None,
     ) -> ShapeT:
         """What the author writes in a shape, in `rubric_tokens` unless told otherwise; raises as `Writer.written`."""
-        told = self.parameters
+        parameters = self.parameters
         return await writer.written(
             shape,
             prompt,
             system=self.author,
-            max_tokens=max_tokens or told.rubric_tokens,
-            temperature=told.temperature,
-            seed=told.seed if seed is None else seed,
+            max_tokens=max_tokens or parameters.rubric_tokens,
+            temperature=parameters.temperature,
+            seed=parameters.seed if seed is None else seed,
         )
 
     async def validity(
@@ -122,8 +124,10 @@ class WordedGenerator(Generator[RowT, ParametersT]):
         """The validity pass, if it is asked for: what is kept with the version, and flags."""
         if not self.parameters.validity:
             return {}, ()
-        items = await judge_items(writer, criteria, question=question, correct=correct, wording=self.wording)
-        metadata = validity_metadata(items, writer.identity.model, VALIDITY_WORDING.using(self.templates))
+        items = await judge_items(
+            writer, criteria, question=question, correct=correct, prompt_templates=self.prompt_templates
+        )
+        metadata = validity_metadata(items, writer.identity.model, VALIDITY_PROMPTS.with_overrides(self.templates))
         return {"validity": metadata}, _flags(items)
 
 

@@ -6,16 +6,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, JsonValue, create_model
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Find, Made
-from judge_server.generation.kinds.answers import AGREEMENT_WORDING, Agreement, Agreements
-from judge_server.generation.kinds.base import GroundTruth, QuestionRow, Responses, WordedGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import Line, several
-from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind, names
-from judge_server.generation.wording import Wording
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric, RubricLookup
+from judge_server.generation.kinds.answers import AGREEMENT_PROMPTS, Agreement, AnswerComparer
+from judge_server.generation.kinds.base import GroundTruth, QuestionRow, Responses, TemplateGenerator, WritingParameters
+from judge_server.generation.kinds.shapes import Sentence, list_schema
+from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
-from trainer_client.wire.verification import ByMath
+from trainer_client.wire.verification import MathVerification
 
 KINDS = ("suggest", "pitfall", "bonus", "answer")
 
@@ -54,19 +54,19 @@ class ContrastiveParameters(WritingParameters):
 class ContrastiveRubric(BaseModel):
     """What the model writes: the items by their tags."""
 
-    suggest: list[Line]
-    pitfall: list[Line]
-    bonus: list[Line]
-    answer: Line
+    suggest: list[Sentence]
+    pitfall: list[Sentence]
+    bonus: list[Sentence]
+    answer: Sentence
 
 
 @cache
 def _bounded(suggest: int, pitfall: int, bonus: int) -> type[ContrastiveRubric]:
     """The shape with at most so many items of each kind."""
     fields: dict[str, Any] = {
-        "suggest": (Annotated[list[Line], several(Line, 1, suggest)], ...),
-        "pitfall": (Annotated[list[Line], several(Line, 0, pitfall)], ...),
-        "bonus": (Annotated[list[Line], several(Line, 0, bonus)], ...),
+        "suggest": (Annotated[list[Sentence], list_schema(Sentence, 1, suggest)], ...),
+        "pitfall": (Annotated[list[Sentence], list_schema(Sentence, 0, pitfall)], ...),
+        "bonus": (Annotated[list[Sentence], list_schema(Sentence, 0, bonus)], ...),
     }
     made: type[ContrastiveRubric] = create_model(
         f"ContrastiveRubricOf{suggest}And{pitfall}And{bonus}", __base__=ContrastiveRubric, **fields
@@ -74,7 +74,7 @@ def _bounded(suggest: int, pitfall: int, bonus: int) -> type[ContrastiveRubric]:
     return made
 
 
-class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters]):
+class ContrastiveGenerator(TemplateGenerator[ContrastiveRow, ContrastiveParameters]):
     """Solutions, split by math-verify; then some suggest items, one answer, perhaps pitfalls and a bonus."""
 
     kind = "contrastive"
@@ -82,15 +82,19 @@ class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters
     Input = ContrastiveRow
     Parameters = ContrastiveParameters
     steps: ClassVar[tuple[str, ...]] = ("solutions", "split", "distil", "check", "validity")
-    wording = Wording(
-        "author.system", "solver.system", "contrastive.solution", "contrastive.rubric", *AGREEMENT_WORDING.names
+    prompt_templates = GeneratorTemplates(
+        "author.system", "solver.system", "contrastive.solution", "contrastive.rubric", *AGREEMENT_PROMPTS.names
     )
 
     def __init__(
-        self, parameters: ContrastiveParameters, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+        self,
+        parameters: ContrastiveParameters,
+        *,
+        find: RubricLookup | None = None,
+        templates: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(parameters, find=find, templates=templates)
-        self._agreements = Agreements(self.wording)
+        self._comparer = AnswerComparer(self.prompt_templates)
 
     def source_of(self, row: ContrastiveRow) -> str:
         """The problem."""
@@ -98,40 +102,45 @@ class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters
 
     async def close(self) -> None:
         """End the processes that compare answers."""
-        await self._agreements.close()
+        await self._comparer.close()
 
-    async def make(self, row: ContrastiveRow, writer: Writer) -> Made:
+    async def make(self, row: ContrastiveRow, writer: Writer) -> GeneratedRubric:
         """Make one rubric; see `Generator.make`. Flags: `all_right`, `all_wrong`."""
-        solutions = list(row.solutions) or await self._sampled(row, writer)
+        solutions = list(row.solutions) or await self._sample_solutions(row, writer)
         halves = await self._split(row, solutions, writer)
         if not halves["right"] and not halves["wrong"]:
-            raise Discarded("no_contrast", f"none of {len(solutions)} solutions states an answer that can be compared")
-        criteria = await self._distilled(row, halves, writer)
+            raise RubricDiscarded(
+                "no_contrast", f"none of {len(solutions)} solutions states an answer that can be compared"
+            )
+        criteria = await self._distill(row, halves, writer)
         kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ground_truth)
         one_sided = {"all_right": not halves["wrong"], "all_wrong": not halves["right"]}
         counts: dict[str, JsonValue] = {half: len(found) for half, found in halves.items()}
-        return Made(
+        return GeneratedRubric(
             content=RubricContent(criteria=criteria),
             metadata={"question": row.question, "ground_truth": row.ground_truth, **kept},
             record={"solutions_given": bool(row.solutions), **counts, "right_solutions": list(halves["right"])},
             flags=(*(name for name, found in one_sided.items() if found), *flags),
         )
 
-    async def _sampled(self, row: ContrastiveRow, writer: Writer) -> list[str]:
+    async def _sample_solutions(self, row: ContrastiveRow, writer: Writer) -> list[str]:
         """Solutions, each with a seed of its own; one that came to no end is left out."""
-        told = self.parameters
-        system, prompt = self.wording("solver.system"), self.wording("contrastive.solution", question=row.question)
+        parameters = self.parameters
+        system, prompt = (
+            self.prompt_templates("solver.system"),
+            self.prompt_templates("contrastive.solution", question=row.question),
+        )
         found = []
-        for number in range(told.samples):
+        for number in range(parameters.samples):
             try:
-                solution = await writer.prose(
+                solution = await writer.write_text(
                     prompt,
                     system=system,
-                    max_tokens=told.answer_tokens,
-                    temperature=told.sample_temperature,
-                    seed=told.seed + number,
+                    max_tokens=parameters.answer_tokens,
+                    temperature=parameters.sample_temperature,
+                    seed=parameters.seed + number,
                 )
-            except Discarded as unusable:
+            except RubricDiscarded as unusable:
                 if unusable.reason == "too_long":
                     raise
                 continue
@@ -141,59 +150,65 @@ class ContrastiveGenerator(WordedGenerator[ContrastiveRow, ContrastiveParameters
     async def _split(self, row: ContrastiveRow, solutions: list[str], writer: Writer) -> dict[Agreement, list[str]]:
         halves: dict[Agreement, list[str]] = {"right": [], "wrong": [], "unknown": []}
         for solution in solutions:
-            agreement = await self._agreements.of(
+            agreement = await self._comparer.compare(
                 writer, solution, question=row.question, ground_truth=row.ground_truth
             )
             halves[agreement].append(solution)
         return halves
 
-    async def _distilled(
+    async def _distill(
         self, row: ContrastiveRow, halves: dict[Agreement, list[str]], writer: Writer
     ) -> tuple[Criterion, ...]:
-        told = self.parameters
+        parameters = self.parameters
         right, wrong = (
-            [one[: told.solution_characters] for one in halves[half][: told.shown]] for half in ("right", "wrong")
+            [one[: parameters.solution_characters] for one in halves[half][: parameters.shown]]
+            for half in ("right", "wrong")
         )
-        prompt = self.wording(
+        prompt = self.prompt_templates(
             "contrastive.rubric",
             question=row.question,
             ground_truth=row.ground_truth,
             right=right,
             wrong=wrong,
-            most=min(told.asked, told.most),
+            most=min(parameters.asked, parameters.most),
         )
-        shape = _bounded(told.most_suggest, told.most_pitfall, told.most_bonus)
-        written = await self.drafted(writer, shape, prompt)
+        shape = _bounded(parameters.most_suggest, parameters.most_pitfall, parameters.most_bonus)
+        written = await self.write_draft(writer, shape, prompt)
         if not written.suggest:
-            raise Discarded("too_few", "no suggest item, and at least one is needed")
+            raise RubricDiscarded("too_few", "no suggest item, and at least one is needed")
         texts = {"suggest": written.suggest, "pitfall": written.pitfall, "bonus": written.bonus}
         for kind, most in (
-            ("suggest", told.most_suggest),
-            ("pitfall", told.most_pitfall),
-            ("bonus", told.most_bonus),
+            ("suggest", parameters.most_suggest),
+            ("pitfall", parameters.most_pitfall),
+            ("bonus", parameters.most_bonus),
         ):
             if len(texts[kind]) > most:
-                raise Discarded("too_many", f"{len(texts[kind])} {kind} items, and at most {most} are taken")
+                raise RubricDiscarded("too_many", f"{len(texts[kind])} {kind} items, and at most {most} are taken")
         items = [(kind, text) for kind in texts for text in texts[kind]] + [("answer", written.answer)]
-        drafts = [Draft(_untagged(text), kind) for kind, text in items]
-        check_drafts(drafts, Rules(2, told.most, KINDS, 1, 1), references=halves["right"] + halves["wrong"])
+        drafts = [Draft(_strip_tag(text), kind) for kind, text in items]
+        check_drafts(drafts, RubricRules(2, parameters.most, KINDS, 1, 1), references=halves["right"] + halves["wrong"])
         await self._check_answer(row, drafts[-1].description, writer)
         return tuple(
-            one.model_copy(update={"verification": ByMath(method="math", expected=row.ground_truth)})
+            one.model_copy(update={"verification": MathVerification(method="math", expected=row.ground_truth)})
             if one.kind == "answer"
             else one
-            for one in named_by_kind(drafts)
+            for one in criteria_from_drafts(drafts)
         )
 
     async def _check_answer(self, row: ContrastiveRow, item: str, writer: Writer) -> None:
-        if names(item, row.ground_truth):
+        if contains_result(item, row.ground_truth):
             return
-        said = item.rstrip(" .")
-        if await self._agreements.of(writer, said, question=row.question, ground_truth=row.ground_truth) != "right":
-            raise Discarded("wrong_reference_answer", f"the answer item does not name the correct answer: {item!r}")
+        statement = item.rstrip(" .")
+        if (
+            await self._comparer.compare(writer, statement, question=row.question, ground_truth=row.ground_truth)
+            != "right"
+        ):
+            raise RubricDiscarded(
+                "wrong_reference_answer", f"the answer item does not name the correct answer: {item!r}"
+            )
 
 
-def _untagged(text: str) -> str:
+def _strip_tag(text: str) -> str:
     """An item without the tag that its kind says already."""
     for kind in KINDS:
         for tag in (f"<{kind}>", f"{kind}:"):

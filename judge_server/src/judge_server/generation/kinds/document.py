@@ -6,28 +6,35 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made, Row, source_digest
-from judge_server.generation.kinds.base import WordedGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import Line, Note, Phrase, several, whole, with_criteria
-from judge_server.generation.structure import Draft, Rules, check_drafts, check_self_contained
-from judge_server.generation.wording import Wording
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric, InputRow, source_digest
+from judge_server.generation.kinds.base import TemplateGenerator, WritingParameters
+from judge_server.generation.kinds.shapes import (
+    Phrase,
+    Sentence,
+    ShortSentence,
+    integer_schema,
+    list_schema,
+    with_criteria,
+)
+from judge_server.generation.structure import Draft, RubricRules, check_drafts, check_self_contained
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
 
-LARGEST_FILE = 2**20
+MAX_DOCUMENT_BYTES = 2**20
 """Bytes of a document's file."""
 
-MOST_POINTS = 10
+MAX_CRITERION_WEIGHT = 10
 
 
-class DocumentRow(Row):
+class DocumentRow(InputRow):
     """A document: its text, or the path of a UTF-8 file, from the folder the inputs are in.
 
     `question_number` says which of a document's questions is to be made, where several are.
     """
 
-    text: Annotated[str, StringConstraints(max_length=LARGEST_FILE)] = ""
+    text: Annotated[str, StringConstraints(max_length=MAX_DOCUMENT_BYTES)] = ""
     path: str | None = None
     question_number: Annotated[int, Field(ge=1)] | None = None
 
@@ -73,8 +80,8 @@ class Analysis(BaseModel):
     """What a document is: stage 1."""
 
     genre: Phrase
-    contribution: Note
-    concepts: Annotated[list[Phrase], several(Phrase, 1, 5)]
+    contribution: ShortSentence
+    concepts: Annotated[list[Phrase], list_schema(Phrase, 1, 5)]
     depth: Phrase
     reasoning_mode: Phrase
 
@@ -82,35 +89,35 @@ class Analysis(BaseModel):
 class Enrichment(BaseModel):
     """What a grader is told of a criterion beside its description and weight."""
 
-    required_elements: Annotated[list[Phrase], several(Phrase, 1, 3)]
-    scoring_guide: Note
-    expected_keywords: Annotated[list[Phrase], several(Phrase, 1, 4)]
-    expected_concepts: Annotated[list[Phrase], several(Phrase, 1, 3)]
-    verification_method: Note
+    required_elements: Annotated[list[Phrase], list_schema(Phrase, 1, 3)]
+    scoring_guide: ShortSentence
+    expected_keywords: Annotated[list[Phrase], list_schema(Phrase, 1, 4)]
+    expected_concepts: Annotated[list[Phrase], list_schema(Phrase, 1, 3)]
+    verification_method: ShortSentence
 
 
 class TaskItem(BaseModel):
     """A criterion as stage 2 writes it, all of its components together (Definition 1)."""
 
     name: Phrase
-    description: Note
-    required_elements: Annotated[list[Phrase], several(Phrase, 1, 3)]
-    scoring_guide: Note
-    expected_keywords: Annotated[list[Phrase], several(Phrase, 1, 4)]
-    expected_concepts: Annotated[list[Phrase], several(Phrase, 1, 3)]
-    verification_method: Note
-    weight: Annotated[float, whole(1, MOST_POINTS)]
+    description: ShortSentence
+    required_elements: Annotated[list[Phrase], list_schema(Phrase, 1, 3)]
+    scoring_guide: ShortSentence
+    expected_keywords: Annotated[list[Phrase], list_schema(Phrase, 1, 4)]
+    expected_concepts: Annotated[list[Phrase], list_schema(Phrase, 1, 3)]
+    verification_method: ShortSentence
+    weight: Annotated[float, integer_schema(1, MAX_CRITERION_WEIGHT)]
 
 
 class Task(BaseModel):
     """What stage 2 writes."""
 
-    question: Line
-    rationale: Note
+    question: Sentence
+    rationale: ShortSentence
     criteria: list[TaskItem]
 
 
-class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
+class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
     """Analysis; question and rubric together, self-contained; then, if asked for, a second pass over each criterion."""
 
     kind = "document"
@@ -118,7 +125,7 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
     Input = DocumentRow
     Parameters = DocumentParameters
     steps: ClassVar[tuple[str, ...]] = ("analysis", "task", "check", "enrichment", "validity")
-    wording = Wording("author.system", "document.analysis", "document.task", "document.enrichment")
+    prompt_templates = GeneratorTemplates("author.system", "document.analysis", "document.task", "document.enrichment")
 
     def source_of(self, row: DocumentRow) -> str:
         """The document."""
@@ -134,13 +141,13 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
         """The row's name, with the question's number where there are several."""
         return f"{row.name}/{row.question_number}" if row.name and row.question_number else row.name
 
-    async def make(self, row: DocumentRow, writer: Writer) -> Made:
+    async def make(self, row: DocumentRow, writer: Writer) -> GeneratedRubric:
         """Make one question and its rubric; see `Generator.make`."""
-        told = self.parameters
+        parameters = self.parameters
         if not row.text.strip():
-            raise Discarded("empty_source", "the document is empty")
-        passage = row.text[: told.passage_characters].rstrip()
-        analysis = await self._analysed(passage, writer)
+            raise RubricDiscarded("empty_source", "the document is empty")
+        passage = row.text[: parameters.passage_characters].rstrip()
+        analysis = await self._analyse(passage, writer)
         task = await self._task(passage, analysis, row.question_number, writer)
         criteria = [await self._criterion(at, one, task, passage, writer) for at, one in enumerate(task.criteria, 1)]
         kept, flags = await self.validity(writer, criteria, question=task.question, correct=None)
@@ -151,41 +158,46 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
             "document_analysis": analysis.model_dump(mode="json"),
             "doc_hash": source_digest(row.text),
         }
-        return Made(
+        return GeneratedRubric(
             content=content,
             metadata={**about, **kept},
             record={**about, "passage": passage, "criteria": content.model_dump(mode="json")["criteria"]},
             flags=(*(["passage_cut"] if len(passage) < len(row.text.rstrip()) else []), *flags),
         )
 
-    async def _analysed(self, passage: str, writer: Writer) -> Analysis:
-        prompt = self.wording("document.analysis", passage=passage)
-        analysis = await self.drafted(writer, Analysis, prompt, max_tokens=self.parameters.analysis_tokens)
+    async def _analyse(self, passage: str, writer: Writer) -> Analysis:
+        prompt = self.prompt_templates("document.analysis", passage=passage)
+        analysis = await self.write_draft(writer, Analysis, prompt, max_tokens=self.parameters.analysis_tokens)
         _check_filled("the analysis", analysis)
         return analysis
 
     async def _task(self, passage: str, analysis: Analysis, number: int | None, writer: Writer) -> Task:
-        told = self.parameters
+        parameters = self.parameters
         concepts = analysis.concepts
-        prompt = self.wording(
+        prompt = self.prompt_templates(
             "document.task",
             passage=passage,
             analysis=analysis,
             focus=None if number is None else concepts[(number - 1) % len(concepts)],
-            fewest=told.fewest,
-            most=told.most,
+            fewest=parameters.fewest,
+            most=parameters.most,
         )
-        shape = with_criteria(Task, told.fewest, told.most)
-        task = await self.drafted(writer, shape, prompt, seed=told.seed + (number or 1) - 1)
+        shape = with_criteria(Task, parameters.fewest, parameters.most)
+        task = await self.write_draft(writer, shape, prompt, seed=parameters.seed + (number or 1) - 1)
         if not task.question.strip():
-            raise Discarded("wrong_shape", "the question is empty")
+            raise RubricDiscarded("wrong_shape", "the question is empty")
         check_self_contained("the question", task.question)
         drafts = [Draft(item.description, weight=item.weight) for item in task.criteria]
-        least = told.least_total_weight
-        check_drafts(drafts, Rules(told.fewest, told.most, ("point",), 0, MOST_POINTS, whole=False, least_total=least))
+        least = parameters.least_total_weight
+        check_drafts(
+            drafts,
+            RubricRules(
+                parameters.fewest, parameters.most, ("point",), 0, MAX_CRITERION_WEIGHT, integer_weights=False, least_total=least
+            ),
+        )
         for at, item in enumerate(task.criteria, 1):
             if not item.name.strip():
-                raise Discarded("wrong_shape", f"criterion {at} has no name")
+                raise RubricDiscarded("wrong_shape", f"criterion {at} has no name")
             check_self_contained(f"criterion {at}", item.description)
             _check_filled(f"criterion {at}", Enrichment.model_validate(item.model_dump()))
         return task
@@ -194,16 +206,16 @@ class DocumentGenerator(WordedGenerator[DocumentRow, DocumentParameters]):
         written = item.model_dump()
         if not self.parameters.enrichment:
             return Criterion.model_validate({"id": f"c{number}", **written})
-        prompt = self.wording(
+        prompt = self.prompt_templates(
             "document.enrichment",
             passage=passage,
             question=task.question,
             name=item.name,
             description=item.description,
         )
-        told = await self.drafted(writer, Enrichment, prompt, max_tokens=self.parameters.enrichment_tokens)
-        _check_filled(f"criterion {number}", told)
-        return Criterion.model_validate({"id": f"c{number}", **written, **told.model_dump()})
+        parameters = await self.write_draft(writer, Enrichment, prompt, max_tokens=self.parameters.enrichment_tokens)
+        _check_filled(f"criterion {number}", parameters)
+        return Criterion.model_validate({"id": f"c{number}", **written, **parameters.model_dump()})
 
 
 def _check_filled(what: str, shape: BaseModel) -> None:
@@ -211,12 +223,12 @@ def _check_filled(what: str, shape: BaseModel) -> None:
     for field, value in shape.model_dump().items():
         texts = value if isinstance(value, list) else [value]
         if not texts or not all(text.strip() for text in texts):
-            raise Discarded("wrong_shape", f"{what} has no {field}")
+            raise RubricDiscarded("wrong_shape", f"{what} has no {field}")
 
 
 def _content(path: Path) -> bytes:
     with path.open("rb") as file:
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise ValueError(f"the document {path.name!r} is larger than {LARGEST_FILE:,} bytes; give it in parts")
+        content = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"the document {path.name!r} is larger than {MAX_DOCUMENT_BYTES:,} bytes; give it in parts")
     return content

@@ -6,12 +6,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made
-from judge_server.generation.kinds.base import QuestionRow, Responses, WordedGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import Line, among, with_criteria
-from judge_server.generation.structure import Draft, Rules, check_drafts, words
-from judge_server.generation.wording import Wording
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric
+from judge_server.generation.kinds.base import QuestionRow, Responses, TemplateGenerator, WritingParameters
+from judge_server.generation.kinds.shapes import Sentence, enum_schema, with_criteria
+from judge_server.generation.structure import Draft, RubricRules, check_drafts, words
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
 from trainer_client.wire.references import parse_reference
@@ -22,10 +22,10 @@ def _is_reference(text: str) -> str:
     return text
 
 
-EVOLVED = "evolved"
+EVOLVED_TAG = "evolved"
 """The tag of criteria that this generator wrote; all others are never dropped."""
 
-_ANOTHER = re.compile(
+_OTHER_RESPONSE = re.compile(
     r"\bresponses?\s+(?:#|no\.?\s*)?\d|\b(?:better|worse|best|worst|first|second|other)\s+(?:response|answer|one)s?\b",
     re.IGNORECASE,
 )
@@ -67,8 +67,8 @@ class EvolvingParameters(WritingParameters):
 class EvolvingItem(BaseModel):
     """A criterion as the model writes it."""
 
-    sign: Annotated[str, among("positive", "negative")]
-    description: Line
+    sign: Annotated[str, enum_schema("positive", "negative")]
+    description: Sentence
 
 
 class EvolvingRubric(BaseModel):
@@ -77,7 +77,7 @@ class EvolvingRubric(BaseModel):
     criteria: list[EvolvingItem]
 
 
-class EvolvingGenerator(WordedGenerator[EvolvingRow, EvolvingParameters]):
+class EvolvingGenerator(TemplateGenerator[EvolvingRow, EvolvingParameters]):
     """New criteria from the responses; those that grade all of them alike are dropped, the others join the rubric."""
 
     kind = "evolving"
@@ -86,7 +86,7 @@ class EvolvingGenerator(WordedGenerator[EvolvingRow, EvolvingParameters]):
     Parameters = EvolvingParameters
     steps: ClassVar[tuple[str, ...]] = ("rubric", "check", "grades", "validity")
     revises = True
-    wording = Wording("author.system", "checker.system", "evolving.rubric", "evolving.grade")
+    prompt_templates = GeneratorTemplates("author.system", "checker.system", "evolving.rubric", "evolving.grade")
 
     def source_of(self, row: EvolvingRow) -> str:
         """The query."""
@@ -96,23 +96,25 @@ class EvolvingGenerator(WordedGenerator[EvolvingRow, EvolvingParameters]):
         """The rubric's own name, where the reference has one."""
         return parse_reference(row.rubric).name
 
-    async def make(self, row: EvolvingRow, writer: Writer) -> Made:
+    async def make(self, row: EvolvingRow, writer: Writer) -> GeneratedRubric:
         """Make the next version; see `Generator.make`. Flag: `new_rubric`."""
-        told = self.parameters
+        parameters = self.parameters
         parent = await self.find(row.rubric) if self.find is not None else None
         if parent is None and ("@" in row.rubric or row.rubric.startswith("sha256:")):
-            raise Discarded("empty_source", f"there is no rubric {row.rubric}")
+            raise RubricDiscarded("empty_source", f"there is no rubric {row.rubric}")
         known = parent.criteria if parent is not None else ()
-        responses = [one[: told.response_characters] for one in row.responses[: told.shown]]
-        drafts = await self._written(row, responses, known, writer)
+        responses = [one[: parameters.response_characters] for one in row.responses[: parameters.shown]]
+        drafts = await self._write_drafts(row, responses, known, writer)
         grades = await self._grades(row, responses, drafts, writer)
-        apart = [draft for draft in drafts if max(grades[draft]) - min(grades[draft]) >= told.least_spread]
-        if not apart:
-            raise Discarded("no_contrast", f"{len(drafts)} new criteria, and each grades all responses alike")
-        criteria = self._evolved(known, apart)
-        kept, flags = await self.validity(writer, criteria[-len(apart) :], question=row.question, correct=None)
+        discriminating = [
+            draft for draft in drafts if max(grades[draft]) - min(grades[draft]) >= parameters.least_spread
+        ]
+        if not discriminating:
+            raise RubricDiscarded("no_contrast", f"{len(drafts)} new criteria, and each grades all responses alike")
+        criteria = self._merge_criteria(known, discriminating)
+        kept, flags = await self.validity(writer, criteria[-len(discriminating) :], question=row.question, correct=None)
         table: list[JsonValue] = [{"criterion": draft.description, "grades": [*grades[draft]]} for draft in drafts]
-        return Made(
+        return GeneratedRubric(
             content=RubricContent(criteria=criteria),
             metadata={**(parent.metadata if parent is not None else {}), "question": row.question, **kept},
             record={"responses": len(responses), "grades": table},
@@ -121,26 +123,32 @@ class EvolvingGenerator(WordedGenerator[EvolvingRow, EvolvingParameters]):
             parent_reference=parent.reference if parent is not None else None,
         )
 
-    async def _written(
+    async def _write_drafts(
         self, row: EvolvingRow, responses: list[str], known: tuple[Criterion, ...], writer: Writer
     ) -> list[Draft]:
         """New criteria; what the rubric says already is passed over."""
-        told = self.parameters
-        prompt = self.wording(
+        parameters = self.parameters
+        prompt = self.prompt_templates(
             "evolving.rubric",
             question=row.question,
             responses=responses,
-            known=[one.description for one in known] if told.show_known else [],
-            fewest=told.fewest,
-            most=told.most,
+            known=[one.description for one in known] if parameters.show_known else [],
+            fewest=parameters.fewest,
+            most=parameters.most,
         )
-        written = await self.drafted(writer, with_criteria(EvolvingRubric, told.fewest, told.most), prompt)
+        written = await self.write_draft(
+            writer, with_criteria(EvolvingRubric, parameters.fewest, parameters.most), prompt
+        )
         drafts = [_draft(number, item) for number, item in enumerate(written.criteria, 1)]
-        check_drafts(drafts, Rules(told.fewest, told.most, ("point",), -1, 1, positive=not known), references=responses)
+        check_drafts(
+            drafts,
+            RubricRules(parameters.fewest, parameters.most, ("point",), -1, 1, positive=not known),
+            references=responses,
+        )
         said = {tuple(words(one.description)) for one in known}
         new = [draft for draft in drafts if tuple(words(draft.description)) not in said]
         if not new:
-            raise Discarded("duplicate_criteria", "the rubric says all of the new criteria already")
+            raise RubricDiscarded("duplicate_criteria", "the rubric says all of the new criteria already")
         return new
 
     async def _grades(
@@ -151,18 +159,18 @@ class EvolvingGenerator(WordedGenerator[EvolvingRow, EvolvingParameters]):
         grades: dict[Draft, list[int]] = {draft: [] for draft in drafts}
         for response in responses:
             for draft in drafts:
-                prompt = self.wording(
+                prompt = self.prompt_templates(
                     "evolving.grade",
                     question=row.question,
                     response=response,
                     description=draft.description,
                     scale=self.parameters.scale,
                 )
-                said = await writer.choose(labels, prompt, system=self.wording("checker.system"))
+                said = await writer.choose(labels, prompt, system=self.prompt_templates("checker.system"))
                 grades[draft].append(int(said))
         return grades
 
-    def _evolved(self, known: tuple[Criterion, ...], new: list[Draft]) -> tuple[Criterion, ...]:
+    def _merge_criteria(self, known: tuple[Criterion, ...], new: list[Draft]) -> tuple[Criterion, ...]:
         """The rubric with the new criteria at its end; of older evolved ones the newest stay, ids and all."""
         added = [
             Criterion(
@@ -170,19 +178,21 @@ class EvolvingGenerator(WordedGenerator[EvolvingRow, EvolvingParameters]):
                 description=draft.description,
                 weight=draft.weight,
                 scale=self.parameters.scale,
-                tags=(EVOLVED,),
+                tags=(EVOLVED_TAG,),
             )
             for draft in new
         ]
-        older = [one for one in known if EVOLVED in one.tags]
+        older = [one for one in known if EVOLVED_TAG in one.tags]
         room = max(0, self.parameters.most_evolved - len(added))
-        stay = older[len(older) - room :] if room < len(older) else older
-        return (*(one for one in known if EVOLVED not in one.tags or one in stay), *added)
+        retained = older[len(older) - room :] if room < len(older) else older
+        return (*(one for one in known if EVOLVED_TAG not in one.tags or one in retained), *added)
 
 
 def _draft(number: int, item: EvolvingItem) -> Draft:
     if item.sign not in ("positive", "negative"):
-        raise Discarded("unknown_kind", f"criterion {number} is {item.sign!r}; there are positive and negative")
-    if named := _ANOTHER.search(item.description):
-        raise Discarded("not_self_contained", f"criterion {number} speaks of {named[0]!r}, which its reader has not")
+        raise RubricDiscarded("unknown_kind", f"criterion {number} is {item.sign!r}; there are positive and negative")
+    if named := _OTHER_RESPONSE.search(item.description):
+        raise RubricDiscarded(
+            "not_self_contained", f"criterion {number} speaks of {named[0]!r}, which its reader has not"
+        )
     return Draft(item.description, weight=1.0 if item.sign == "positive" else -1.0)

@@ -4,12 +4,18 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field, JsonValue, WithJsonSchema
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made
-from judge_server.generation.kinds.base import QuestionRow, Text, WordedGenerator, WritingParameters, reference_names
-from judge_server.generation.kinds.shapes import Line, with_criteria
-from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind
-from judge_server.generation.wording import Wording
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric
+from judge_server.generation.kinds.base import (
+    REFERENCE_ANSWER_ALIASES,
+    QuestionRow,
+    TemplateGenerator,
+    Text,
+    WritingParameters,
+)
+from judge_server.generation.kinds.shapes import Sentence, with_criteria
+from judge_server.generation.structure import Draft, RubricRules, check_drafts, criteria_from_drafts
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import RubricContent
 
@@ -19,7 +25,7 @@ Reason = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1, "maxLe
 class GateRow(QuestionRow):
     """A question and a good answer to it."""
 
-    reference_answer: Annotated[Text, reference_names]
+    reference_answer: Annotated[Text, REFERENCE_ANSWER_ALIASES]
 
 
 class GateParameters(WritingParameters):
@@ -33,7 +39,7 @@ class GateParameters(WritingParameters):
 class GateRubric(BaseModel):
     """What the model writes."""
 
-    criteria: list[Line]
+    criteria: list[Sentence]
 
 
 class GateVerdict(BaseModel):
@@ -50,7 +56,7 @@ class GateVerdicts(BaseModel):
     criteria: list[GateVerdict]
 
 
-class GateGenerator(WordedGenerator[GateRow, GateParameters]):
+class GateGenerator(TemplateGenerator[GateRow, GateParameters]):
     """Yes/no questions about a response; those on which the reference answer does not earn a yes are dropped."""
 
     kind = "gate"
@@ -58,63 +64,67 @@ class GateGenerator(WordedGenerator[GateRow, GateParameters]):
     Input = GateRow
     Parameters = GateParameters
     steps: ClassVar[tuple[str, ...]] = ("rubric", "check", "satisfied", "validity")
-    wording = Wording("author.system", "checker.system", "gate.rubric", "gate.check")
+    prompt_templates = GeneratorTemplates("author.system", "checker.system", "gate.rubric", "gate.check")
 
     def source_of(self, row: GateRow) -> str:
         """The question."""
         return row.question
 
-    async def make(self, row: GateRow, writer: Writer) -> Made:
+    async def make(self, row: GateRow, writer: Writer) -> GeneratedRubric:
         """Make one rubric; see `Generator.make`."""
-        drafts = await self._written(row, writer)
-        verdicts = await self._judged(row, drafts, writer)
+        drafts = await self._write_drafts(row, writer)
+        verdicts = await self._judge_drafts(row, drafts, writer)
         kept = [draft for draft, verdict in zip(drafts, verdicts, strict=True) if verdict.satisfied]
         if len(kept) < self.parameters.kept:
-            raise Discarded(
+            raise RubricDiscarded(
                 "not_satisfied_by_reference",
                 f"the reference answer satisfies {len(kept)} of {len(drafts)} criteria, not {self.parameters.kept}",
             )
-        criteria = named_by_kind(kept)
-        told, flags = await self.validity(writer, criteria, question=row.question, correct=row.reference_answer)
+        criteria = criteria_from_drafts(kept)
+        parameters, flags = await self.validity(writer, criteria, question=row.question, correct=row.reference_answer)
         dropped: list[JsonValue] = [
             {"criterion": draft.description, "justification": verdict.justification}
             for draft, verdict in zip(drafts, verdicts, strict=True)
             if not verdict.satisfied
         ]
-        return Made(
+        return GeneratedRubric(
             content=RubricContent(criteria=criteria),
-            metadata={"question": row.question, **told},
+            metadata={"question": row.question, **parameters},
             record={"reference_answer": row.reference_answer, "dropped": dropped},
             flags=flags,
         )
 
-    async def _written(self, row: GateRow, writer: Writer) -> list[Draft]:
-        told = self.parameters
-        prompt = self.wording(
+    async def _write_drafts(self, row: GateRow, writer: Writer) -> list[Draft]:
+        parameters = self.parameters
+        prompt = self.prompt_templates(
             "gate.rubric",
             question=row.question,
             reference_answer=row.reference_answer,
-            fewest=told.fewest,
-            most=told.most,
+            fewest=parameters.fewest,
+            most=parameters.most,
         )
-        written = await self.drafted(writer, with_criteria(GateRubric, told.fewest, told.most), prompt)
+        written = await self.write_draft(writer, with_criteria(GateRubric, parameters.fewest, parameters.most), prompt)
         drafts = [Draft(text) for text in written.criteria]
-        check_drafts(drafts, Rules(told.fewest, told.most, ("point",), 1, 1), references=[row.reference_answer])
+        check_drafts(
+            drafts, RubricRules(parameters.fewest, parameters.most, ("point",), 1, 1), references=[row.reference_answer]
+        )
         return drafts
 
-    async def _judged(self, row: GateRow, drafts: list[Draft], writer: Writer) -> list[GateVerdict]:
+    async def _judge_drafts(self, row: GateRow, drafts: list[Draft], writer: Writer) -> list[GateVerdict]:
         """A verdict a criterion, in order, from one call; one that names a criterion twice or not at all is refused."""
-        prompt = self.wording(
+        prompt = self.prompt_templates(
             "gate.check",
             question=row.question,
             reference_answer=row.reference_answer,
             criteria=[draft.description for draft in drafts],
         )
         shape = with_criteria(GateVerdicts, len(drafts), len(drafts))
-        said = await writer.written(
-            shape, prompt, system=self.wording("checker.system"), max_tokens=self.parameters.rubric_tokens
+        verdicts = await writer.written(
+            shape, prompt, system=self.prompt_templates("checker.system"), max_tokens=self.parameters.rubric_tokens
         )
-        by_number = {verdict.id: verdict for verdict in said.criteria}
+        by_number = {verdict.id: verdict for verdict in verdicts.criteria}
         if sorted(by_number) != list(range(1, len(drafts) + 1)):
-            raise Discarded("wrong_shape", f"the verdicts are on criteria {[one.id for one in said.criteria]}")
+            raise RubricDiscarded(
+                "wrong_shape", f"the verdicts are on criteria {[one.id for one in verdicts.criteria]}"
+            )
         return [by_number[number] for number in range(1, len(drafts) + 1)]

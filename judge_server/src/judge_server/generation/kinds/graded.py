@@ -5,12 +5,18 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Made
-from judge_server.generation.kinds.base import QuestionRow, Text, WordedGenerator, WritingParameters, reference_names
-from judge_server.generation.kinds.shapes import Line, several
-from judge_server.generation.structure import Draft, Rules, check_drafts
-from judge_server.generation.wording import Wording
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric
+from judge_server.generation.kinds.base import (
+    REFERENCE_ANSWER_ALIASES,
+    QuestionRow,
+    TemplateGenerator,
+    Text,
+    WritingParameters,
+)
+from judge_server.generation.kinds.shapes import Sentence, list_schema
+from judge_server.generation.structure import Draft, RubricRules, check_drafts
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
 
@@ -18,7 +24,7 @@ from trainer_client.wire import Criterion, RubricContent
 class GradedRow(QuestionRow):
     """A question and a good answer to it."""
 
-    reference_answer: Annotated[Text, reference_names]
+    reference_answer: Annotated[Text, REFERENCE_ANSWER_ALIASES]
 
 
 class GradedParameters(WritingParameters):
@@ -32,19 +38,19 @@ class GradedParameters(WritingParameters):
 class GradedRubric(BaseModel):
     """What the model writes."""
 
-    positive: list[Line]
-    negative: list[Line]
+    positive: list[Sentence]
+    negative: list[Sentence]
 
 
 @cache
 def graded_rubric(fewest: int, most: int) -> type[GradedRubric]:
     """The shape with its bounds."""
-    positive: Any = (Annotated[list[Line], several(Line, fewest, most)], ...)
-    negative: Any = (Annotated[list[Line], several(Line, 1, most)], ...)
+    positive: Any = (Annotated[list[Sentence], list_schema(Sentence, fewest, most)], ...)
+    negative: Any = (Annotated[list[Sentence], list_schema(Sentence, 1, most)], ...)
     return create_model(f"GradedRubricOf{fewest}To{most}", __base__=GradedRubric, positive=positive, negative=negative)
 
 
-class GradedGenerator(WordedGenerator[GradedRow, GradedParameters]):
+class GradedGenerator(TemplateGenerator[GradedRow, GradedParameters]):
     """Positive criteria weigh 1, negative ones -1: the reward mode `graded_mean` counts those inversely."""
 
     kind = "graded"
@@ -52,30 +58,34 @@ class GradedGenerator(WordedGenerator[GradedRow, GradedParameters]):
     Input = GradedRow
     Parameters = GradedParameters
     steps: ClassVar[tuple[str, ...]] = ("rubric", "check", "validity")
-    wording = Wording("author.system", "graded.rubric")
+    prompt_templates = GeneratorTemplates("author.system", "graded.rubric")
 
     def source_of(self, row: GradedRow) -> str:
         """The question."""
         return row.question
 
-    async def make(self, row: GradedRow, writer: Writer) -> Made:
+    async def make(self, row: GradedRow, writer: Writer) -> GeneratedRubric:
         """Make one rubric; see `Generator.make`."""
-        told = self.parameters
-        prompt = self.wording(
+        parameters = self.parameters
+        prompt = self.prompt_templates(
             "graded.rubric",
             question=row.question,
             reference_answer=row.reference_answer,
-            fewest=told.fewest,
-            most=told.most,
+            fewest=parameters.fewest,
+            most=parameters.most,
         )
-        written = await self.drafted(writer, graded_rubric(told.fewest, told.most), prompt)
-        _check_counts(written, told)
+        written = await self.write_draft(writer, graded_rubric(parameters.fewest, parameters.most), prompt)
+        _check_counts(written, parameters)
         signed = [(text, 1.0) for text in written.positive] + [(text, -1.0) for text in written.negative]
         drafts = [Draft(text, weight=sign) for text, sign in signed]
-        check_drafts(drafts, Rules(told.fewest, 2 * told.most, ("point",), -1, 1), references=[row.reference_answer])
-        criteria = _criteria(drafts, told.scale)
+        check_drafts(
+            drafts,
+            RubricRules(parameters.fewest, 2 * parameters.most, ("point",), -1, 1),
+            references=[row.reference_answer],
+        )
+        criteria = _criteria(drafts, parameters.scale)
         kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.reference_answer)
-        return Made(
+        return GeneratedRubric(
             content=RubricContent(criteria=criteria),
             metadata={"question": row.question, **kept},
             record={"reference_answer": row.reference_answer},
@@ -83,12 +93,14 @@ class GradedGenerator(WordedGenerator[GradedRow, GradedParameters]):
         )
 
 
-def _check_counts(written: GradedRubric, told: GradedParameters) -> None:
-    if len(written.positive) < told.fewest:
-        raise Discarded("too_few", f"{len(written.positive)} positive criteria; at least {told.fewest} are needed")
+def _check_counts(written: GradedRubric, parameters: GradedParameters) -> None:
+    if len(written.positive) < parameters.fewest:
+        raise RubricDiscarded(
+            "too_few", f"{len(written.positive)} positive criteria; at least {parameters.fewest} are needed"
+        )
     for sign, texts in (("positive", written.positive), ("negative", written.negative)):
-        if len(texts) > told.most:
-            raise Discarded("too_many", f"{len(texts)} {sign} criteria, and at most {told.most} are taken")
+        if len(texts) > parameters.most:
+            raise RubricDiscarded("too_many", f"{len(texts)} {sign} criteria, and at most {parameters.most} are taken")
 
 
 def _criteria(drafts: list[Draft], scale: int) -> tuple[Criterion, ...]:

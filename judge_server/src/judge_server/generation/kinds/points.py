@@ -4,16 +4,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field
 
-from judge_server.generation.generator import Made
-from judge_server.generation.kinds.answers import ANSWER_WORDING, write_answer
-from judge_server.generation.kinds.base import QuestionRow, ReferenceAnswer, WordedGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import Line, whole, with_criteria
-from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind
-from judge_server.generation.wording import Wording
+from judge_server.generation.generator import GeneratedRubric
+from judge_server.generation.kinds.answers import ANSWER_PROMPTS, write_answer
+from judge_server.generation.kinds.base import QuestionRow, ReferenceAnswer, TemplateGenerator, WritingParameters
+from judge_server.generation.kinds.shapes import Sentence, integer_schema, with_criteria
+from judge_server.generation.structure import Draft, RubricRules, check_drafts, criteria_from_drafts
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
 
-MOST_POINTS = 10
+MAX_POINTS = 10
 
 
 class PointsRow(QuestionRow):
@@ -32,8 +32,8 @@ class PointsParameters(WritingParameters):
 class PointsItem(BaseModel):
     """A criterion as the model writes it."""
 
-    description: Line
-    points: Annotated[float, whole(-MOST_POINTS, MOST_POINTS)]
+    description: Sentence
+    points: Annotated[float, integer_schema(-MAX_POINTS, MAX_POINTS)]
 
 
 class PointsRubric(BaseModel):
@@ -42,7 +42,7 @@ class PointsRubric(BaseModel):
     criteria: list[PointsItem]
 
 
-class PointsGenerator(WordedGenerator[PointsRow, PointsParameters]):
+class PointsGenerator(TemplateGenerator[PointsRow, PointsParameters]):
     """The ideal answer, written if there is none; then criteria with points, at least one of them positive."""
 
     kind = "points"
@@ -50,26 +50,26 @@ class PointsGenerator(WordedGenerator[PointsRow, PointsParameters]):
     Input = PointsRow
     Parameters = PointsParameters
     steps: ClassVar[tuple[str, ...]] = ("answer", "rubric", "check", "validity")
-    wording = Wording("author.system", "points.rubric", *ANSWER_WORDING.names)
+    prompt_templates = GeneratorTemplates("author.system", "points.rubric", *ANSWER_PROMPTS.names)
 
     def source_of(self, row: PointsRow) -> str:
         """The question."""
         return row.question
 
-    async def make(self, row: PointsRow, writer: Writer) -> Made:
+    async def make(self, row: PointsRow, writer: Writer) -> GeneratedRubric:
         """Make one rubric; see `Generator.make`."""
-        told = self.parameters
+        parameters = self.parameters
         ideal = row.ideal_answer or await write_answer(
             writer,
             row.question,
-            wording=self.wording,
-            max_tokens=told.answer_tokens,
+            prompt_templates=self.prompt_templates,
+            max_tokens=parameters.answer_tokens,
             temperature=0.0,
-            seed=told.seed,
+            seed=parameters.seed,
         )
         criteria = await self._criteria(row, ideal, writer)
         kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ideal_answer)
-        return Made(
+        return GeneratedRubric(
             content=RubricContent(criteria=criteria),
             metadata={"question": row.question, **kept},
             record={"ideal_answer": ideal, "ideal_answer_given": row.ideal_answer is not None},
@@ -77,12 +77,14 @@ class PointsGenerator(WordedGenerator[PointsRow, PointsParameters]):
         )
 
     async def _criteria(self, row: PointsRow, ideal: str, writer: Writer) -> tuple[Criterion, ...]:
-        told = self.parameters
-        prompt = self.wording(
-            "points.rubric", question=row.question, ideal_answer=ideal, fewest=told.fewest, most=told.most
+        parameters = self.parameters
+        prompt = self.prompt_templates(
+            "points.rubric", question=row.question, ideal_answer=ideal, fewest=parameters.fewest, most=parameters.most
         )
-        written = await self.drafted(writer, with_criteria(PointsRubric, told.fewest, told.most), prompt)
+        written = await self.write_draft(
+            writer, with_criteria(PointsRubric, parameters.fewest, parameters.most), prompt
+        )
         drafts = [Draft(item.description, weight=item.points) for item in written.criteria]
-        rules = Rules(told.fewest, told.most, ("point",), -MOST_POINTS, MOST_POINTS)
+        rules = RubricRules(parameters.fewest, parameters.most, ("point",), -MAX_POINTS, MAX_POINTS)
         check_drafts(drafts, rules, references=[ideal])
-        return named_by_kind(drafts)
+        return criteria_from_drafts(drafts)

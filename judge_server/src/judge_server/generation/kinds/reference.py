@@ -5,19 +5,19 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field
 
-from judge_server.generation.discards import Discarded
-from judge_server.generation.generator import Find, Made
-from judge_server.generation.kinds.answers import AGREEMENT_WORDING, ANSWER_WORDING, Agreements, write_answer
+from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.generator import GeneratedRubric, RubricLookup
+from judge_server.generation.kinds.answers import AGREEMENT_PROMPTS, ANSWER_PROMPTS, AnswerComparer, write_answer
 from judge_server.generation.kinds.base import (
     GroundTruth,
     QuestionRow,
     ReferenceAnswer,
-    WordedGenerator,
+    TemplateGenerator,
     WritingParameters,
 )
-from judge_server.generation.kinds.shapes import Line, among, whole, with_criteria
-from judge_server.generation.structure import Draft, Rules, check_drafts, named_by_kind, names
-from judge_server.generation.wording import Wording
+from judge_server.generation.kinds.shapes import Sentence, enum_schema, integer_schema, with_criteria
+from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
+from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from trainer_client.wire import Criterion, RubricContent
 
@@ -40,9 +40,9 @@ class ReferenceParameters(WritingParameters):
 class ReferenceItem(BaseModel):
     """A criterion as the model writes it."""
 
-    kind: Annotated[str, among("process", "factual")]
-    description: Line
-    weight: Annotated[float, whole(1, 5)]
+    kind: Annotated[str, enum_schema("process", "factual")]
+    description: Sentence
+    weight: Annotated[float, integer_schema(1, 5)]
 
 
 class ReferenceRubric(BaseModel):
@@ -51,7 +51,7 @@ class ReferenceRubric(BaseModel):
     criteria: list[ReferenceItem]
 
 
-class ReferenceGenerator(WordedGenerator[ReferenceRow, ReferenceParameters]):
+class ReferenceGenerator(TemplateGenerator[ReferenceRow, ReferenceParameters]):
     """Reference answer, verified; then 3 to 10 factual and process criteria, weighing 1 to 5."""
 
     kind = "reference"
@@ -59,13 +59,19 @@ class ReferenceGenerator(WordedGenerator[ReferenceRow, ReferenceParameters]):
     Input = ReferenceRow
     Parameters = ReferenceParameters
     steps: ClassVar[tuple[str, ...]] = ("answer", "verify", "rubric", "check", "validity")
-    wording = Wording("author.system", "reference.rubric", *ANSWER_WORDING.names, *AGREEMENT_WORDING.names)
+    prompt_templates = GeneratorTemplates(
+        "author.system", "reference.rubric", *ANSWER_PROMPTS.names, *AGREEMENT_PROMPTS.names
+    )
 
     def __init__(
-        self, parameters: ReferenceParameters, *, find: Find | None = None, templates: Mapping[str, str] | None = None
+        self,
+        parameters: ReferenceParameters,
+        *,
+        find: RubricLookup | None = None,
+        templates: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(parameters, find=find, templates=templates)
-        self._agreements = Agreements(self.wording)
+        self._comparer = AnswerComparer(self.prompt_templates)
 
     def source_of(self, row: ReferenceRow) -> str:
         """The question."""
@@ -73,60 +79,70 @@ class ReferenceGenerator(WordedGenerator[ReferenceRow, ReferenceParameters]):
 
     async def close(self) -> None:
         """End the processes that compare answers."""
-        await self._agreements.close()
+        await self._comparer.close()
 
-    async def make(self, row: ReferenceRow, writer: Writer) -> Made:
+    async def make(self, row: ReferenceRow, writer: Writer) -> GeneratedRubric:
         """Make one rubric; see `Generator.make`. Flag: `result_not_named`, by no factual criterion."""
-        reference = await self._verified(row, writer)
+        reference = await self._verified_reference(row, writer)
         criteria = await self._criteria(row, reference, writer)
         kept, flags = await self.validity(writer, criteria, question=row.question, correct=row.ground_truth)
-        return Made(
+        return GeneratedRubric(
             content=RubricContent(criteria=criteria),
             metadata={"question": row.question, "ground_truth": row.ground_truth, **kept},
             record={"reference_answer": reference, "reference_answer_given": row.reference_answer is not None},
-            flags=(*([] if _names(criteria, row.ground_truth) else ["result_not_named"]), *flags),
+            flags=(*([] if _names_result(criteria, row.ground_truth) else ["result_not_named"]), *flags),
         )
 
-    async def _verified(self, row: ReferenceRow, writer: Writer) -> str:
-        told = self.parameters
+    async def _verified_reference(self, row: ReferenceRow, writer: Writer) -> str:
+        parameters = self.parameters
         reference = row.reference_answer or await write_answer(
             writer,
             row.question,
-            wording=self.wording,
-            max_tokens=told.answer_tokens,
+            prompt_templates=self.prompt_templates,
+            max_tokens=parameters.answer_tokens,
             temperature=0.0,
-            seed=told.seed,
+            seed=parameters.seed,
         )
-        if len(reference) > told.reference_characters:
-            raise Discarded("too_long", f"the reference answer has {len(reference)} characters")
-        agreement = await self._agreements.of(writer, reference, question=row.question, ground_truth=row.ground_truth)
+        if len(reference) > parameters.reference_characters:
+            raise RubricDiscarded("too_long", f"the reference answer has {len(reference)} characters")
+        agreement = await self._comparer.compare(
+            writer, reference, question=row.question, ground_truth=row.ground_truth
+        )
         if agreement != "right":
             found = "is not right" if agreement == "wrong" else "states no final answer that can be compared"
-            raise Discarded("wrong_reference_answer", f"the reference answer {found}; it ends {reference[-80:]!r}")
+            raise RubricDiscarded(
+                "wrong_reference_answer", f"the reference answer {found}; it ends {reference[-80:]!r}"
+            )
         return reference
 
     async def _criteria(self, row: ReferenceRow, reference: str, writer: Writer) -> tuple[Criterion, ...]:
-        told = self.parameters
-        prompt = self.wording(
+        parameters = self.parameters
+        prompt = self.prompt_templates(
             "reference.rubric",
             question=row.question,
             reference_answer=reference,
             ground_truth=row.ground_truth,
-            fewest=told.fewest,
-            most=told.most,
+            fewest=parameters.fewest,
+            most=parameters.most,
         )
-        written = await self.drafted(writer, with_criteria(ReferenceRubric, told.fewest, told.most), prompt)
+        written = await self.write_draft(
+            writer, with_criteria(ReferenceRubric, parameters.fewest, parameters.most), prompt
+        )
         drafts = [
             Draft(_without_prefix(item.description), item.kind.strip().casefold(), item.weight)
             for item in written.criteria
         ]
-        check_drafts(drafts, Rules(told.fewest, told.most, ("factual", "process"), 1, 5), references=[reference])
-        return named_by_kind(drafts)
+        check_drafts(
+            drafts,
+            RubricRules(parameters.fewest, parameters.most, ("factual", "process"), 1, 5),
+            references=[reference],
+        )
+        return criteria_from_drafts(drafts)
 
 
-def _names(criteria: Sequence[Criterion], ground_truth: str) -> bool:
+def _names_result(criteria: Sequence[Criterion], ground_truth: str) -> bool:
     """Whether a factual criterion has the ground truth in it, so that another result does not satisfy it."""
-    return any(one.kind == "factual" and names(one.description, ground_truth) for one in criteria)
+    return any(one.kind == "factual" and contains_result(one.description, ground_truth) for one in criteria)
 
 
 def _without_prefix(description: str) -> str:

@@ -14,37 +14,37 @@ ShapeT = TypeVar("ShapeT", bound=BaseModel)
 _ESCAPED = re.compile(
     "[\b\f](?=[a-z])|\r(?=[a-z]{2})|\t(?=ext|imes|heta|an\\b|frac|riangle|au\\b|o\\b|herefore)|\n(?=eq\\b|abla\\b|otin\\b)"
 )
-_LETTER = {"\b": "b", "\f": "f", "\r": "r", "\t": "t", "\n": "n"}
+_ESCAPE_LETTERS = {"\b": "b", "\f": "f", "\r": "r", "\t": "t", "\n": "n"}
 
 
-def with_backslashes(text: str) -> str:
+def restore_backslashes(text: str) -> str:
     r"""LaTeX as it was meant: in JSON a model's `\frac` is a form feed and `rac`, and `\times` a tab and `imes`."""
-    return _ESCAPED.sub(lambda found: "\\" + _LETTER[found[0]], text)
+    return _ESCAPED.sub(lambda found: "\\" + _ESCAPE_LETTERS[found[0]], text)
 
 
-_Written = Annotated[str, AfterValidator(with_backslashes)]
+_ModelText = Annotated[str, AfterValidator(restore_backslashes)]
 
-Line = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 400})]
+Sentence = Annotated[_ModelText, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 400})]
 """A sentence."""
 
-Note = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 300})]
+ShortSentence = Annotated[_ModelText, WithJsonSchema({"type": "string", "minLength": 5, "maxLength": 300})]
 """A short sentence."""
 
-Phrase = Annotated[_Written, WithJsonSchema({"type": "string", "minLength": 2, "maxLength": 60})]
+Phrase = Annotated[_ModelText, WithJsonSchema({"type": "string", "minLength": 2, "maxLength": 60})]
 """A few words."""
 
 
-def whole(lowest: int, highest: int) -> Any:
+def integer_schema(lowest: int, highest: int) -> Any:
     """The JSON Schema of a whole number from `lowest` to `highest`, for a field that reads any number."""
     return WithJsonSchema({"type": "integer", "minimum": lowest, "maximum": highest})
 
 
-def among(*values: str) -> Any:
+def enum_schema(*values: str) -> Any:
     """The JSON Schema of one of some words, for a field that reads any text."""
     return WithJsonSchema({"type": "string", "enum": list(values)})
 
 
-def several(item: Any, fewest: int, most: int) -> Any:
+def list_schema(item: Any, fewest: int, most: int) -> Any:
     """The JSON Schema of so many lines or phrases, for a field that reads any list of texts."""
     [schema] = [one.json_schema for one in item.__metadata__ if isinstance(one, WithJsonSchema)]
     return WithJsonSchema({"type": "array", "items": schema, "minItems": fewest, "maxItems": most})

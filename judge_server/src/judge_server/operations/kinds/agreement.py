@@ -8,10 +8,10 @@ from pydantic import JsonValue
 
 from trainer_client.measures import agreement_rate, cohen_kappa
 
-SATISFIED = 0.5
+SATISFIED_SCORE = 0.5
 """The least score of a verdict that says yes."""
 
-MOST_CRITERIA = 200
+MAX_SUMMARY_CRITERIA = 200
 """Criteria that a summary has figures of by themselves; above that it has those of all of them alone."""
 
 
@@ -19,7 +19,7 @@ def summary_of(verdicts: Sequence[dict[str, Any]]) -> dict[str, JsonValue]:
     """Figures over all labelled verdicts, and by criterion where those are not too many."""
     criteria = sorted({verdict["criterion"] for verdict in verdicts})
     by_criterion: dict[str, JsonValue] = {}
-    if len(criteria) <= MOST_CRITERIA:
+    if len(criteria) <= MAX_SUMMARY_CRITERIA:
         for criterion in criteria:
             by_criterion[criterion] = _figures([one for one in verdicts if one["criterion"] == criterion])
     return {**_figures(verdicts), "criteria": by_criterion}
@@ -27,16 +27,16 @@ def summary_of(verdicts: Sequence[dict[str, Any]]) -> dict[str, JsonValue]:
 
 def _figures(verdicts: Sequence[dict[str, Any]]) -> dict[str, JsonValue]:
     judged = [one for one in verdicts if one["score"] is not None]
-    said = [one["score"] >= SATISFIED for one in judged]
+    predicted = [one["score"] >= SATISFIED_SCORE for one in judged]
     labels = [one["label"] for one in judged]
     figures: dict[str, JsonValue] = {
         "verdicts": len(judged),
         "failed": len(verdicts) - len(judged),
-        "accuracy": agreement_rate(said, labels),
-        "kappa": cohen_kappa(said, labels),
+        "accuracy": agreement_rate(predicted, labels),
+        "kappa": cohen_kappa(predicted, labels),
         "auroc": auroc([one["score"] if one["probability"] is None else one["probability"] for one in judged], labels),
         "yes_labels": sum(labels),
-        "yes_verdicts": sum(said),
+        "yes_verdicts": sum(predicted),
     }
     return figures
 

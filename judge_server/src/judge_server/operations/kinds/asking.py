@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from judge_server.operations.kind import ChunkFailed, ChunkUndone, ServiceAway
-from judge_server.operations.passes import VALID_S
+from judge_server.operations.kind import FatalChunkError, RetryableChunkError, ServiceUnavailableError
+from judge_server.operations.passes import TOKEN_LIFETIME_S
 from judge_server.ports import RubricSource
-from judge_server.recording.tries import PASSING
+from judge_server.recording.tries import TRANSIENT_FAILURES
 from judge_server.rubrics import find_rubric
 from trainer_client import AsyncClient
 from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
@@ -25,29 +25,29 @@ log = logging.getLogger("adjudge")
 CHUNK_RESPONSES = 32
 """Responses of a chunk: some seconds of a judge's time, so that little is lost with a worker. Groups stay whole."""
 
-TELL_EVERY_S = 60.0
+LOG_INTERVAL_S = 60.0
 
-_OF_A_PROXY = frozenset({429, 502, 503, 504})
+_PROXY_STATUSES = frozenset({429, 502, 503, 504})
 """What stands between a worker and its service answers so while the service is away."""
 
-_NO_SUCH_ADDRESS = "urn:adjudge:not-found"
+_NOT_FOUND_TYPE = "urn:adjudge:not-found"
 
-_NOT_LET_IN = (
+_UNAUTHORIZED_MESSAGE = (
     "the service does not let this process in (status {status}); set the same ADJUDGE_FENCE_SECRET for both, and keep "
-    f"their clocks within {VALID_S / 60:g} minutes of each other"
+    f"their clocks within {TOKEN_LIFETIME_S / 60:g} minutes of each other"
 )
-_NOT_THE_SERVICE = (
+_WRONG_SERVICE_MESSAGE = (
     "what answered is not the service (status {status}); look whether ADJUDGE_URL leads to its API, and what stands "
     "between"
 )
 
-ClientFor = Callable[[str], AsyncClient]
+ClientFactory = Callable[[str], AsyncClient]
 """A client of the service that asks on behalf of a project, to be closed by who got it."""
 
 GroupT = TypeVar("GroupT", bound=Group)
 
 
-class Pins:
+class RubricPinner:
     """What references stand for now, as references to a version, each looked up once."""
 
     def __init__(self, rubrics: RubricSource, project_id: str) -> None:
@@ -55,7 +55,7 @@ class Pins:
         self._project_id = project_id
         self._known: dict[str, str] = {}
 
-    async def of(self, rubric: RubricContent | str | None) -> RubricContent | str | None:
+    async def pin(self, rubric: RubricContent | str | None) -> RubricContent | str | None:
         """A rubric that stays what it is; raises `UnknownRubric`."""
         if not isinstance(rubric, str):
             return rubric
@@ -68,64 +68,66 @@ async def split_groups(
     rubrics: RubricSource, project_id: str, request: ScoreOperation | EvaluateOperation
 ) -> tuple[dict[str, Any], list[NewChunk]]:
     """Options apart from groups, and those in chunks; rubrics are pinned. Raises `UnknownRubric`."""
-    pins = Pins(rubrics, project_id)
+    pins = RubricPinner(rubrics, project_id)
     options = request.model_dump(mode="json", exclude={"groups", "kind"}, exclude_unset=True)
     if isinstance(request.rubric, str):
-        options["rubric"] = await pins.of(request.rubric)
-    return options, await in_chunks(request.groups, pins)
+        options["rubric"] = await pins.pin(request.rubric)
+    return options, await chunk_groups(request.groups, pins)
 
 
-async def in_chunks(groups: Sequence[GroupT], pins: Pins) -> list[NewChunk]:
+async def chunk_groups(groups: Sequence[GroupT], pins: RubricPinner) -> list[NewChunk]:
     """Groups in chunks of about `CHUNK_RESPONSES` responses; each body has the groups and the index of the first."""
     groups = [
-        group if not isinstance(group.rubric, str) else group.model_copy(update={"rubric": await pins.of(group.rubric)})
+        group
+        if not isinstance(group.rubric, str)
+        else group.model_copy(update={"rubric": await pins.pin(group.rubric)})
         for group in groups
     ]
-    cut: list[list[GroupT]] = [[]]
+    batches: list[list[GroupT]] = [[]]
     responses = 0
     for group in groups:
-        if cut[-1] and responses + len(group.responses) > CHUNK_RESPONSES:
-            cut.append([])
+        if batches[-1] and responses + len(group.responses) > CHUNK_RESPONSES:
+            batches.append([])
             responses = 0
-        cut[-1].append(group)
+        batches[-1].append(group)
         responses += len(group.responses)
     first, chunks = 0, []
-    for some in cut:
+    for batch in batches:
         await asyncio.sleep(0)  # writing all of them takes long
-        written: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in some]
-        chunks.append(NewChunk(len(some), {"first": first, "groups": written}))
-        first += len(some)
+        written: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in batch]
+        chunks.append(NewChunk(len(batch), {"first": first, "groups": written}))
+        first += len(batch)
     return chunks
 
 
-def may_pass(verdicts: Iterable[Verdict]) -> str | None:
+def transient_failure_message(verdicts: Iterable[Verdict]) -> str | None:
     """What to say of verdicts that failed and that another attempt may mend; None where there are none."""
-    passing = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in PASSING]
-    if not passing:
+    transient = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in TRANSIENT_FAILURES]
+    if not transient:
         return None
-    return f"{len(passing)} verdicts failed, for example: {passing[0].kind}: {passing[0].detail}"
+    return f"{len(transient)} verdicts failed, for example: {transient[0].kind}: {transient[0].detail}"
 
 
-class Hindrances:
+class ThrottledLog:
     """Says in the log what keeps this process from the service, at most once a minute; `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tell_at = float("-inf")
+        self._next_log_at = float("-inf")
 
-    def tell(self, hindrance: str) -> None:
+    def log_error(self, problem: str) -> None:
         """Say it, unless something was said lately."""
-        if self._clock() >= self._tell_at:
-            self._tell_at = self._clock() + TELL_EVERY_S
-            log.error("chunks of operations wait: %s", hindrance)
+        if self._clock() >= self._next_log_at:
+            self._next_log_at = self._clock() + LOG_INTERVAL_S
+            log.error("chunks of operations wait: %s", problem)
 
 
-HINDRANCES = Hindrances()
+BLOCKED_LOG = ThrottledLog()
 """Those of this process."""
 
 
 @asynccontextmanager
-async def asking() -> AsyncIterator[None]:
+async def translate_client_errors() -> AsyncIterator[None]:
     """Turn the client's errors into what they mean for a chunk.
 
     A service that is away, overloaded or not ready is waited for, however long that takes, and so is one that does not
@@ -135,18 +137,18 @@ async def asking() -> AsyncIterator[None]:
     try:
         yield
     except (ConnectionFailed, NotReady, Overloaded, BudgetExhausted) as error:
-        raise ServiceAway(str(error)) from error
+        raise ServiceUnavailableError(str(error)) from error
     except AdjudgeError as error:
-        if (hindrance := _hindrance(error)) is not None:
-            HINDRANCES.tell(hindrance)
-            raise ServiceAway(str(error)) from error
-        if error.problem is None and error.status in _OF_A_PROXY:
-            raise ServiceAway(str(error)) from error
+        if (problem := _blocking_problem(error)) is not None:
+            BLOCKED_LOG.log_error(problem)
+            raise ServiceUnavailableError(str(error)) from error
+        if error.problem is None and error.status in _PROXY_STATUSES:
+            raise ServiceUnavailableError(str(error)) from error
         refused = error.status is not None and 400 <= error.status < 500 and not error.retryable
-        raise (ChunkFailed if refused else ChunkUndone)(str(error)) from error
+        raise (FatalChunkError if refused else RetryableChunkError)(str(error)) from error
 
 
-def _hindrance(error: AdjudgeError) -> str | None:
+def _blocking_problem(error: AdjudgeError) -> str | None:
     """What keeps this process from the service, in words that quote nothing; None where it is the chunk's own error.
 
     Whoever answers 413, the chunk is too large for it.
@@ -155,7 +157,7 @@ def _hindrance(error: AdjudgeError) -> str | None:
     if status is None or 200 <= status < 300:
         return None
     if error.problem is None:
-        return None if status == 413 or status in _OF_A_PROXY else _NOT_THE_SERVICE.format(status=status)
+        return None if status == 413 or status in _PROXY_STATUSES else _WRONG_SERVICE_MESSAGE.format(status=status)
     if status in (401, 403):
-        return _NOT_LET_IN.format(status=status)
-    return _NOT_THE_SERVICE.format(status=status) if error.problem.type == _NO_SUCH_ADDRESS else None
+        return _UNAUTHORIZED_MESSAGE.format(status=status)
+    return _WRONG_SERVICE_MESSAGE.format(status=status) if error.problem.type == _NOT_FOUND_TYPE else None

@@ -5,25 +5,30 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue
 
-from judge_server.operations.kind import ChunkUndone
-from judge_server.operations.kinds.asking import ClientFor, asking, may_pass, split_groups
+from judge_server.operations.kind import RetryableChunkError
+from judge_server.operations.kinds.asking import (
+    ClientFactory,
+    split_groups,
+    transient_failure_message,
+    translate_client_errors,
+)
 from judge_server.ports import OperationStore, RubricSource
 from trainer_client.wire import VerdictRequest
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, ChunkWork, NewChunk
-from trainer_client.wire.operations import CHUNK_DEADLINE_S, MOST_RESULTS, EvaluateOperation
+from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk
+from trainer_client.wire.operations import CHUNK_DEADLINE_S, MAX_PAGE_RESULTS, EvaluateOperation
 
 
-class EvaluateKind:
+class EvaluateHandler:
     """Judges labelled groups through a client of the service.
 
     A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: of each labelled criterion
     of each response its `label`, `score`, `probability` and `raw_probability`. The summary compares them.
     """
 
-    finishes = True
+    has_final_chunk = True
 
-    def __init__(self, client_for: ClientFor, rubrics: RubricSource, store: OperationStore) -> None:
-        self._client_for = client_for
+    def __init__(self, client_factory: ClientFactory, rubrics: RubricSource, store: OperationStore) -> None:
+        self._client_factory = client_factory
         self._rubrics = rubrics
         self._store = store
 
@@ -32,7 +37,7 @@ class EvaluateKind:
         assert isinstance(request, EvaluateOperation)
         return await split_groups(self._rubrics, project_id, request)
 
-    async def run(self, work: ChunkWork) -> ChunkOutcome:
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Judge a chunk, or compare all there is."""
         if work.body is None:
             return ChunkOutcome(summary=await self._summary(work.ref))
@@ -40,11 +45,13 @@ class EvaluateKind:
         labels = [group.pop("labels") for group in groups]
         defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
         request = VerdictRequest.model_validate({**defaults, **work.request, "groups": groups})
-        async with asking(), self._client_for(work.ref.project_id) as client:
+        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
             answer = await client.send_verdicts(request, work)
-        problem = may_pass(v for group in answer.groups for response in group.responses for v in response.verdicts)
+        problem = transient_failure_message(
+            v for group in answer.groups for response in group.responses for v in response.verdicts
+        )
         if problem is not None and not work.last_attempt:
-            raise ChunkUndone(problem, ChunkOutcome(usage=answer.usage))
+            raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
         fingerprint = None if answer.judge is None else answer.judge.fingerprint
         results: list[dict[str, Any]] = []
         for index, (group, wanted) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
@@ -63,7 +70,7 @@ class EvaluateKind:
         verdicts: list[dict[str, Any]] = []
         after: int | None = 0
         while after is not None:
-            page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MOST_RESULTS)
+            page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
             if page is None:
                 break
             verdicts += [verdict for result in page.results for verdict in result["verdicts"]]  # type: ignore[union-attr,misc]

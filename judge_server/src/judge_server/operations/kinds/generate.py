@@ -12,26 +12,26 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from judge_server.generation.folder import DISCARDED, RunFolder, read_failures
+from judge_server.generation.folder import DISCARDED_FILE, RunFolder, read_failures
 from judge_server.generation.generator import Generator
 from judge_server.generation.job import lineage_of
 from judge_server.generation.journal import read_journal
 from judge_server.generation.registry import check_parameters, generator_of
-from judge_server.generation.runner import Run, RunSettings
-from judge_server.operations.kind import ChunkUndone, OperationRefused
-from judge_server.operations.kinds.once import Once
-from judge_server.operations.kinds.writing import WriterSource, used
+from judge_server.generation.runner import GeneratorRun, GeneratorRunSettings
+from judge_server.operations.kind import InvalidOperationError, RetryableChunkError
+from judge_server.operations.kinds.once import IdempotentPublisher
+from judge_server.operations.kinds.writing import WriterProvider, to_usage
 from judge_server.ports import RubricSource
 from trainer_client.wire import Criterion, RubricContent, RubricVersion
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkWork, NewChunk
+from trainer_client.wire.operation_rows import ChunkOutcome, LeasedChunk, NewChunk
 from trainer_client.wire.operations import GenerateOperation
 from trainer_client.wire.problems import field_errors
 
-Lint = Callable[[Sequence[Criterion]], list[dict[str, JsonValue]]]
+LintFunction = Callable[[Sequence[Criterion]], list[dict[str, JsonValue]]]
 """Gives the findings of a look through a rubric, each with `code`, `severity`, `criterion`, `problem`, `advice`."""
 
 
-class GenerateKind:
+class GenerateHandler:
     """Generates rubrics with a model's endpoint.
 
     A result is a rubric as `rubrics.jsonl` of `adjudge generate` has it, with the `index` of its input, and the
@@ -40,9 +40,9 @@ class GenerateKind:
     reason.
     """
 
-    finishes = False
+    has_final_chunk = False
 
-    def __init__(self, writers: WriterSource, rubrics: RubricSource, lint: Lint | None = None) -> None:
+    def __init__(self, writers: WriterProvider, rubrics: RubricSource, lint: LintFunction | None = None) -> None:
         self._writers = writers
         self._rubrics = rubrics
         self._lint = lint
@@ -54,9 +54,9 @@ class GenerateKind:
             check_parameters(request.generator, request.parameters)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
-            raise OperationRefused(f"parameters.{first.field}: {first.message}") from None
+            raise InvalidOperationError(f"parameters.{first.field}: {first.message}") from None
         except ValueError as error:
-            raise OperationRefused(f"generator: {error}") from None
+            raise InvalidOperationError(f"generator: {error}") from None
         generator = generator_of(request.generator, request.parameters)
         try:
             chunks = _chunks(generator, request)
@@ -64,7 +64,7 @@ class GenerateKind:
             await generator.close()
         return request.model_dump(mode="json", exclude={"inputs", "kind"}), chunks
 
-    async def run(self, work: ChunkWork) -> ChunkOutcome:
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Make the rubric of one input."""
         request = GenerateOperation.model_validate({**work.request, "inputs": [work.body["input"]]})
         project_id = work.ref.project_id
@@ -73,38 +73,46 @@ class GenerateKind:
             return await self._rubrics.find(project_id, reference)
 
         generator = generator_of(request.generator, request.parameters, find=find)
-        once = Once(self._rubrics, work.ref, generator)
+        idempotent_publisher = IdempotentPublisher(self._rubrics, work.ref, generator)
         try:
             row = generator.Input.model_validate(work.body["input"]).loaded(None)
-            if request.publish and (record := await once.revised(row, request.prefix)) is not None:
-                result = self._linted({"index": work.body["index"], **record, **once.published})
+            if (
+                request.publish
+                and (record := await idempotent_publisher.find_revision(row, request.prefix)) is not None
+            ):
+                result = self._with_lint({"index": work.body["index"], **record, **idempotent_publisher.published})
                 return ChunkOutcome([result], counts={"added": 1})
             writer = await self._writers.writer()
             with tempfile.TemporaryDirectory(prefix="adjudge-generate-") as folder:
                 file = _input_file(folder, work.body["input"])
-                publish = once.publisher(writer.identity.model) if request.publish else None
+                publish = idempotent_publisher.publisher(writer.identity.model) if request.publish else None
                 with RunFolder(Path(folder, "run")) as kept:
-                    settings = RunSettings(concurrency=1, prefix=request.prefix)
-                    run = Run(generator, writer, kept, file, settings=settings, publish=publish, report=lambda _: None)
+                    settings = GeneratorRunSettings(concurrency=1, prefix=request.prefix)
+                    run = GeneratorRun(
+                        generator, writer, kept, file, settings=settings, publish=publish, report=lambda _: None
+                    )
                     await run.run()
                     made = list(kept.rubrics())
                 failures = list(read_failures(kept.path))
-                reasons = [record["reason"] for record in read_journal(kept.path / DISCARDED)]
+                reasons = [record["reason"] for record in read_journal(kept.path / DISCARDED_FILE)]
         finally:
             await generator.close()
-        outcome = ChunkOutcome(usage=used(writer.usage), discarded=dict.fromkeys(reasons, 1))
-        if run.tally.failed:
-            raise ChunkUndone(str(failures[-1]["detail"]), outcome)
-        results = [self._linted({"index": work.body["index"], **record, **once.published}) for record in made]
+        outcome = ChunkOutcome(usage=to_usage(writer.usage), discarded=dict.fromkeys(reasons, 1))
+        if run.run_counts.failed:
+            raise RetryableChunkError(str(failures[-1]["detail"]), outcome)
+        results = [
+            self._with_lint({"index": work.body["index"], **record, **idempotent_publisher.published})
+            for record in made
+        ]
         if not request.publish:
             for result in results:
                 source = str(result["source_digest"])
                 lineage = lineage_of(generator, writer.identity.model, source, work.ref.operation_id)
                 result["lineage"] = lineage.model_dump(mode="json", exclude_none=True)
-        counts = {"added": run.tally.added, "unpublished": run.tally.unpublished}
+        counts = {"added": run.run_counts.added, "unpublished": run.run_counts.unpublished}
         return outcome._replace(results=results, counts=counts)
 
-    def _linted(self, result: dict[str, Any]) -> dict[str, Any]:
+    def _with_lint(self, result: dict[str, Any]) -> dict[str, Any]:
         """Add what lint finds in the rubric of a result."""
         if self._lint is None:
             return result
@@ -127,14 +135,18 @@ def _chunks(generator: Generator[Any, Any], request: GenerateOperation) -> list[
             row = generator.Input.model_validate(given).loaded(None)
         except ValidationError as error:
             first = field_errors(error.errors())[0]
-            raise OperationRefused(f"inputs.{index}.{first.field}: {first.message}") from None
+            raise InvalidOperationError(f"inputs.{index}.{first.field}: {first.message}") from None
         except ValueError as error:
-            raise OperationRefused(f"inputs.{index}: {error}") from None
+            raise InvalidOperationError(f"inputs.{index}: {error}") from None
         for one in generator.inputs_of(row):
             name = generator.name_of(one)
             if (before := contents.setdefault(one.canonical, index)) != index:
-                raise OperationRefused(f"inputs.{index}: it has the content of inputs.{before}; leave one of them out")
+                raise InvalidOperationError(
+                    f"inputs.{index}: it has the content of inputs.{before}; leave one of them out"
+                )
             if name is not None and not generator.revises and (before := names.setdefault(name, index)) != index:
-                raise OperationRefused(f"inputs.{index}: its rubric would be called {name}, as that of inputs.{before}")
+                raise InvalidOperationError(
+                    f"inputs.{index}: its rubric would be called {name}, as that of inputs.{before}"
+                )
             chunks.append(NewChunk(1, {"index": index, "input": one.model_dump(mode="json", exclude_none=True)}))
     return chunks

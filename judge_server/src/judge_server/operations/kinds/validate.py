@@ -10,24 +10,24 @@ from pydantic import BaseModel
 from judge_server.generation.journal import read_journal
 from judge_server.generation.validate_job import RESULTS, ValidateJob
 from judge_server.operations.job import JobContext
-from judge_server.operations.kind import ChunkUndone
-from judge_server.operations.kinds.writing import WriterSource, used
+from judge_server.operations.kind import RetryableChunkError
+from judge_server.operations.kinds.writing import WriterProvider, to_usage
 from judge_server.ports import OperationProgress, RubricSource, RubricValidations
 from judge_server.rubrics import find_rubric
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkWork, NewChunk
+from trainer_client.wire.operation_rows import ChunkOutcome, LeasedChunk, NewChunk
 from trainer_client.wire.operations import ValidateOperation
 
 
-class ValidateKind:
+class ValidateHandler:
     """Judges the criteria of versions with a model's endpoint.
 
     A result has the `index` and `reference` of a version, its `digest`, the `model`, and `items`: of each criterion
     whether it is valid, and why.
     """
 
-    finishes = False
+    has_final_chunk = False
 
-    def __init__(self, writers: WriterSource, rubrics: RubricSource, validations: RubricValidations) -> None:
+    def __init__(self, writers: WriterProvider, rubrics: RubricSource, validations: RubricValidations) -> None:
         self._writers = writers
         self._rubrics = rubrics
         self._validations = validations
@@ -39,27 +39,27 @@ class ValidateKind:
         pinned = dict.fromkeys(version.reference for version in found)
         return {}, [NewChunk(1, {"index": index, "reference": reference}) for index, reference in enumerate(pinned)]
 
-    async def run(self, work: ChunkWork) -> ChunkOutcome:
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
         """Judge one version."""
         writer = await self._writers.writer()
-        told: list[OperationProgress] = []
+        reports: list[OperationProgress] = []
 
-        async def this_writer() -> Any:
+        async def get_writer() -> Any:
             return writer
 
-        job = ValidateJob(this_writer, self._rubrics, self._validations)
+        job = ValidateJob(get_writer, self._rubrics, self._validations)
         with tempfile.TemporaryDirectory(prefix="adjudge-validate-") as folder:
             request = {"references": [work.body["reference"]]}
-            context = JobContext(work.ref.operation_id, work.ref.project_id, request, Path(folder), told.append)
+            context = JobContext(work.ref.operation_id, work.ref.project_id, request, Path(folder), reports.append)
             await job.run(context)
             records = list(read_journal(Path(folder, RESULTS)))
-        progress = told[-1]
-        usage = used(progress)
+        progress = reports[-1]
+        usage = to_usage(progress)
         if progress.failed:
-            raise ChunkUndone("the model gave no answer", ChunkOutcome(usage=usage))
-        results = [{"index": work.body["index"], **_shown(record)} for record in records]
+            raise RetryableChunkError("the model gave no answer", ChunkOutcome(usage=usage))
+        results = [{"index": work.body["index"], **_without_key(record)} for record in records]
         return ChunkOutcome(results, usage, {"added": progress.added}, progress.discarded)
 
 
-def _shown(record: dict[str, Any]) -> dict[str, Any]:
+def _without_key(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name != "key"}

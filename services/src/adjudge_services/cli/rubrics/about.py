@@ -7,12 +7,12 @@ from pydantic import JsonValue
 
 from trainer_client.wire import Lineage, RubricVersion
 
-_LONGEST = 96
+_MAX_LINE_LENGTH = 96
 _DIGEST = len("sha256:") + 12
 
 
-def about(
-    version: RubricVersion, aliases: Sequence[str], validity: str | None, *, of_metadata: bool
+def describe_version(
+    version: RubricVersion, aliases: Sequence[str], validity: str | None, *, validity_in_metadata: bool
 ) -> Iterator[tuple[str, str]]:
     """Labels and lines: which version it is, whether it is in use, what made it, and what is kept with it.
 
@@ -33,7 +33,7 @@ def about(
     for field, value in version.metadata.items():
         if field != "validity":
             yield field.replace("_", " "), _short(value)
-        elif not of_metadata:
+        elif not validity_in_metadata:
             yield "validity when published" if validity else "validity", _short(value)
 
 
@@ -53,4 +53,4 @@ def _lineage(lineage: Lineage) -> Iterator[tuple[str, str]]:
 def _short(value: JsonValue) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"

@@ -6,18 +6,18 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.cli.rubrics.store import with_store
 from judge_server import rubric_changes as changes
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
 from trainer_client.wire import RubricTags, RubricVersion
 
-Name = Annotated[str, typer.Argument(help="For example math/quadratics.")]
+NameArgument = Annotated[str, typer.Argument(help="For example math/quadratics.")]
 
 
 def alias(
-    name: Name,
+    name: NameArgument,
     alias: Annotated[str | None, typer.Argument(help="For example production.")] = None,
     version: Annotated[int | None, typer.Argument(min=1, help="What it shall stand for.")] = None,
     expected: Annotated[
@@ -27,9 +27,9 @@ def alias(
 ) -> None:
     """Move an alias to a version, or create it; without a version, show what aliases stand for."""
     if remove and (alias is None or version is not None):
-        give_up("--remove takes the name and the alias, and no version")
+        exit_with_error("--remove takes the name and the alias, and no version")
     if expected is not None and version is None and not remove:
-        give_up("--from goes with the version that the alias is moved to, or with --remove")
+        exit_with_error("--from goes with the version that the alias is moved to, or with --remove")
     if remove and alias is not None:
         before = with_store(partial(_remove, name, alias, expected))
         out.print(f"removed {escape(f'{name}@{alias}')}, which stood for version {before}", highlight=False)
@@ -38,24 +38,24 @@ def alias(
         moved = "" if was is None else f" (was {was})"
         out.print(f"{escape(f'{name}@{alias}')} → {version}{moved}", highlight=False)
     else:
-        standing = with_store(partial(_aliases, name))
-        if alias is not None and alias not in standing:
-            give_up(f"{name} has no alias {alias!r}; give a version to create it")
-        for one, number in standing.items():
+        pointing_aliases = with_store(partial(_aliases, name))
+        if alias is not None and alias not in pointing_aliases:
+            exit_with_error(f"{name} has no alias {alias!r}; give a version to create it")
+        for one, number in pointing_aliases.items():
             if alias in (None, one):
                 out.print(f"{escape(f'{name}@{one}')} → {number}", highlight=False)
-        if not standing:
+        if not pointing_aliases:
             out.print("no aliases", style="dim")
 
 
 def tag(
-    name: Name,
+    name: NameArgument,
     tags: Annotated[list[str] | None, typer.Argument(help="The tags it shall have, in place of those it has.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Take all tags away.")] = False,
 ) -> None:
     """Replace the tags of a rubric; without tags, show those it has."""
     if clear and tags:
-        give_up("--clear takes no tags")
+        exit_with_error("--clear takes no tags")
     found = with_store(partial(_tags, name, tags or None, clear))
     out.print(escape(", ".join(found.tags)) if found.tags else "[dim]no tags[/]", highlight=False)
 
@@ -67,10 +67,10 @@ def retire(
 ) -> None:
     """Take a version out of use: it stays readable, and judging by it is refused with the reason."""
     if restore == (reason is not None):
-        give_up("give the reason for retiring it, or --restore")
+        exit_with_error("give the reason for retiring it, or --restore")
     if reason is not None and not reason.strip():
-        give_up("the reason is empty; say why, and what to use instead")
-    version, current, standing = with_store(partial(_retire, reference, reason and reason.strip()))
+        exit_with_error("the reason is empty; say why, and what to use instead")
+    version, current, pointing_aliases = with_store(partial(_retire, reference, reason and reason.strip()))
     done = "back in use" if restore else "retired"
     out.print(f"{done} {escape(version.reference)}", highlight=False)
     if restore:
@@ -79,7 +79,7 @@ def retire(
         out.print(f"[yellow]no version of {escape(version.name)} is in use now[/]", highlight=False)
     else:
         out.print(f"{escape(version.name)} stands for version {current.version}", highlight=False)
-    for one in standing:
+    for one in pointing_aliases:
         named = escape(f"{version.name}@{one}")
         out.print(f"[yellow]{named} still stands for it[/] and is refused until it is moved", highlight=False)
 

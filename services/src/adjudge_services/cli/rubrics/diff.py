@@ -15,7 +15,7 @@ from judge_server.rubrics import PROJECT_ID
 from trainer_client.wire import Criterion, RubricDiff
 
 _PIECES = re.compile(r"\w+|\s+|[^\w\s]")
-_ALIKE = 0.4
+_MIN_SIMILARITY = 0.4
 
 
 def diff(
@@ -37,28 +37,28 @@ def diff(
 
 def _lines(found: RubricDiff) -> Iterator[Text]:
     for added in found.added:
-        yield _whole("+", added.criterion, "green")
+        yield _criterion_line("+", added.criterion, "green")
     for removed in found.removed:
-        yield _whole("-", removed.criterion, "red")
+        yield _criterion_line("-", removed.criterion, "red")
     for reworded in found.reworded:
         yield Text.assemble(("~ ", "yellow"), (reworded.id, "bold"), "  reworded")
         yield from _wording(reworded.before, reworded.after)
     for reweighted in found.reweighted:
-        yield _changed(reweighted.id, "weight", f"{reweighted.before:g}", f"{reweighted.after:g}")
+        yield _change_line(reweighted.id, "weight", f"{reweighted.before:g}", f"{reweighted.after:g}")
     for changed in found.changed:
-        yield _changed(changed.id, changed.field, _value(changed.before), _value(changed.after))
+        yield _change_line(changed.id, changed.field, _value(changed.before), _value(changed.after))
     for move in found.moved:
-        yield _changed(move.id, "place", str(move.before + 1), str(move.after + 1))
+        yield _change_line(move.id, "place", str(move.before + 1), str(move.after + 1))
 
 
-def _whole(sign: str, criterion: Criterion, style: str) -> Text:
+def _criterion_line(sign: str, criterion: Criterion, style: str) -> Text:
     weight = f"weight {criterion.weight:g}"
     return Text.assemble(
         (f"{sign} ", style), (criterion.id, f"bold {style}"), f"  {criterion.kind}, {weight}  ", criterion.description
     )
 
 
-def _changed(id_: str, field: str, before: str, after: str) -> Text:
+def _change_line(id_: str, field: str, before: str, after: str) -> Text:
     return Text.assemble(("~ ", "yellow"), (id_, "bold"), f"  {field} ", (before, "red"), " → ", (after, "green"))
 
 
@@ -66,14 +66,14 @@ def _wording(before: str, after: str) -> Iterator[Text]:
     """Both wordings; the words that differ stand out where enough of the others are the same."""
     old, new = _PIECES.findall(before), _PIECES.findall(after)
     match = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    gone, come = Text("    - ", style="red"), Text("    + ", style="green")
-    marked = match.ratio() >= _ALIKE
+    old_line, new_line = Text("    - ", style="red"), Text("    + ", style="green")
+    highlighted = match.ratio() >= _MIN_SIMILARITY
     for kind, i, j, k, m in match.get_opcodes():
-        style = "bold underline" if marked and kind != "equal" else ""
-        gone.append("".join(old[i:j]), style)
-        come.append("".join(new[k:m]), style)
-    yield gone
-    yield come
+        style = "bold underline" if highlighted and kind != "equal" else ""
+        old_line.append("".join(old[i:j]), style)
+        new_line.append("".join(new[k:m]), style)
+    yield old_line
+    yield new_line
 
 
 def _value(value: object) -> str:

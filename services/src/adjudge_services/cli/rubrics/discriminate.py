@@ -12,16 +12,16 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
-from adjudge_services.cli.output import err, give_up, say_refused
+from adjudge_services.cli.output import err, exit_with_error, print_refused_lines
 from adjudge_services.cli.rubrics.discriminate_report import print_report
 from adjudge_services.cli.score_input import BadLine, PairLine, read_pairs, read_rubric_argument
 from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
-from judge_server.evaluation import Labelled, separation
+from judge_server.evaluation import LabelledPrompt, separation
 from rubric_store import FormatError
 from trainer_client import AdjudgeError, AsyncClient
-from trainer_client.wire import Criterion, Protocol, RewardMode, RubricContent
+from trainer_client.wire import Criterion, JudgingProtocol, RewardMode, RubricContent
 
 
 def discriminate(
@@ -34,7 +34,7 @@ def discriminate(
     ] = None,
     mode: Annotated[RewardMode, typer.Option(help="How verdicts become a reward.")] = "weighted_mean",
     protocol: Annotated[
-        Protocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
+        JudgingProtocol | None, typer.Option(help="How the judge is asked; the mode's own unless given.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Judge only the first N lines.")] = None,
     at_least: Annotated[
@@ -58,26 +58,26 @@ def discriminate(
         refused |= dict.fromkeys(without, "has no rubric; give the line one, or all of them one by --rubric")
         pairs = [line for line in pairs if line.group.rubric is not None]
     if not pairs:
-        say_refused(file, refused)
-        give_up(f"{file} has no line that can be judged")
+        print_refused_lines(file, refused)
+        exit_with_error(f"{file} has no line that can be judged")
     settings = Settings(engine_url=engine) if engine else Settings()
     options = {"mode": mode, "protocol": protocol, "deadline_s": deadline_s}
     try:
         shared = read_rubric_argument(rubric) if rubric else None
         labelled, scored = asyncio.run(_judge(url, settings, pairs, shared, options, concurrency))
     except (StartError, FormatError, AdjudgeError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     found = separation(labelled)
     if output is not None:
         output.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
     by_rubric = {name: [one for one in labelled if one.rubric == name] for name in {one.rubric for one in labelled}}
     print_report(found, [separation(group) for group in by_rubric.values()], f"{file.name} · {mode} · {scored.judge}")
     refused |= scored.refused
-    say_refused(file, refused)
+    print_refused_lines(file, refused)
     if found.ordered is None:
-        give_up("no prompt has both a good and a bad response with a reward, so nothing can be compared")
+        exit_with_error("no prompt has both a good and a bad response with a reward, so nothing can be compared")
     if at_least is not None and found.ordered < at_least:
-        give_up(f"good and bad are ordered {found.ordered:.2f} of the time, which is less than {at_least:g}")
+        exit_with_error(f"good and bad are ordered {found.ordered:.2f} of the time, which is less than {at_least:g}")
     if refused:
         raise typer.Exit(1)
 
@@ -89,13 +89,13 @@ async def _judge(
     shared: str | RubricContent | None,
     options: dict[str, Any],
     concurrency: int,
-) -> tuple[list[Labelled], ScoredFile]:
+) -> tuple[list[LabelledPrompt], ScoredFile]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("loading the judge", total=None)
         async with open_client(url, settings) as client:
             criteria = {} if shared is None else {_name(shared): await _criteria(client, shared)}
-            refused = await _add_own(client, pairs, criteria)
+            refused = await _add_line_rubrics(client, pairs, criteria)
             known = [line for line in pairs if line.number not in refused]
             total = sum(len(line.group.responses) for line in known)
             progress.update(task, description="judging responses", total=total)
@@ -111,12 +111,12 @@ async def _judge(
     for line, group in zip(judged, scored.groups, strict=True):
         name = _name(line.group.rubric or shared)
         good, bad = group.responses[: line.good], group.responses[line.good :]
-        labelled.append(Labelled(name, criteria[name], good, bad))
+        labelled.append(LabelledPrompt(name, criteria[name], good, bad))
     scored.refused.update(refused)
     return labelled, scored
 
 
-async def _add_own(
+async def _add_line_rubrics(
     client: AsyncClient, pairs: Sequence[PairLine], criteria: dict[str, tuple[Criterion, ...]]
 ) -> dict[int, str]:
     """Add the criteria of the lines' own rubrics, by the rubric's name in the report; the lines without, and why."""

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.rubrics.store import with_store
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import FormatError, RubricStore
-from rubric_store.formats import SUFFIXES, RubricDocument, Written, write_rubric
+from rubric_store.formats import SUFFIXES, RubricDocument, SerializedRubric, write_rubric
 from rubric_store.formats.reading import check_format
 from trainer_client.wire import RubricContent, RubricVersion
 
@@ -37,14 +37,14 @@ def export(
     try:
         known = check_format(format)
     except FormatError as error:
-        give_up(str(error))
+        exit_with_error(str(error))
     if bool(references) == (prefix is not None):
-        give_up("name the rubrics to export, or give --prefix; one of the two")
+        exit_with_error("name the rubrics to export, or give --prefix; one of the two")
     found = with_store(partial(_find, list(references or ()), prefix))
     if not found:
-        give_up(f"no rubric's name begins with {prefix!r}")
+        exit_with_error(f"no rubric's name begins with {prefix!r}")
     if to is None and len(found) != 1:
-        give_up(f"{len(found)} rubrics need a folder; give --out")
+        exit_with_error(f"{len(found)} rubrics need a folder; give --out")
     several = Counter(version.name for version, _ in found)
     failed = 0
     for version, tags in found:
@@ -52,7 +52,7 @@ def export(
             written = write_rubric(_document(version, tags), known)
         except FormatError as error:
             failed += 1
-            _say(version.reference, "[bold red]refused[/]", [str(problem) for problem in error.problems])
+            _print_notes(version.reference, "[bold red]refused[/]", [str(problem) for problem in error.problems])
             continue
         if to is None:
             typer.echo(written.text, nl=False)
@@ -60,7 +60,7 @@ def export(
             name = version.name if several[version.name] == 1 else version.reference
             failed += not _save(to / f"{name}{SUFFIXES[known]}", version.reference, written, force=force)
         if losses := [str(loss) for loss in written.losses if (loss.criterion, loss.field) != (None, "name")]:
-            _say(version.reference, f"[yellow]{known} cannot hold[/]", losses)
+            _print_notes(version.reference, f"[yellow]{known} cannot hold[/]", losses)
     if failed:
         raise typer.Exit(1)
 
@@ -95,22 +95,22 @@ def _document(version: RubricVersion, tags: tuple[str, ...]) -> RubricDocument:
     )
 
 
-def _save(path: Path, reference: str, written: Written, *, force: bool) -> bool:
+def _save(path: Path, reference: str, written: SerializedRubric, *, force: bool) -> bool:
     """Write a file, and say so; False where it is there already."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8", newline="\n") as file:
             file.write(written.text)
     except FileExistsError:
-        _say(reference, "[bold red]not written[/]", [f"{path} is there already; --force replaces it"])
+        _print_notes(reference, "[bold red]not written[/]", [f"{path} is there already; --force replaces it"])
         return False
     except OSError as error:
-        give_up(f"{path} cannot be written: {error.strerror}")
+        exit_with_error(f"{path} cannot be written: {error.strerror}")
     out.print(escape(f"{reference}  {path}"), highlight=False, soft_wrap=True)
     return True
 
 
-def _say(reference: str, what: str, lines: Sequence[str]) -> None:
+def _print_notes(reference: str, what: str, lines: Sequence[str]) -> None:
     err.print(f"{escape(reference)}: {what}", highlight=False, soft_wrap=True)
     for line in lines:
         err.print(f"  {escape(line)}", highlight=False, soft_wrap=True)

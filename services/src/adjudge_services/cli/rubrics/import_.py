@@ -11,13 +11,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from adjudge_services.cli.output import err, give_up, out
+from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.cli.rubrics.store import with_store
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import FormatError, RubricStore
-from rubric_store.formats import ENDINGS, NamedRubric, Problem, read_file
+from rubric_store.formats import FILE_EXTENSIONS, FormatProblem, NamedRubric, read_file
 
-LARGEST_FILE: Final = 512 * 2**20
+MAX_FILE_BYTES: Final = 512 * 2**20
 """Bytes."""
 _PIPED_WIDTH = 160
 
@@ -28,7 +28,7 @@ class ImportedFile:
 
     path: Path
     rubrics: list[NamedRubric] = field(default_factory=list)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FormatProblem, ...] = ()
     published: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
 
@@ -46,7 +46,9 @@ def import_rubrics(
     """
     files = list(_files(paths))
     if not files:
-        give_up(f"no files to import; a folder's files are those that end in {', '.join(sorted(ENDINGS))}")
+        exit_with_error(
+            f"no files to import; a folder's files are those that end in {', '.join(sorted(FILE_EXTENSIONS))}"
+        )
     imported = _read(files, format, prefix)
     if not dry_run:
         with_store(lambda store: _publish(store, imported))
@@ -55,7 +57,7 @@ def import_rubrics(
     refused = [file for file in imported if file.problems]
     for file in refused:
         for problem in file.problems:
-            _say(file.path, problem)
+            _print_problem(file.path, problem)
     if refused:
         raise typer.Exit(1)
 
@@ -67,7 +69,9 @@ def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, PurePath]]:
         below = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in below:
             place = file.relative_to(path) if path.is_dir() else PurePath(file.name)
-            wanted = not path.is_dir() or (file.suffix.lower() in ENDINGS and not any(p[0] == "." for p in place.parts))
+            wanted = not path.is_dir() or (
+                file.suffix.lower() in FILE_EXTENSIONS and not any(p[0] == "." for p in place.parts)
+            )
             if wanted and file.is_file() and file.resolve() not in seen:
                 seen.add(file.resolve())
                 yield file, place
@@ -80,23 +84,23 @@ def _read(files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: st
         file = ImportedFile(path)
         imported.append(file)
         try:
-            if path.stat().st_size > LARGEST_FILE:
-                raise FormatError([Problem("", f"it is larger than {LARGEST_FILE >> 20} MiB; split it")])
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise FormatError([FormatProblem("", f"it is larger than {MAX_FILE_BYTES >> 20} MiB; split it")])
             rubrics = read_file(path.read_bytes(), place, format, prefix)
             if taken := [rubric for rubric in rubrics if rubric.name in first]:
-                raise FormatError([_twice(rubric, first[rubric.name]) for rubric in taken])
+                raise FormatError([_duplicate_name(rubric, first[rubric.name]) for rubric in taken])
         except FormatError as error:
             file.problems = error.problems
         except OSError as error:
-            file.problems = (Problem("", f"it cannot be read: {error.strerror}"),)
+            file.problems = (FormatProblem("", f"it cannot be read: {error.strerror}"),)
         else:
             file.rubrics = rubrics
             first.update({rubric.name: path for rubric in rubrics})
     return imported
 
 
-def _twice(rubric: NamedRubric, path: Path) -> Problem:
-    return Problem("name", f"{path} gives a rubric {rubric.name!r} too; rename one", rubric.line)
+def _duplicate_name(rubric: NamedRubric, path: Path) -> FormatProblem:
+    return FormatProblem("name", f"{path} gives a rubric {rubric.name!r} too; rename one", rubric.line)
 
 
 async def _publish(store: RubricStore, imported: Sequence[ImportedFile]) -> None:
@@ -127,11 +131,11 @@ def _table(imported: Sequence[ImportedFile], *, dry_run: bool) -> Table:
             what = f"[bold red]refused[/]: {count} problem{'s' if count > 1 else ''}"
             table.add_row(escape(str(file.path)), "", "", what)
         else:
-            table.add_row(escape(str(file.path)), _called(file), criteria, _result(file, dry_run=dry_run))
+            table.add_row(escape(str(file.path)), _rubric_name(file), criteria, _result(file, dry_run=dry_run))
     return table
 
 
-def _called(file: ImportedFile) -> str:
+def _rubric_name(file: ImportedFile) -> str:
     return file.rubrics[0].name if len(file.rubrics) == 1 else f"{len(file.rubrics)}, {file.rubrics[0].name} …"
 
 
@@ -143,7 +147,7 @@ def _result(file: ImportedFile, *, dry_run: bool) -> str:
     return f"[green]published[/] {len(file.published)}, unchanged {len(file.unchanged)}"
 
 
-def _say(path: Path, problem: Problem) -> None:
+def _print_problem(path: Path, problem: FormatProblem) -> None:
     where = f"{path}:{problem.line}" if problem.line else str(path)
     text = f"{problem.place}: {problem.message}" if problem.place else problem.message
     err.print(f"[red]{escape(where)}:[/] {escape(text)}", highlight=False, soft_wrap=True)

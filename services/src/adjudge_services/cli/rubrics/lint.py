@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.cli.rubrics.store import with_store
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import FormatError, RubricStore
@@ -20,7 +20,7 @@ from rubric_store.lint import SIMILARITY, Finding, Severity, System, lint
 from trainer_client.wire import Criterion
 
 _COLOURS: Final[dict[Severity, str]] = {"error": "bold red", "warning": "yellow", "note": "dim"}
-Linted = tuple[str, tuple[Criterion, ...]]
+NamedCriteria = tuple[str, tuple[Criterion, ...]]
 """What a rubric is called here, and its criteria."""
 
 
@@ -30,7 +30,7 @@ def lint_rubrics(
         System | None, typer.Option("--for", help="Whose structural rules to check; what it looks like unless given.")
     ] = None,
     format: Annotated[str | None, typer.Option(help="The format of the files; recognised unless given.")] = None,
-    similar_from: Annotated[
+    similarity_threshold: Annotated[
         float, typer.Option(min=0.01, max=1, help="Report criteria that share this much of their words.")
     ] = SIMILARITY,
     answer: Annotated[str | None, typer.Option(help="The final answer, to find criteria that give it away.")] = None,
@@ -41,12 +41,12 @@ def lint_rubrics(
     """Look rubrics through; exit with 1 on an error, with 2 where one cannot be read."""
     files = [one for one in rubrics if Path(one).is_file()]
     stored = [one for one in rubrics if one not in files]
-    linted = _of_files(files, format)
-    linted += with_store(lambda store: _of_store(store, stored)) if stored else []
+    linted = _read_files(files, format)
+    linted += with_store(lambda store: _read_store(store, stored)) if stored else []
     found = [
         (name, finding)
         for name, criteria in linted
-        for finding in lint(criteria, system=system, similar_from=similar_from, answer=answer)
+        for finding in lint(criteria, system=system, similarity_threshold=similarity_threshold, answer=answer)
     ]
     if as_json:
         for name, finding in found:
@@ -59,33 +59,33 @@ def lint_rubrics(
     raise typer.Exit(1 if "error" in severities or (strict and "warning" in severities) else 0)
 
 
-def _of_files(paths: Sequence[str], format: str | None) -> list[Linted]:
-    linted: list[Linted] = []
+def _read_files(paths: Sequence[str], format: str | None) -> list[NamedCriteria]:
+    linted: list[NamedCriteria] = []
     for path in paths:
         try:
             read = read_file(Path(path).read_bytes(), PurePath(Path(path).name), format)
         except FormatError as error:
-            give_up("\n".join(f"{path}: {problem}" for problem in error.problems), code=2)
+            exit_with_error("\n".join(f"{path}: {problem}" for problem in error.problems), code=2)
         except OSError as error:
-            give_up(f"{path} cannot be read: {error.strerror}", code=2)
+            exit_with_error(f"{path} cannot be read: {error.strerror}", code=2)
         several = len(read) > 1
         linted += [(f"{path}:{one.line}" if several else path, one.document.content.criteria) for one in read]
     return linted
 
 
-async def _of_store(store: RubricStore, references: Sequence[str]) -> list[Linted]:
+async def _read_store(store: RubricStore, references: Sequence[str]) -> list[NamedCriteria]:
     versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
     return [(version.reference, version.criteria) for version in versions]
 
 
-def _print(linted: Sequence[Linted], found: Sequence[tuple[str, Finding]]) -> None:
+def _print(linted: Sequence[NamedCriteria], found: Sequence[tuple[str, Finding]]) -> None:
     for name, criteria in linted:
-        of_it = [finding for whose, finding in found if whose == name]
-        if not of_it:
+        own_findings = [finding for owner, finding in found if owner == name]
+        if not own_findings:
             continue
         out.print(f"[bold]{escape(name)}[/]", highlight=False, soft_wrap=True)
         words = {criterion.id: criterion.description for criterion in criteria}
-        for finding in of_it:
+        for finding in own_findings:
             head = f"{finding.severity:<8}{finding.code}  {finding.criterion or '(the rubric)'}"
             out.print(f"  [{_COLOURS[finding.severity]}]{escape(head)}[/]", highlight=False, soft_wrap=True)
             text = " ".join(words.get(finding.criterion or "", "").split())

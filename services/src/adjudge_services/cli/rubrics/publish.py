@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from adjudge_services.cli.output import give_up, out
+from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.cli.rubrics.store import with_store
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import FormatError
@@ -44,7 +44,7 @@ def publish(
                 {**(lineage.model_dump(exclude_unset=True) if lineage else {}), "author": author}
             )
     except (FormatError, UnicodeDecodeError, ValueError) as error:
-        give_up(f"{file}: {error}")
+        exit_with_error(f"{file}: {error}")
     kept = {**(document.metadata or {}), **_pairs(metadata or [])}
     version, added = with_store(
         lambda store: store.publish(
@@ -57,10 +57,10 @@ def publish(
             parent=parent,
         )
     )
-    _say(version, added=added, beside=bool(kept or lineage or parent))
+    _print_version(version, added=added, has_extras=bool(kept or lineage or parent))
 
 
-def _say(version: RubricVersion, *, added: bool, beside: bool) -> None:
+def _print_version(version: RubricVersion, *, added: bool, has_extras: bool) -> None:
     what = "published" if added else "unchanged:"
     out.print(
         f"{what} {escape(version.reference)}  {version.digest[:19]}…  {len(version.criteria)} criteria",
@@ -68,7 +68,7 @@ def _say(version: RubricVersion, *, added: bool, beside: bool) -> None:
     )
     if version.retirement:
         out.print(f"[yellow]it is retired[/]: {escape(version.retirement.reason)}", highlight=False)
-    elif beside and not added:
+    elif has_extras and not added:
         out.print("its metadata, lineage and parent stand as they were published", style="dim", highlight=False)
 
 
@@ -76,5 +76,5 @@ def _pairs(given: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for key, sign, _ in pairs:
         if not (key and sign):
-            give_up(f"--meta takes KEY=VALUE, and this is {key!r}")
+            exit_with_error(f"--meta takes KEY=VALUE, and this is {key!r}")
     return {key: value for key, _, value in pairs}

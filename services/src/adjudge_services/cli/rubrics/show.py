@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.output import out
-from adjudge_services.cli.rubrics.about import about
+from adjudge_services.cli.rubrics.about import describe_version
 from adjudge_services.cli.rubrics.pages import summaries
 from adjudge_services.cli.rubrics.store import with_store
 from adjudge_services.cli.rubrics.validate_report import validity_line
@@ -19,15 +19,17 @@ from rubric_store import RubricStore
 from trainer_client.wire import Lineage, RubricHistory, RubricSummary, RubricVersion
 from trainer_client.wire.validations import RubricValidation
 
-Most = Annotated[int, typer.Option("--limit", min=1, help="How many to show at most.")]
-Tag = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="How many to show at most.")]
+TagOption = Annotated[str | None, typer.Option(help="Only rubrics that have this tag.")]
 
 
 def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias or sha256:…")]) -> None:
     """Print a version: where it is from, whether it is in use, and its criteria."""
-    version, standing, kept = with_store(partial(_version, reference))
+    version, pointing_aliases, kept = with_store(partial(_version, reference))
     published = not kept and published_validity(version) is not None
-    lines = list(about(version, standing, validity_line(version, kept), of_metadata=published))
+    lines = list(
+        describe_version(version, pointing_aliases, validity_line(version, kept), validity_in_metadata=published)
+    )
     width = max(len(label) for label, _ in lines)
     for label, text in lines:
         out.print(f"[dim]{escape(label):<{width}}[/] {escape(text)}", highlight=False, soft_wrap=True)
@@ -40,29 +42,31 @@ def show(reference: Annotated[str, typer.Argument(help="name, name@3, name@alias
 
 def list_rubrics(
     prefix: Annotated[str, typer.Argument(help="Only names that begin with this.")] = "",
-    tag: Tag = None,
-    most: Most = 1_000,
+    tag: TagOption = None,
+    max_count: LimitOption = 1_000,
 ) -> None:
     """List rubrics by name, each with the version its bare name stands for."""
-    _print(*with_store(partial(summaries, prefix=prefix, tag=tag, most=most)), most)
+    _print(*with_store(partial(summaries, prefix=prefix, tag=tag, max_count=max_count)), max_count)
 
 
 def search(
     words: Annotated[list[str], typer.Argument(help="Each is the beginning of a word in a criterion.")],
     prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
-    tag: Tag = None,
-    most: Most = 1_000,
+    tag: TagOption = None,
+    max_count: LimitOption = 1_000,
 ) -> None:
     """List the rubrics whose criteria hold all of some words, whatever their case."""
-    _print(*with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), most=most)), most)
+    _print(
+        *with_store(partial(summaries, prefix=prefix, tag=tag, text=" ".join(words), max_count=max_count)), max_count
+    )
 
 
 def history(
     name: Annotated[str, typer.Argument(help="For example math/quadratics.")],
-    most: Most = 100,
+    max_count: LimitOption = 100,
 ) -> None:
     """List the versions of a rubric, the newest first."""
-    found, more = with_store(partial(_history, name, most))
+    found, more = with_store(partial(_history, name, max_count))
     table = Table("version", "from", "criteria", "published", "made by", "aliases", "retired")
     for column in table.columns[:3]:
         column.justify = "right"
@@ -81,10 +85,10 @@ def history(
     if found.tags:
         out.print(f"[dim]tags[/] {', '.join(found.tags)}", highlight=False)
     if more:
-        out.print(f"the newest {most}; --limit shows more", style="dim", highlight=False)
+        out.print(f"the newest {max_count}; --limit shows more", style="dim", highlight=False)
 
 
-def _print(found: list[RubricSummary], more: bool, most: int) -> None:
+def _print(found: list[RubricSummary], more: bool, max_count: int) -> None:
     if not found:
         out.print("no rubrics", style="dim")
         return
@@ -103,22 +107,24 @@ def _print(found: list[RubricSummary], more: bool, most: int) -> None:
         )
     out.print(table)
     if more:
-        out.print(f"the first {most}; narrow the list, or show more with --limit", style="dim", highlight=False)
+        out.print(f"the first {max_count}; narrow the list, or show more with --limit", style="dim", highlight=False)
 
 
 async def _version(reference: str, store: RubricStore) -> tuple[RubricVersion, list[str], tuple[RubricValidation, ...]]:
     """The version, the aliases that stand for it, and what validity judges found of it."""
     found = await find_rubric(store, PROJECT_ID, reference)
     aliases = (await store.aliases(PROJECT_ID, found.name)).aliases
-    standing = [alias for alias, number in aliases.items() if number == found.version]
-    return found, standing, await store.validations(PROJECT_ID, found.name, found.version)
+    pointing_aliases = [alias for alias, number in aliases.items() if number == found.version]
+    return found, pointing_aliases, await store.validations(PROJECT_ID, found.name, found.version)
 
 
-async def _history(name: str, most: int, store: RubricStore) -> tuple[RubricHistory, bool]:
-    page = await history_of(store, PROJECT_ID, name, limit=min(most, 500))
+async def _history(name: str, max_count: int, store: RubricStore) -> tuple[RubricHistory, bool]:
+    page = await history_of(store, PROJECT_ID, name, limit=min(max_count, 500))
     versions = list(page.versions)
-    while page.next_cursor is not None and len(versions) < most:
-        page = await history_of(store, PROJECT_ID, name, after=page.next_cursor, limit=min(most - len(versions), 500))
+    while page.next_cursor is not None and len(versions) < max_count:
+        page = await history_of(
+            store, PROJECT_ID, name, after=page.next_cursor, limit=min(max_count - len(versions), 500)
+        )
         versions += page.versions
     return page.model_copy(update={"versions": tuple(versions)}), page.next_cursor is not None
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from adjudge_services.access import command_line_user
-from adjudge_services.cli.output import give_up
+from adjudge_services.cli.output import exit_with_error
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
@@ -29,6 +29,6 @@ def with_store(work: Callable[[RubricStore], Coroutine[Any, Any, Result]]) -> Re
     try:
         return asyncio.run(run())
     except ServiceError as error:
-        give_up(error.detail)
+        exit_with_error(error.detail)
     except (StartError, ValueError) as error:
-        give_up(str(error))
+        exit_with_error(str(error))

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from adjudge_services.access import command_line_user
-from adjudge_services.cli.generate_progress import following
-from adjudge_services.cli.output import err, give_up
+from adjudge_services.cli.generate_progress import show_progress
+from adjudge_services.cli.output import err, exit_with_error
 from adjudge_services.cli.rubrics.pages import summaries
 from adjudge_services.cli.rubrics.validate_report import print_report
-from adjudge_services.judges import engine_of
+from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import EngineStartError, ServiceError
@@ -26,18 +26,18 @@ from judge_server.ports import Engine, Operation
 from judge_server.rubrics import PROJECT_ID, find_rubric
 from rubric_store import RubricStore
 from trainer_client.wire import RubricVersion
-from trainer_client.wire.operations import MOST_RESULTS
+from trainer_client.wire.operations import MAX_PAGE_RESULTS
 
 INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ValidationOutcome:
     """What became of the versions asked for: those with verdicts, and those without."""
 
     operation: Operation
     found: list[tuple[RubricVersion, list[ItemValidity]]]
-    left: list[RubricVersion]
+    unjudged: list[RubricVersion]
 
 
 def validate(
@@ -54,7 +54,7 @@ def validate(
     named, or one that the model failed on, was not judged.
     """
     if bool(references) == (prefix is not None):
-        give_up("name the rubrics to judge, or give --prefix; one of the two")
+        exit_with_error("name the rubrics to judge, or give --prefix; one of the two")
     settings = Settings(engine_url=engine) if engine else Settings()
     try:
         judged = asyncio.run(_validate(settings, references or [], prefix))
@@ -62,37 +62,37 @@ def validate(
         err.print("[yellow]stopped;[/] what was judged is kept. Give the same command again to go on", highlight=False)
         raise typer.Exit(INTERRUPTED) from None
     except ServiceError as error:
-        give_up(error.detail)
+        exit_with_error(error.detail)
     except (StartError, EngineStartError, OSError, ValueError) as error:
-        give_up(str(error))
-    print_report(judged.operation, judged.found, judged.left, summary=summary)
-    if judged.operation.state != "done" or judged.operation.progress.failed or (judged.left and references):
+        exit_with_error(str(error))
+    print_report(judged.operation, judged.found, judged.unjudged, summary=summary)
+    if judged.operation.state != "done" or judged.operation.progress.failed or (judged.unjudged and references):
         raise typer.Exit(1)
 
 
-async def _validate(settings: Settings, references: Sequence[str], prefix: str | None) -> Judged:
+async def _validate(settings: Settings, references: Sequence[str], prefix: str | None) -> ValidationOutcome:
     await prepare_store(settings)
     store = RubricStore(settings.store_url, actor=command_line_user)
     try:
-        asked = await _asked(store, references, prefix)
-        engine = engine_of(settings)
+        pinned = await _resolve_references(store, references, prefix)
+        engine = build_engine(settings)
         try:
-            operation, results = await _run(engine, store, asked)
+            operation, results = await _run(engine, store, pinned)
         finally:
             await engine.close()
-        found, left = [], []
-        for reference in asked:
+        found, unjudged = [], []
+        for reference in pinned:
             version = await find_rubric(store, PROJECT_ID, reference)
             if items := results.get(reference):
                 found.append((version, [ItemValidity(**item) for item in items]))
             else:
-                left.append(version)
-        return Judged(operation, found, left)
+                unjudged.append(version)
+        return ValidationOutcome(operation, found, unjudged)
     finally:
         await store.close()
 
 
-async def _asked(store: RubricStore, references: Sequence[str], prefix: str | None) -> list[str]:
+async def _resolve_references(store: RubricStore, references: Sequence[str], prefix: str | None) -> list[str]:
     """The versions asked for, pinned, each once; raises `ServiceError` or `ValueError` where there are none."""
     if prefix is None:
         versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
@@ -103,7 +103,7 @@ async def _asked(store: RubricStore, references: Sequence[str], prefix: str | No
     return [f"{one.name}@{one.latest_version}" for one in named]
 
 
-async def _run(engine: Engine, store: RubricStore, asked: Sequence[str]) -> tuple[Operation, dict[str, Any]]:
+async def _run(engine: Engine, store: RubricStore, pinned: Sequence[str]) -> tuple[Operation, dict[str, Any]]:
     """Judge them; the operation when it has ended, and the items by reference.
 
     The operation's own folder is a passing one: the store keeps every version's verdicts as soon as they are there, so
@@ -116,9 +116,9 @@ async def _run(engine: Engine, store: RubricStore, asked: Sequence[str]) -> tupl
     with tempfile.TemporaryDirectory(prefix="adjudge-validate-") as folder:
         operations = InProcessOperations(Path(folder), {"validate_rubrics": ValidateJob(writer, store, store)})
         try:
-            with following(operations, "judging", "judged") as shown:
+            with show_progress(operations, "judging", "judged") as shown:
                 started = Writer(engine, await engine.start())
-                request: dict[str, Any] = {"references": list(asked)}
+                request: dict[str, Any] = {"references": list(pinned)}
                 operation = await shown.follow(await operations.submit(PROJECT_ID, "validate_rubrics", request))
             return operation, await _results(operations, operation.id)
         finally:
@@ -129,7 +129,7 @@ async def _results(operations: InProcessOperations, operation_id: str) -> dict[s
     items: dict[str, Any] = {}
     after: int | None = 0
     while after is not None:
-        page = await operations.results(PROJECT_ID, operation_id, after=after, limit=MOST_RESULTS)
+        page = await operations.results(PROJECT_ID, operation_id, after=after, limit=MAX_PAGE_RESULTS)
         items |= {str(result["reference"]): result["items"] for result in page.results}
         after = page.next_after
     return items

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from adjudge_services.cli.generate_progress import duration
-from adjudge_services.cli.generate_report import counted
+from adjudge_services.cli.generate_report import pluralize
 from adjudge_services.cli.output import err, out
 from judge_server.generation.validity import ItemValidity, published_validity, question_of, rates_by_kind
 from judge_server.ports import Operation
@@ -16,8 +16,8 @@ from trainer_client.wire import RubricVersion
 from trainer_client.wire.validations import CriterionValidity, RubricValidation
 
 _PIPED_WIDTH = 160
-_MOST_LEFT = 10
-_SAID: Final[Mapping[bool | None, str]] = {
+_MAX_UNJUDGED_SHOWN = 10
+_VALIDITY_LABELS: Final[Mapping[bool | None, str]] = {
     True: "[green]valid[/]",
     False: "[bold red]not valid[/]",
     None: "[yellow]not judged[/]",
@@ -38,14 +38,14 @@ def print_report(
             console.print(_criteria_table(version, items))
     rates = rates_by_kind(item for _, items in found for item in items)
     if rates:
-        console.print(_rates_table(rates, counted(len(found), "rubric")))
+        console.print(_rates_table(rates, pluralize(len(found), "rubric")))
     if operation.state != "done":
-        _say(f"[bold red]error:[/] {escape(operation.problem or f'the pass was {operation.state}')}")
-    for version in left[:_MOST_LEFT]:
-        _say(f"[red]not judged:[/] {escape(_why_left(version))}")
-    if len(left) > _MOST_LEFT:
-        _say(f"… and {len(left) - _MOST_LEFT} more that were not judged")
-    _say(_totals(operation, len(found), len(left)))
+        _print(f"[bold red]error:[/] {escape(operation.problem or f'the pass was {operation.state}')}")
+    for version in left[:_MAX_UNJUDGED_SHOWN]:
+        _print(f"[red]not judged:[/] {escape(_why_unjudged(version))}")
+    if len(left) > _MAX_UNJUDGED_SHOWN:
+        _print(f"… and {len(left) - _MAX_UNJUDGED_SHOWN} more that were not judged")
+    _print(_totals(operation, len(found), len(left)))
 
 
 def validity_line(version: RubricVersion, kept: Sequence[RubricValidation]) -> str | None:
@@ -73,7 +73,9 @@ def _criteria_table(version: RubricVersion, items: Sequence[ItemValidity]) -> Ta
     table.columns[0].overflow = "fold"
     descriptions = {criterion.id: criterion.description for criterion in version.criteria}
     for item in items:
-        table.add_row(escape(item.id), item.kind, _SAID[item.valid], escape(descriptions[item.id]), escape(item.reason))
+        table.add_row(
+            escape(item.id), item.kind, _VALIDITY_LABELS[item.valid], escape(descriptions[item.id]), escape(item.reason)
+        )
     return table
 
 
@@ -99,7 +101,7 @@ def _add_rate(table: Table, kind: str, rate: Mapping[str, Any]) -> None:
     table.add_row(kind, str(rate["items"]), *(str(rate[name]) for name in _COUNTS), share)
 
 
-def _why_left(version: RubricVersion) -> str:
+def _why_unjudged(version: RubricVersion) -> str:
     try:
         question_of(version)
     except ValueError as error:
@@ -109,17 +111,17 @@ def _why_left(version: RubricVersion) -> str:
 
 def _totals(operation: Operation, found: int, left: int) -> str:
     progress = operation.progress
-    parts = [f"{counted(found, 'rubric')} judged"]
+    parts = [f"{pluralize(found, 'rubric')} judged"]
     if progress.known:
         parts.append(f"{progress.known} of them before")
     if left:
         parts.append(f"{left} not judged")
     read = progress.tokens_computed + progress.tokens_reused
     return (
-        f"{', '.join(parts)}; {counted(progress.calls, 'call')}, {read:,} tokens read "
+        f"{', '.join(parts)}; {pluralize(progress.calls, 'call')}, {read:,} tokens read "
         f"({progress.tokens_reused:,} reused), {progress.tokens_written:,} written; {duration(progress.seconds)}"
     )
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     err.print(text, highlight=False, soft_wrap=True)

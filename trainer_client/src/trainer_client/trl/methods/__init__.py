@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from trainer_client.trl.methods.base import Method, Rollout, Scored
+from trainer_client.trl.methods.base import Method, Rollout, ScoredResponse
 from trainer_client.trl.methods.dro import Dro
 from trainer_client.trl.methods.grounded import Grounded
 from trainer_client.trl.methods.rar import Rar
 from trainer_client.trl.methods.rgr import Rgr
-from trainer_client.trl.methods.rubric import Rubric
+from trainer_client.trl.methods.rubric import RubricGrpo
 from trainer_client.trl.methods.ruscarl import Ruscarl
 from trainer_client.trl.methods.srar import Srar
 
@@ -21,16 +21,16 @@ __all__ = [
     "Rar",
     "Rgr",
     "Rollout",
-    "Rubric",
+    "RubricGrpo",
     "Ruscarl",
-    "Scored",
+    "ScoredResponse",
     "Srar",
     "method_class",
     "options_of",
 ]
 
 METHODS: Mapping[str, type[Method]] = {
-    "rubric": Rubric,
+    "rubric": RubricGrpo,
     "rar": Rar,
     "grounded": Grounded,
     "srar": Srar,

@@ -68,7 +68,7 @@ class Rollout:
         return self.judged >= 1.0 - _ROUNDING
 
 
-class Asked(NamedTuple):
+class SampleRequest(NamedTuple):
     """One response that is about to be sampled.
 
     Attributes:
@@ -86,7 +86,7 @@ class Asked(NamedTuple):
     group_size: int
 
 
-class Moment(NamedTuple):
+class TrainingProgress(NamedTuple):
     """When in a run something happens: the optimizer step, from 1, of how many, and the run's seed."""
 
     step: int
@@ -99,7 +99,7 @@ class Moment(NamedTuple):
         return training_progress(self.step, self.total)
 
 
-class Scored(NamedTuple):
+class ScoredResponse(NamedTuple):
     """What the judge said of one response, and the rubric it said it by."""
 
     answer: ResponseReward
@@ -125,7 +125,7 @@ class Method:
     """TRL's own settings where the paper has others than TRL; a setting given to the config goes before."""
     stepwise: ClassVar[bool] = False
     """Whether the advantages need each step's deltas and tokens."""
-    certain: ClassVar[bool] = False
+    uses_certainty: ClassVar[bool] = False
     """Whether rewards are taken of a frozen model's certainty of the reference answer."""
     without_rubric: ClassVar[WithoutRubric] = "refuse"
     """What becomes of rows without a rubric, or with an empty one."""
@@ -142,11 +142,11 @@ class Method:
         return self.dynamic_sampling
 
     @property
-    def scoring(self) -> Mapping[str, Any]:
+    def reward_defaults(self) -> Mapping[str, Any]:
         """What `RubricReward` asks the service for where its user has not said."""
         return {"mode": "weighted_mean", "on_failure": "null"}
 
-    def deltas(self, scored: Scored) -> Mapping[int, float]:
+    def deltas(self, scored: ScoredResponse) -> Mapping[int, float]:
         """Give each step's raw delta in a response; step-wise methods only."""
         return {}
 
@@ -174,7 +174,7 @@ class Method:
         """Give what the method remembers from one generation batch to the next, before the first."""
         return None
 
-    def after(self, memory: Any, groups: Sequence[Sequence[Rollout]]) -> Any:
+    def update_memory(self, memory: Any, groups: Sequence[Sequence[Rollout]]) -> Any:
         """Give what it remembers after a batch."""
         return memory
 
@@ -202,7 +202,7 @@ class Method:
         """
         return {}
 
-    def compared_with(
+    def override_loss_inputs(
         self, logps: "torch.Tensor", inputs: Mapping[str, "torch.Tensor"]
     ) -> "Mapping[str, torch.Tensor]":
         """Replace what TRL's loss compares the policy's log-probabilities with.
@@ -216,7 +216,7 @@ class Method:
         """
         return {}
 
-    def observed(
+    def loss_metrics(
         self, logps: "torch.Tensor", inputs: Mapping[str, "torch.Tensor"]
     ) -> "Mapping[str, tuple[torch.Tensor, torch.Tensor]]":
         """Give what the log is to show of a micro-batch: sums over tokens, and how many tokens each is over."""

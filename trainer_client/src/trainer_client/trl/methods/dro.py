@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from trainer_client._variance_filter import RollingThreshold
 from trainer_client.dro import (
     SMALLEST_PROBABILITY,
     Gates,
-    RollingThreshold,
     average_log_probability,
     average_probability,
     gate,
@@ -27,7 +27,7 @@ from trainer_client.reasoning import SplitRule, find_answer
 from trainer_client.trl._rows import WithoutRubric
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
-Verdict = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]
+GroupStatus = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]
 """What becomes of a group, and which gate rejects it."""
 
 
@@ -62,7 +62,7 @@ class Dro(Method):
         "vllm_importance_sampling_correction": False,
         "warmup_steps": 0.2,
     }
-    certain: ClassVar[bool] = True
+    uses_certainty: ClassVar[bool] = True
     without_rubric: ClassVar[WithoutRubric] = "accept"
 
     reward: Literal["r3", "average_probability", "average_log_probability", "rouge_l"] = "r3"
@@ -81,7 +81,7 @@ class Dro(Method):
     answer_rule: SplitRule = find_answer
 
     @property
-    def scoring(self) -> Mapping[str, Any]:
+    def reward_defaults(self) -> Mapping[str, Any]:
         """All criteria of a response in one call; what the rubric rewards is not trained on."""
         return {
             "mode": "gate",
@@ -97,14 +97,14 @@ class Dro(Method):
         rows = [rollout.certainty for rollout in group if rollout.certainty]
         if not rows:
             return [None] * len(group)
-        values = iter(self._of(rows).tolist())
+        values = iter(self._group_values(rows).tolist())
         return [next(values) if rollout.certainty else None for rollout in group]
 
     def start(self) -> RollingThreshold:
         """Begin without a threshold: nothing is rejected for its variance during the first K batches."""
         return RollingThreshold(every=self.every, percentile=self.percentile)
 
-    def after(self, memory: RollingThreshold, groups: Sequence[Sequence[Rollout]]) -> RollingThreshold:
+    def update_memory(self, memory: RollingThreshold, groups: Sequence[Sequence[Rollout]]) -> RollingThreshold:
         """Take the scores of a batch into account, those of rejected groups too."""
         scores = [self._variance(group) for group in groups]
         return memory.after_step([score for score in scores if score is not None])
@@ -119,14 +119,14 @@ class Dro(Method):
 
     def uninformative(self, group: Sequence[Rollout], memory: RollingThreshold) -> bool:
         """Whether a gate or the filter keeps a group from training; an undecided gate does."""
-        return super().uninformative(group, memory) or self.verdict(group, memory) != "accepted"
+        return super().uninformative(group, memory) or self.group_status(group, memory) != "accepted"
 
     @property
     def filters_groups(self) -> bool:
         """Whether there is a gate or a filter."""
         return self.dynamic_sampling or self.gates or self.variance_filter
 
-    def verdict(self, group: Sequence[Rollout], memory: RollingThreshold) -> Verdict:
+    def group_status(self, group: Sequence[Rollout], memory: RollingThreshold) -> GroupStatus:
         """Say what becomes of a group: the first of coverage, consistency and variance that rejects it."""
         if all(reward is None for reward in self.rewards(group)):
             return "unscored"
@@ -142,16 +142,16 @@ class Dro(Method):
 
     def metrics(self, groups: Sequence[Sequence[Rollout]], memory: RollingThreshold) -> Mapping[str, float]:
         """Shares of groups by what became of them and of responses without an answer, mean reward, threshold."""
-        verdicts = Counter(self.verdict(group, memory) for group in groups)
+        statuses = Counter(self.group_status(group, memory) for group in groups)
         known = [reward for group in groups for reward in self.rewards(group) if reward is not None]
-        shares = {f"dro/{name}": verdicts[name] / len(groups) for name in ("accepted", *_REJECTED)}
+        shares = {f"dro/{name}": statuses[name] / len(groups) for name in ("accepted", *_REJECTED)}
         more = {"dro/reward": float(np.mean(known))} if known else {}
         threshold = {} if memory.threshold is None else {"dro/threshold": memory.threshold}
-        looked = [rollout.answered for group in groups for rollout in group if rollout.answered is not None]
-        unanswered = {"dro/no_answer": looked.count(False) / len(looked)} if looked else {}
+        answer_flags = [rollout.answered for group in groups for rollout in group if rollout.answered is not None]
+        unanswered = {"dro/no_answer": answer_flags.count(False) / len(answer_flags)} if answer_flags else {}
         return {**shares, **more, **threshold, **unanswered}
 
-    def _of(self, rows: Sequence[Sequence[float]]) -> Array:
+    def _group_values(self, rows: Sequence[Sequence[float]]) -> Array:
         match self.reward:
             case "average_probability":
                 return average_probability(rows)
@@ -181,4 +181,4 @@ class Dro(Method):
         )
 
 
-_REJECTED: tuple[Verdict, ...] = ("coverage", "consistency", "undecided", "variance", "unscored")
+_REJECTED: tuple[GroupStatus, ...] = ("coverage", "consistency", "undecided", "variance", "unscored")

@@ -54,7 +54,7 @@ class Grounded(Method):
     truncation_factor: float | None = None
 
     @property
-    def scoring(self) -> Mapping[str, Any]:
+    def reward_defaults(self) -> Mapping[str, Any]:
         """One call for all criteria; an invalid output of the judge is worth 0, which the answer says (paper)."""
         penalty = {} if self.truncation_factor is None else {"truncation_factor": self.truncation_factor}
         return {"mode": "partial_credit", "on_failure": "zero_unparseable", **penalty}
@@ -74,7 +74,7 @@ class Grounded(Method):
         low, high = self.sequence_band
         return {"importance_sampling_ratio": sequence_masked_weights(*logps, mask=mask, low=low, high=high)}
 
-    def compared_with(
+    def override_loss_inputs(
         self, logps: "torch.Tensor", inputs: Mapping[str, "torch.Tensor"]
     ) -> "Mapping[str, torch.Tensor]":
         """Bound log(pi_ref / pi) before TRL makes k3 = exp(d) - d - 1 of it."""

@@ -61,22 +61,24 @@ class Rgr(Method):
             raise ValueError("instruction is empty; say what a refined response should be, or leave the option out")
 
     @property
-    def scoring(self) -> Mapping[str, Any]:
+    def reward_defaults(self) -> Mapping[str, Any]:
         """The weighted mean, overridden where all factual criteria are satisfied, less the length penalty."""
         penalty = {} if self.length_penalty is None else {"length_penalty": dict(self.length_penalty)}
         kinds = {"kinds": ("factual",)} if self.factual_only else {}
         return {"mode": "factual_override", "on_failure": "null", **kinds, **penalty}
 
     @property
-    def refines_always(self) -> bool:
+    def always_refines(self) -> bool:
         """Whether a group is refined also where its best response fails no criterion."""
         return not self.assessment
 
-    def looks_at(self, criterion: Criterion) -> bool:
+    def assesses(self, criterion: Criterion) -> bool:
         """Whether a criterion is assessed, and shown where it fails."""
         return not self.factual_only or criterion.kind == "factual"
 
-    def compared_with(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def override_loss_inputs(
+        self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
         """Let TRL's ratio be f(pi) = pi / (pi + gamma) for refined responses: pi / f(pi) is what it divides by."""
         if not self.shaping or "refined" not in inputs:
             return {}
@@ -84,7 +86,7 @@ class Rgr(Method):
         shaped = torch.logaddexp(logps, logps.new_tensor(self.gamma).log())
         return {"old_per_token_logps": torch.where(inputs["refined"].unsqueeze(1), shaped, plain)}
 
-    def observed(
+    def loss_metrics(
         self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor]
     ) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
         """The mean f(pi) of the tokens of refined responses."""

@@ -10,5 +10,5 @@ from trainer_client.trl.methods.base import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rubric(Method):
+class RubricGrpo(Method):
     """Group advantages of the rubric's weighted mean."""

@@ -9,16 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from trainer_client.scaffold import (
-    Decay,
-    Pattern,
-    Place,
-    scaffold_ratios,
-    scaffolded_prompt,
-    shown_to_sample,
-)
+from trainer_client.scaffold import Decay, GroupPattern, Place, scaffold_ratios, scaffolded_prompt, shown_to_sample
 from trainer_client.trl._rows import WithoutRubric
-from trainer_client.trl.methods.base import Asked, Method, Moment
+from trainer_client.trl.methods.base import Method, SampleRequest, TrainingProgress
 
 Ratio = Literal["plain", "corrected", "scaffolded"]
 
@@ -49,7 +42,7 @@ class Ruscarl(Method):
     without_rubric: ClassVar[WithoutRubric] = "outcome"
 
     ratio: Ratio = "plain"
-    pattern: Pattern = "linear"
+    pattern: GroupPattern = "linear"
     full: int = 1
     decay: Decay = "sigmoid"
     alpha: float = 125.0
@@ -59,19 +52,19 @@ class Ruscarl(Method):
     weights: bool = True
 
     @property
-    def scoring(self) -> Mapping[str, Any]:
+    def reward_defaults(self) -> Mapping[str, Any]:
         """The points of the criteria that are met, over all positive ones."""
         return {"mode": "points", "on_failure": "null"}
 
-    def prompts(self, asked: Sequence[Asked], moment: Moment) -> list[Any]:
+    def prompts(self, request: Sequence[SampleRequest], training_progress: TrainingProgress) -> list[Any]:
         """Give each sample its own scaffold; the same at the same step of the same run, on any machine."""
-        return [self._scaffolded(sample, moment) for sample in asked]
+        return [self._scaffolded(sample, training_progress) for sample in request]
 
-    def shown(self, asked: Asked, moment: Moment) -> list[int]:
+    def shown(self, request: SampleRequest, training_progress: TrainingProgress) -> list[int]:
         """Draw the criteria that one sample is shown, by their index."""
         ratios = scaffold_ratios(
-            moment.progress,
-            asked.group_size,
+            training_progress.progress,
+            request.group_size,
             alpha=self.alpha,
             midpoint=self.midpoint,
             pattern=self.pattern,
@@ -80,14 +73,14 @@ class Ruscarl(Method):
             power=self.power,
         )
         return shown_to_sample(
-            len(asked.criteria),
+            len(request.criteria),
             ratios,
-            run_seed=moment.seed,
-            prompt_id=asked.prompt_id,
-            step=moment.step,
-            sample=asked.sample,
+            run_seed=training_progress.seed,
+            prompt_id=request.prompt_id,
+            step=training_progress.step,
+            sample=request.sample,
         )
 
-    def _scaffolded(self, asked: Asked, moment: Moment) -> Any:
-        criteria = [asked.criteria[index] for index in self.shown(asked, moment)]
-        return scaffolded_prompt(asked.prompt, criteria, place=self.place, weights=self.weights)
+    def _scaffolded(self, request: SampleRequest, training_progress: TrainingProgress) -> Any:
+        criteria = [request.criteria[index] for index in self.shown(request, training_progress)]
+        return scaffolded_prompt(request.prompt, criteria, place=self.place, weights=self.weights)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from trainer_client.advantages import StepVariant, stepwise_advantages
 from trainer_client.steps import NO_STEP, step_deltas
 from trainer_client.trl._rows import WithoutRubric
-from trainer_client.trl.methods.base import Array, FilterMetric, Method, Rollout, Scored
+from trainer_client.trl.methods.base import Array, FilterMetric, Method, Rollout, ScoredResponse
 from trainer_client.wire import CriterionKind
 
 
@@ -57,15 +57,15 @@ class Srar(Method):
     filter_metric: FilterMetric = "accuracy"
 
     @property
-    def scoring(self) -> Mapping[str, Any]:
+    def reward_defaults(self) -> Mapping[str, Any]:
         """The judge names each criterion's step; a response without a base reward has no reward."""
         return {"mode": "stepwise", "on_failure": "null", "format_weight": self.format_weight}
 
-    def deltas(self, scored: Scored) -> Mapping[int, float]:
+    def deltas(self, scored: ScoredResponse) -> Mapping[int, float]:
         """Sum each step's deltas by the verdicts, no step's under -1; one without a score is left out (eq. 3)."""
-        said = {verdict.criterion: verdict for verdict in scored.answer.verdicts}
+        verdict_by_criterion = {verdict.criterion: verdict for verdict in scored.answer.verdicts}
         carrying = [criterion for criterion in scored.criteria if criterion.kind in self.kinds]
-        verdicts = [said.get(criterion.id) for criterion in carrying]
+        verdicts = [verdict_by_criterion.get(criterion.id) for criterion in carrying]
         return step_deltas(
             carrying,
             [None if verdict is None else verdict.score for verdict in verdicts],
