@@ -163,8 +163,8 @@ bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, 
 bench-ways: $(STAMP) ## criteria in a call and reasons first, against labels; DATA is a folder with the public data sets
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
 	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
-	@$(BIN)/python -m benchmarks.ways $(DATA)
-	@$(BIN)/python -m benchmarks.ways $(DATA) --engine llamacpp://qwen2.5-coder-1.5b \
+	@$(BIN)/python -m benchmarks.judging_configs $(DATA)
+	@$(BIN)/python -m benchmarks.judging_configs $(DATA) --engine llamacpp://qwen2.5-coder-1.5b \
 		--data GSM8K ProcessBench --limit 2 --reasoned 1
 
 agreement: $(STAMP) ## verdicts and a plain prompt against labels; DATA is a folder with the public data sets

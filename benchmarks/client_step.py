@@ -26,13 +26,12 @@ from benchmarks.client_step_http import Replay, exchange, instant_server
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from trainer_client import AsyncClient
-from trainer_client._streams import RewardStreamParser
+from trainer_client.client.answers import RewardStreamParser
 from trainer_client.trl import RubricReward, ScoredGeneration, TrainingMeasures
-from trainer_client.trl._batch import AdvantageBatch
-from trainer_client.trl._readers import StepReader
-from trainer_client.trl._reward_log import reward_metrics, verdict_summaries
-from trainer_client.trl._rows import RowBatch, read_rows
+from trainer_client.trl._batch import AdvantageBatch, StepReader
+from trainer_client.trl._dataset import RowBatch, read_rows
 from trainer_client.trl.methods import Rollout, ScoredResponse, Srar
+from trainer_client.trl.reward import reward_metrics, verdict_summaries
 from trainer_client.wire import Group
 
 Parts = Mapping[str, Callable[[], Any]]

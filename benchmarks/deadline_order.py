@@ -26,12 +26,12 @@ from tests.judge_server.remote.judges import api_of, judges
 from benchmarks.peers.scripted_server import Faults, Server
 from benchmarks.report import publish
 from benchmarks.server import unused_port
-from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.admission import QueueRules
-from judge_server.judging.judge import Judge
 from judge_server.ports import Batch, Call, Reply, TokenChoice
-from judge_server.scoring import Scorer
+from judge_server.scheduling.admission import QueueRules
+from judge_server.scoring.judge import Judge
+from judge_server.scoring.scorer import Scorer
 from trainer_client import wire
 
 CRITERIA, GROUP = 4, 2

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from judge_server.operations.kinds import agreement as service
+from judge_server.operations.handlers import agreement as service
 from trainer_client.measures import agreement_rate, cohen_kappa
 
 

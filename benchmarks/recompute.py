@@ -20,10 +20,10 @@ from rich.progress import track
 from tests.fixtures.postgres import running_postgres, scratch_database
 
 from benchmarks.report import publish
-from judge_server.recomputing import recompute
+from judge_server.scoring.recompute import recompute
 from rubric_store import SQLLedger, migrations
+from trainer_client.wire.ledger import RecomputedGroup, RecomputeEvent, RecomputeRequest
 from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
-from trainer_client.wire.recompute import RecomputedGroup, RecomputeEvent, RecomputeRequest
 
 RESPONSES, CRITERIA = 64, 12
 PER_REQUEST = RESPONSES * CRITERIA

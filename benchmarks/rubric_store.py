@@ -23,8 +23,8 @@ from tests.fixtures.postgres import running_postgres, scratch_database
 
 from benchmarks.report import publish
 from rubric_store import RubricStore, migrations
-from rubric_store.search import words_of, words_parameter
-from rubric_store.tables import rubric_tags, rubric_versions, rubric_words, rubrics
+from rubric_store.rubrics.queries import words_of, words_parameter
+from rubric_store.rubrics.tables import rubric_tags, rubric_versions, rubric_words, rubrics
 from trainer_client.wire import Criterion, Lineage, RubricContent
 
 PROJECT = "bench"

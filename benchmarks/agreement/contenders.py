@@ -11,20 +11,19 @@ from typing import Protocol
 
 from benchmarks.agreement.items import Item
 from benchmarks.agreement.store import StoredEngine, StoredReply
-from judge_server.cache.memory import MemoryCache
+from judge_server.cache import MemoryCache
 from judge_server.judging.calibration import builtin_calibrations
-from judge_server.judging.engine_desk import LocalExecutor
-from judge_server.judging.judge import Judge
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
-from judge_server.judging.protocols import YES_NO
-from judge_server.judging.ways import JudgingConfig
+from judge_server.judging.questions import YES_NO, JudgingConfig
 from judge_server.ports import Batch, Call, CallFailure, TokenChoice
 from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
-from judge_server.verdicts import verdict_of
+from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.judge import Judge
+from judge_server.scoring.verdicts import verdict_of
 from trainer_client.thinking import JudgedContent
 from trainer_client.wire import Criterion, JudgingProtocol, Verdict
-from trainer_client.wire.verification import JudgeVerification
+from trainer_client.wire.criteria import JudgeVerification
 
 DEADLINE_S = 1800.0
 """How long one judgement may take: long enough that a slow machine fails none."""

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from judge_server.engines.llamacpp import LlamaCppEngine
+from judge_server.engines.llamacpp.engine import LlamaCppEngine
 from judge_server.errors import EngineStartError
 from judge_server.judging.fingerprint import CallDigests
 from judge_server.ports import Batch, Call, CallFailure, Capabilities, Engine, EngineIdentity, Reply, TokenChoice

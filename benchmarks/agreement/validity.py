@@ -19,7 +19,7 @@ from benchmarks.agreement.store import StoredEngine, slug, stored_engine
 from benchmarks.data import GSM8K, GSM8K_MODELS, gsm8k_answer, rows
 from benchmarks.figures import auroc
 from benchmarks.report import publish
-from judge_server.judging.protocols import option
+from judge_server.judging.questions import option
 from judge_server.ports import Batch, Call, CallFailure, Option, TokenChoice
 
 SYSTEM = (

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.bare_engine.engines import ENGINES, Contest, EngineUnavailable
-from benchmarks.bare_engine.turns import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
+from benchmarks.bare_engine.workload import RUBRIC, SECRET, Pair, Prompts, batches, figures, groups
 from benchmarks.report import publish
 from benchmarks.server import running_service
 from judge_server.ports import Batch

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import httpx2
 
-from benchmarks.bare_engine.turns import Prompts
-from judge_server.engines.llamacpp_tokens import LlamaCppTokenizer as LlamaCppTokens
-from judge_server.engines.vllm_tokens import VllmTokenizer as VllmTokens
+from benchmarks.bare_engine.workload import Prompts
+from judge_server.engines.llamacpp.tokens import LlamaCppTokenizer as LlamaCppTokens
+from judge_server.engines.vllm.tokens import VllmTokenizer as VllmTokens
 from judge_server.ports import Batch
 
 TOP_TOKENS = 20

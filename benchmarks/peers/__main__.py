@@ -8,11 +8,11 @@ import argparse
 import asyncio
 from dataclasses import replace
 
+from benchmarks.peers.backends import SLOTS, llamacpp, scripted
 from benchmarks.peers.contenders import FAULTS, REAL, SPEED, PeerConfig, Terms
 from benchmarks.peers.driving import RESPONSES_AT_ONCE
 from benchmarks.peers.rounds import faults, speed
 from benchmarks.peers.tables import cost_rows, fault_rows, work_rows
-from benchmarks.peers.underneath import SLOTS, llamacpp, scripted
 from benchmarks.report import publish
 
 MODEL = "qwen2.5-coder-0.5b"

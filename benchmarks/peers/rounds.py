@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.peers.backends import Backend, Counts
 from benchmarks.peers.contenders import PeerConfig, Terms, started
 from benchmarks.peers.driving import Pass, PassResult
+from benchmarks.peers.outcomes import JudgementCounts, tally
 from benchmarks.peers.processes import Driver, PeerUnavailable
-from benchmarks.peers.tally import JudgementCounts, tally
-from benchmarks.peers.underneath import Backend, Counts
 
 WARM_RESPONSES = 2
 PASS_TIMEOUT_S = 3600.0

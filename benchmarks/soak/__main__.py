@@ -14,13 +14,13 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.report import publish
-from benchmarks.soak import books
+from benchmarks.soak import invariants
+from benchmarks.soak.expected_answers import compare_answers, compute_expected
 from benchmarks.soak.faults import FAULTS, judges_gone
 from benchmarks.soak.figures import TIMES_CALM, between, by_kind, p99, request_timings
-from benchmarks.soak.knowing import compare_answers, compute_expected
-from benchmarks.soak.soaking import Plan, SoakResult, soak
-from benchmarks.soak.subjects import AT_A_JUDGE
-from benchmarks.soak.watching import growth_rows
+from benchmarks.soak.process_monitor import growth_rows
+from benchmarks.soak.runner import Plan, SoakResult, soak
+from benchmarks.soak.workload import AT_A_JUDGE
 
 
 def checked(result: SoakResult, say: Console) -> tuple[list[str], list[str]]:
@@ -31,8 +31,8 @@ def checked(result: SoakResult, say: Console) -> tuple[list[str], list[str]]:
     say.print(f"asking a calm service about {len(subjects):,} groups")
     known = compute_expected(subjects)
     about = compare_answers(told, known)
-    ledger = books.ledger(result.database, told, result.kills)
-    operations = books.operations(
+    ledger = invariants.ledger(result.database, told, result.kills)
+    operations = invariants.operations(
         result.database, result.operations, known, lost_calls=AT_A_JUDGE * judges_gone(result.faults)
     )
     violations = about.violations + ledger.violations + operations.violations + result.unwritten

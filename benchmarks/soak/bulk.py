@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from benchmarks.soak.subjects import RUBRIC, bulk_subjects, group_of
+from benchmarks.soak.workload import RUBRIC, bulk_subjects, group_of
 from trainer_client import AdjudgeError, Client
 from trainer_client.wire.operations import Operation
 

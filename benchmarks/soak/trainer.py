@@ -16,7 +16,7 @@ from itertools import count
 from math import ceil
 from typing import Any, TextIO
 
-from benchmarks.soak.subjects import RUBRIC, RULES, group_of, subject_of
+from benchmarks.soak.workload import RUBRIC, RULES, group_of, subject_of
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import RewardAnswer
 

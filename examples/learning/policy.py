@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from examples.learning.arithmetic import problems
-from examples.learning.lessons import DEMONSTRATION_KINDS, Demonstration, prompt_sentences
+from examples.learning.demonstrations import DEMONSTRATION_KINDS, Demonstration, prompt_sentences
 from examples.learning.rubrics import answer_is_right, step_accuracy
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.functional import cross_entropy

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
+from examples.learning.accuracy_callback import AccuracyCallback, write_problem
 from examples.learning.arithmetic import problems
 from examples.learning.runs import EXPERIMENTS, RUNS, TrainingRun
-from examples.learning.watch import AccuracyCallback, write_problem
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer, RubricReward

@@ -12,7 +12,7 @@ from datasets import load_dataset
 from transformers import AutoTokenizer
 
 from trainer_client.trl import RubricGRPOConfig, RubricGRPOTrainer, RubricReward
-from trainer_client.trl.recipes import recipe
+from trainer_client.trl.config import recipe
 
 
 def run(name: str) -> RubricGRPOTrainer:

@@ -13,7 +13,7 @@ from benchmarks.papers.simulation import Setup, correlations, draw, measure, sha
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 
 SETUP = Setup()
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 from benchmarks.peers import tables
+from benchmarks.peers.backends import Counts
 from benchmarks.peers.driving import PassResult, Score
+from benchmarks.peers.outcomes import JudgementCounts, tally
 from benchmarks.peers.rounds import FaultResult, RoundResult
-from benchmarks.peers.tally import JudgementCounts, tally
-from benchmarks.peers.underneath import Counts
 from benchmarks.peers.worksheets import pair, truth
 
 

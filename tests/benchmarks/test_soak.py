@@ -11,12 +11,12 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
+from benchmarks.soak.expected_answers import ExpectedAnswer, compare_answers
 from benchmarks.soak.faults import FAULTS, Fault, order
 from benchmarks.soak.figures import by_kind, p99, recovered_s
-from benchmarks.soak.knowing import ExpectedAnswer, compare_answers
 from benchmarks.soak.links import Network, port_to_keep
-from benchmarks.soak.subjects import CRITERIA, RESPONSES, bulk_subjects, group_of, subject_of
 from benchmarks.soak.trainer import next_beat
+from benchmarks.soak.workload import CRITERIA, RESPONSES, bulk_subjects, group_of, subject_of
 
 PATIENCE_S = 20.0
 

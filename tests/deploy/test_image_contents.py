@@ -9,7 +9,7 @@ import pytest
 from tests.deploy import dockerfile
 from tests.deploy.tools import ROOT
 
-SERVICE = ["trainer_client", "rubric_store", "judge_server.web", "adjudge_services.wiring", "psycopg", "redis"]
+SERVICE = ["trainer_client", "rubric_store", "judge_server.api", "adjudge_services.wiring", "psycopg", "redis"]
 IMPORTS = {
     "client": ["trainer_client", "trainer_client.rewards"],
     "service": SERVICE,

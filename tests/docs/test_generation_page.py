@@ -3,8 +3,8 @@
 import inspect
 
 from adjudge_services.cli.generate import generate
-from judge_server.generation import folder, results
-from judge_server.generation.discards import DISCARD_REASONS
+from judge_server.generation import results, run_folder
+from judge_server.generation.writer import DISCARD_REASONS
 from tests.docs.pages import ROOT, blocks, code_spans
 
 PAGE = ROOT / "docs/generation.md"
@@ -16,10 +16,10 @@ def test_every_reason_for_a_discard_is_explained() -> None:
 
 def test_every_file_of_a_run_is_explained() -> None:
     files = {
-        folder.RUBRICS_FILE,
-        folder.PUBLISHED_FILE,
-        folder.DISCARDED_FILE,
-        folder.FAILED_FILE,
+        run_folder.RUBRICS_FILE,
+        run_folder.PUBLISHED_FILE,
+        run_folder.DISCARDED_FILE,
+        run_folder.FAILED_FILE,
         results.STATISTICS,
         results.PLOT,
     }

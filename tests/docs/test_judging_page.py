@@ -9,10 +9,10 @@ from typing import get_args
 import httpx2
 import pytest
 
-from judge_server.checks import Check
-from judge_server.checks.deciding import decide
 from judge_server.engines import engine_from_url
 from judge_server.ports import JudgeResult
+from judge_server.verifiers import Check
+from judge_server.verifiers.worker import decide
 from tests.docs.pages import ROOT, blocks, table
 from tests.services.processes import serving
 from trainer_client import Client

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.generation.registry import GENERATORS
-from judge_server.generation.registry import generator_of as generator
+from judge_server.generation.kinds import GENERATORS
+from judge_server.generation.kinds import generator_of as generator
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "generation"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")

@@ -11,9 +11,9 @@ from examples.learning.solutions import MISTAKES, Mistake, guesses, possible_mis
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from judge_server.checks import Check
-from judge_server.checks.deciding import decide
 from judge_server.ports import JudgeResult
+from judge_server.verifiers import Check
+from judge_server.verifiers.worker import decide
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.rewards import check_rubric
 from trainer_client.steps import has_format, split_steps

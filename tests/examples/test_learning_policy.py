@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from examples.learning.arithmetic import problems
-from examples.learning.lessons import DEMONSTRATION_KINDS, failed_criteria
+from examples.learning.demonstrations import DEMONSTRATION_KINDS, failed_criteria
 from examples.learning.policy import (
     MAX_CONTEXT_LENGTH,
     WITH_LONG_PROMPTS,

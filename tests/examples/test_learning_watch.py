@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("trl")
 
 from examples.learning import __main__ as command
+from examples.learning.accuracy_callback import AccuracyCallback, read_problem, write_problem
 from examples.learning.arithmetic import problems
 from examples.learning.runs import EXPERIMENTS, RUNS
 from examples.learning.solutions import solution
 from examples.learning.train import GROUP, dataset, settings
-from examples.learning.watch import AccuracyCallback, read_problem, write_problem
 
-from trainer_client.trl.generation_callback import ScoredGeneration
+from trainer_client.trl.callbacks import ScoredGeneration
 
 pytestmark = pytest.mark.trl
 

@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 from pebble import ProcessPool
 
-from judge_server.checks import Checker
+from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.web import Service, create_app
+from judge_server.verifiers import Checker
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server import support

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from judge_server.engines.llamacpp_process import LlamaCppProcess
-from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.llamacpp.process import LlamaCppProcess
+from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.models import fetch
 from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, Option, Reply, TokenChoice
 from tests.judge_server.misbehaving import TRIGGER

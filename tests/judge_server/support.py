@@ -8,16 +8,15 @@ from typing import Any
 
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.admission import QueueRules
-from judge_server.judging.engine_desk import LocalExecutor
-from judge_server.judging.judge import Judge
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
-from judge_server.judging.protocols import YES_NO
-from judge_server.judging.ways import JudgingConfig, PreparedConfig
+from judge_server.judging.questions import YES_NO, JudgingConfig, PreparedConfig
 from judge_server.ports import Batch, Call, CallFailure, LabelChoice, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
 from judge_server.prompts.fencing import Fence
 from judge_server.prompts.library import TemplateLibrary
+from judge_server.scheduling.admission import QueueRules
+from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.judge import Judge
 from trainer_client.thinking import judged_content
 from trainer_client.wire import Criterion, Group, JudgingProtocol, as_response
 

@@ -10,8 +10,7 @@ import uvloop
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
-from judge_server.cache import MemoryCache, RedisCache, cache_from_url
-from judge_server.cache.patient_redis import MAX_CONNECTIONS
+from judge_server.cache import MAX_CONNECTIONS, MemoryCache, RedisCache, cache_from_url
 from judge_server.ports import JudgeResult, VerdictCache
 
 FINDINGS = [

@@ -15,23 +15,23 @@ from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, CalibrationSet, PlattScaling, builtin_calibrations
-from judge_server.judging.engine_desk import LocalExecutor
 from judge_server.judging.fingerprint import judge_fingerprint
-from judge_server.judging.judge import Judge
 from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import read_yes_no
-from judge_server.judging.ways import JudgingConfig
+from judge_server.ledger.reading import recorded_page
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
 from judge_server.prompts import PromptForm, PromptTemplates
-from judge_server.recording.reading import recorded_page
 from judge_server.remote import JudgeClient, RemoteExecutor
-from judge_server.scoring import Scorer
-from judge_server.verdicts import verdict_of
+from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scoring.judge import Judge
+from judge_server.scoring.scorer import Scorer
+from judge_server.scoring.verdicts import verdict_of
 from rubric_store import SQLLedger
 from tests.fixtures.migrated import NewSQLite
 from tests.judge_server.calibrations import CALIBRATION, DEFAULT, OF_PITFALLS, SCRIPTED, fitted
 from tests.judge_server.conftest import Serve
-from tests.judge_server.recording.judged import PROJECT, SynchronousRecorder, score
+from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score
 from tests.judge_server.remote.judges import TOKEN, judges
 from tests.judge_server.support import CRITERIA, FENCE, STEPPED, deadline_after, group, judge, plan, request
 from tests.judge_server.test_protocols import BINARY, STEPWISE, masses

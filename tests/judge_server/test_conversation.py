@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.prompts.conversation import MAX_NAME_LENGTH, render_conversation
-from judge_server.prompts.fencing import Fence
-from trainer_client.wire.messages import Message
+from judge_server.prompts.fencing import MAX_NAME_LENGTH, Fence, render_conversation
+from trainer_client.wire.groups import Message
 
 FENCE = Fence(b"a secret that only tests know")
 HEADING = re.compile(

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.engines.in_flight import RunningCalls
+from judge_server.engines.common import RunningCalls
 from judge_server.engines.scripted import CAPABILITIES, ScriptedEngine, by_hash
-from judge_server.judging.admission import QueueRules
-from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.ways import JudgingConfig
-from judge_server.judging.work import Caller
+from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.results import Caller
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
-from tests.examples_tried import examples
+from judge_server.scheduling.admission import QueueRules
+from judge_server.scoring.judge import Judge
 from tests.fixtures.virtual_time import run_in_virtual_time
+from tests.hypothesis_examples import examples
 from tests.judge_server.support import criteria, group, judge, plan
 
 ALONE, TOGETHER = JudgingConfig("binary"), JudgingConfig("binary", "all")

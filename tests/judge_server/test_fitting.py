@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.judging.fitting import fit_response
 from judge_server.judging.plan import ResponsePlan
 from judge_server.ports import Batch
+from judge_server.scoring.planner import fit_response
 from tests.judge_server.support import criteria, group, plan, prepared
 
 ENGINE = ScriptedEngine()

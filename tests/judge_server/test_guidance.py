@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.prompts.sources import check_template
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 from tests.judge_server.support import group, plan, prepared
 from trainer_client.wire import Criterion, JudgingProtocol, content_digest
 from trainer_client.wire.criteria import GUIDANCE_FIELDS

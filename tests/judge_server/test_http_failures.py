@@ -19,7 +19,7 @@ from trainer_client.wire import ResponseReward, RewardMode
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry comes at once."""
-    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
 def failing(*about: str, kind: str = "engine", detail: str = "the script says so") -> ScriptedEngine:
@@ -170,7 +170,7 @@ async def test_failures_are_asked_again_by_the_next_request(serve: Serve) -> Non
 async def test_when_the_engine_is_gone_verdicts_fail_as_engine_and_there_is_no_reward(
     serve: Serve, truncate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("judge_server.judging.recovery.MAX_HOLD_S", 0.3)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 0.3)
     engine = ScriptedEngine(context_tokens=5000)
     http = await serve(engine)
     await engine.close()

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.web import strict_json as reading
-from tests.examples_tried import examples
+from judge_server.api import requests as reading
+from tests.hypothesis_examples import examples
 from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import fields, refused
 from tests.judge_server.test_http_rewards import rewards
 from trainer_client.wire import strict_json
 from trainer_client.wire.base import MAX_ERRORS
+from trainer_client.wire.ledger import RecomputeRequest
 from trainer_client.wire.operations import OperationRequest
-from trainer_client.wire.recompute import RecomputeRequest
 from trainer_client.wire.rewards import RewardRequest
 
 GROUP = {"id": "g", "prompt": "p", "responses": ["r"]}

@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.recording import Recorder
-from judge_server.web import Service, create_app
+from judge_server.ledger import Recorder
 from rubric_store import RubricStore, SQLLedger
 from tests.judge_server import support
-from tests.judge_server.recording.judged import some_fail
-from tests.judge_server.recording.test_spool import no_space
+from tests.judge_server.ledger.judged import some_fail
+from tests.judge_server.ledger.test_spool import no_space
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from tests.judge_server.test_http_bad_input import checked_problem
 

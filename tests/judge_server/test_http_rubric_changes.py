@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.web.rubrics import PUBLICATION_EXAMPLE
+from judge_server.api.rubrics import PUBLICATION_EXAMPLE
 from tests.judge_server.golden_files import openapi
 from tests.judge_server.rubric_calls import ALIAS, PATH, move, team_a
 from tests.judge_server.support import CRITERIA

@@ -7,8 +7,8 @@ from hashlib import sha256
 import httpx2
 import pytest
 
+from judge_server.api import Service
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.web import Service
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import checked_problem

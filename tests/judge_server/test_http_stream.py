@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.judge import Judge
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.scoring.judge import Judge
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import GatedEngine, request
 from tests.judge_server.test_http_rewards import rewards

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from judge_server.api.requests import parse_strict_json
 from judge_server.errors import InvalidRequest
-from judge_server.web.strict_json import parse_strict_json
 from tests.judge_server.support import CRITERIA, request
 from tests.judge_server.test_http_bad_input import checked_problem, fields, refused
 from tests.judge_server.test_http_rewards import rewards

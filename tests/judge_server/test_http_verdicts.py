@@ -6,9 +6,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server import comparing
 from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.ports import Batch, Call, CallFailure, Reply
+from judge_server.scoring import comparisons
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import CRITERIA, STEPPED, advance_time, request
 from tests.judge_server.test_http_bad_input import checked_problem
@@ -139,7 +139,7 @@ async def test_reasons_are_given_for_each_order_and_comparisons_are_cached(http:
 async def test_pairs_are_planned_in_turns_and_large_ones_in_a_thread(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan_pair, planned = comparing._plans, []
+    plan_pair, planned = comparisons._plans, []
 
     def plans(*given: Any) -> Any:
         planned.append(threading.current_thread() is threading.main_thread())
@@ -147,8 +147,8 @@ async def test_pairs_are_planned_in_turns_and_large_ones_in_a_thread(
             advance_time()
         return plan_pair(*given)
 
-    monkeypatch.setattr("judge_server.grouping._SLICE_S", 0.0)
-    monkeypatch.setattr(comparing, "_plans", plans)
+    monkeypatch.setattr("judge_server.scoring.planner._SLICE_S", 0.0)
+    monkeypatch.setattr(comparisons, "_plans", plans)
     http = await serve()
     pairs = [{"id": str(n), "prompt": "?", "a": "x" * (1 if n else 2**16), "b": "y"} for n in range(20)]
     answer = await http.post("/v1/comparisons", json={"pairs": pairs, "deadline_s": 60})

@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from judge_server.engines.llamacpp_process import LlamaCppProcess
+from judge_server.engines.llamacpp.process import LlamaCppProcess
 from judge_server.judging.items import REASON_CHARACTERS, Item, ItemForm, items_schema, json_output_tokens, read_items
 from judge_server.models import fetch
 

@@ -8,11 +8,11 @@ import pytest
 from judge_server.cache import MemoryCache
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest, Overloaded
-from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.ways import JudgingConfig
-from judge_server.judging.work import JudgementResults
+from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.results import JudgementResults
 from judge_server.ports import Batch, Call, CallFailure, JudgeResult, Reply, TokenChoice
+from judge_server.scoring.judge import Judge
 from tests.judge_server.support import (
     GatedEngine,
     RecordingScript,
@@ -33,7 +33,7 @@ GONE = CallFailure("engine", "gone")
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry comes at once."""
-    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.001)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.001)
 
 
 def kinds(outcomes: JudgementResults) -> set[str]:
@@ -133,7 +133,7 @@ async def test_an_engine_that_is_overloaded_is_left_alone_as_long_as_it_asks(mon
     script = Failing(CallFailure("overloaded", "busy", retry_after_s=7.0), times=1, about="Alpha")
     made = await judge(ScriptedEngine(script))
     with monkeypatch.context() as patch:
-        patch.setattr("judge_server.judging.asking.asyncio.sleep", sleep)
+        patch.setattr("judge_server.scheduling.call_runner.asyncio.sleep", sleep)
         outcomes = await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())
     assert kinds(outcomes) == {"ok"}
     assert 7.0 in slept
@@ -150,7 +150,7 @@ async def test_other_failures_are_not_retried(kind: str) -> None:
 
 
 async def test_no_retry_begins_that_the_deadline_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 120.0)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 120.0)
     script = Failing(GONE, times=99)
     made = await judge(ScriptedEngine(script))
     assert kinds(await made.outcomes(plans(made, "Yes.", of=AB), await deadline_after())) == {"engine"}

@@ -15,9 +15,8 @@ import pytest
 import pytest_asyncio
 
 from judge_server.engines import LlamaCppEngine, engine_from_url
-from judge_server.engines.llamacpp_tokens import LlamaCppTokenizer
+from judge_server.engines.llamacpp.tokens import LlamaCppTokenizer
 from judge_server.errors import EngineStartError, EngineUnavailable
-from judge_server.judging.fitting import fit_response
 from judge_server.judging.plan import ResponsePlan
 from judge_server.models import fetch
 from judge_server.ports import (
@@ -31,6 +30,7 @@ from judge_server.ports import (
     SamplingOptions,
     TokenChoice,
 )
+from judge_server.scoring.planner import fit_response
 from tests.judge_server.engines import (
     CONTEXT_TOKENS,
     MODEL,

@@ -18,15 +18,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from judge_server.engines.openai import OpenAIEngine
-from judge_server.judging import asking
+from judge_server.api import Service, create_app
+from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.judging.replies import MIN_CHOICE_MASS
+from judge_server.ledger import Recorder
 from judge_server.ports import MASS_TOLERANCE
-from judge_server.recording import Recorder
-from judge_server.web import Service, create_app
+from judge_server.scheduling import call_runner
 from rubric_store import RubricStore, SQLLedger
-from tests.examples_tried import examples
 from tests.fixtures.migrated import NewSQLite
+from tests.hypothesis_examples import examples
 from tests.judge_server import misbehaving, support
 from tests.judge_server.misbehaviours import MASSES, MODEL, FakeServerRequest
 
@@ -260,7 +260,7 @@ def service(
     folder = tmp_path_factory.mktemp("lies")
     made = serving(folder, new_sqlite(folder / "adjudge.db"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(asking, "ENGINE_RETRY_PAUSE_S", 0.0)
+        patched.setattr(call_runner, "ENGINE_RETRY_PAUSE_S", 0.0)
         yield loop.run(made.asend(None))
         loop.run(made.aclose())
 

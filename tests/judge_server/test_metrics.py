@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from judge_server.api.probes import metrics_page
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import Overloaded
-from judge_server.judging.judge import Judge
-from judge_server.judging.rates import DecayingRate
-from judge_server.judging.work import Caller
-from judge_server.metrics import metrics_page
-from judge_server.metrics.runs import NO_RUN_LABEL, OTHER_LABEL, RunTable
+from judge_server.judging.results import Caller
 from judge_server.ports import CallFailure, Reply
-from tests.examples_tried import examples
+from judge_server.queueing import DecayingRate
+from judge_server.scheduling.metrics import NO_RUN_LABEL, OTHER_LABEL, RunTable
+from judge_server.scoring.judge import Judge
+from tests.hypothesis_examples import examples
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import GatedEngine, criteria, deadline_after, judge, plans, request
 

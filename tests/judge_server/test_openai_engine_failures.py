@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from judge_server.engines.openai import OpenAIEngine
-from judge_server.engines.openai_calls import TEMPLATE_TOKENS
+from judge_server.engines.openai.calls import TEMPLATE_TOKENS
+from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.errors import EngineUnavailable
 from judge_server.judging.replies import read_yes_no
 from judge_server.ports import Call, CallFailure, Reasoning, Reply

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.errors import EngineStartError
 from judge_server.ports import (
     Batch,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.errors import EngineNotReady, EngineStartError
 from judge_server.ports import Reply
 from tests.fixtures.ports import unused_port

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from judge_server.operations import InProcessOperations, JobContext, JobFailed
-from judge_server.ports.operations import Operations, UnknownOperation
+from judge_server.operations import InProcessOperations
+from judge_server.ports.operations import JobContext, JobFailed, Operations, UnknownOperation
 from trainer_client.wire.operations import TERMINAL_STATES, Operation, OperationProgress
 
 PROJECT = "p"

@@ -9,15 +9,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine, always, by_hash
 from judge_server.errors import InvalidRequest
 from judge_server.judging.calibration import builtin_calibrations
-from judge_server.judging.ways import JudgingConfig
+from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Batch, Call, Reply, TokenChoice
-from judge_server.prompts.declaration import Declaration, load_set, read_declaration
-from judge_server.prompts.library import TemplateLibrary, builtin_sets
+from judge_server.prompts.library import Declaration, TemplateLibrary, builtin_sets, load_set, read_declaration
 from judge_server.prompts.sources import InvalidTemplate, builtin_templates
-from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.judge_server import support
 from tests.judge_server.support import STEPPED

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from judge_server.errors import NotReady, TooLarge
-from judge_server.grouping import LARGE_CHARACTERS, check_request_size, plan_groups
 from judge_server.judging.fingerprint import judge_fingerprint
 from judge_server.judging.plan import GroupContext, GroupPlanner, ResponsePlan
-from judge_server.judging.ways import JudgingConfig
+from judge_server.judging.questions import JudgingConfig
 from judge_server.ports import Capabilities, EngineIdentity, JsonOutput, LabelChoice, TokenChoice
 from judge_server.rubrics import ResolvedRubric
+from judge_server.scoring.planner import LARGE_CHARACTERS, check_request_size, plan_groups
 from tests.judge_server.conftest import Serve
 from tests.judge_server.support import (
     STEPPED,
@@ -344,7 +344,7 @@ def test_what_a_request_asks_for_is_multiplied_before_any_of_it_is_planned(
 
 
 async def test_what_is_too_much_is_refused_before_it_is_planned(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.grouping.GroupPlanner", None)
+    monkeypatch.setattr("judge_server.scoring.planner.GroupPlanner", None)
     http = await serve(queue_calls=100)
     answer = await http.post("/v1/rewards", json=request(*["r"] * 15))
     assert (answer.status_code, answer.json()["retryable"]) == (413, False)
@@ -352,7 +352,7 @@ async def test_what_is_too_much_is_refused_before_it_is_planned(serve: Serve, mo
 
 
 async def test_planning_sees_the_deadline_and_the_callers_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.grouping._SLICE_S", 0.0)
+    monkeypatch.setattr("judge_server.scoring.planner._SLICE_S", 0.0)
     planned: list[str] = []
     plan_one = GroupPlanner.plan
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.protocols import ask_alone, ask_criteria
+from judge_server.judging.questions import ask_alone, ask_criteria
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_yes_no
 from judge_server.ports import MASS_TOLERANCE, CallFailure, JsonOutput, JudgeResult, LabelChoice, Reply, TokenChoice
 from tests.judge_server.support import criteria, prepared

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.reading import MAX_LABEL_TEXT_CHARACTERS, read_label_choice, read_token_choice
+from judge_server.judging.replies import MAX_LABEL_TEXT_CHARACTERS, read_label_choice, read_token_choice
 from judge_server.ports import CallFailure, LabelChoice, Option, TokenChoice
 
 YES_NO = TokenChoice(

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from judge_server.engines.scripted import always
 from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused
-from judge_server.recomputing import UnknownRun, recompute
-from judge_server.recording.rows import rows_of
+from judge_server.ledger.rows import rows_of
+from judge_server.scoring.recompute import UnknownRun, recompute
 from rubric_store import SQLLedger, migrations
-from tests.examples_tried import examples
-from tests.judge_server.recording.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
+from tests.hypothesis_examples import examples
+from tests.judge_server.ledger.judged import PROJECT, SynchronousRecorder, score, scorer, some_fail
 from tests.judge_server.support import CRITERIA, STEPPED, request
 from trainer_client.wire import PROTOCOLS_FOR
 from trainer_client.wire.base import MIN_MAGNITUDE
-from trainer_client.wire.recompute import RecomputedGroup, RecomputeRequest, RecomputeSummary
+from trainer_client.wire.ledger import RecomputedGroup, RecomputeRequest, RecomputeSummary
 
 RUNS = itertools.count()
 TEXTS = [STEPPED, "No.", "### Step 1: guess\nYes.", "<think>Hm.</think>So \\boxed{no}", "Yes."]

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine, by_hash
-from judge_server.judging.recovery import EngineRecovery
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
+from judge_server.scheduling.call_runner import EngineRecovery
 from tests.judge_server.support import criteria, deadline_after, judge, plans
 
 AB = criteria("Alpha.", "Beta.")
@@ -17,7 +17,7 @@ AB = criteria("Alpha.", "Beta.")
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries come soon."""
-    monkeypatch.setattr("judge_server.judging.asking.ENGINE_RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.ENGINE_RETRY_PAUSE_S", 0.01)
 
 
 class Restarting(ScriptedEngine):
@@ -84,7 +84,7 @@ async def test_an_engine_that_stays_away_costs_no_more_than_the_deadline() -> No
 
 
 async def test_an_engine_that_is_away_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("judge_server.judging.recovery.MAX_HOLD_S", 0.2)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 0.2)
     engine = Restarting()
     made = await judge(engine)
     engine.there = False

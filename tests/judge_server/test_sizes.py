@@ -18,12 +18,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.checks.quantities import read_quantity
-from judge_server.checks.schemas import last_block
-from judge_server.checks.texts import stated_value, texts_equal
-from judge_server.judging.grounding import fit_grounding
+from judge_server.judging.shortening import fit_grounding
 from judge_server.judging.tolerant_json import find_values
 from judge_server.prompts.fencing import neutralise
+from judge_server.verifiers.matching import read_quantity, stated_value, texts_equal
+from judge_server.verifiers.schemas import last_block
 from tests.judge_server.conftest import Serve
 from tests.judge_server.golden_files import written_api
 from tests.judge_server.support import request

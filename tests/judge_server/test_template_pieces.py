@@ -2,7 +2,7 @@
 
 import pytest
 
-from judge_server.engines.template_pieces import split_at_marks
+from judge_server.engines.common import split_at_marks
 
 
 def test_the_pieces_are_what_stands_before_between_and_after_the_marks() -> None:

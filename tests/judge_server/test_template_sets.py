@@ -8,13 +8,12 @@ import httpx2
 import pytest
 from pydantic import ValidationError
 
+from judge_server.api import Service, create_app
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.errors import InvalidRequest
-from judge_server.judging.ways import JudgingConfig
-from judge_server.prompts.declaration import TemplateSet
-from judge_server.prompts.library import TemplateLibrary, builtin_sets
+from judge_server.judging.questions import JudgingConfig
+from judge_server.prompts.library import TemplateLibrary, TemplateSet, builtin_sets
 from judge_server.prompts.sources import builtin_templates
-from judge_server.web import Service, create_app
 from rubric_store import RubricStore
 from tests.judge_server import support
 from tests.judge_server.support import RecordingScript, request

@@ -16,11 +16,11 @@ from judge_server.prompts.sources import (
     ALLOWED_VARIABLES,
     MAX_TEMPLATE_BYTES,
     InvalidTemplate,
+    TrialCriterion,
     builtin_templates,
     check_template,
     read_set,
 )
-from judge_server.prompts.trial import TrialCriterion
 from tests.judge_server.support import FENCE, criteria
 
 OURS = builtin_templates()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.judging.votes import combine_votes
+from judge_server.judging.replies import combine_votes
 from judge_server.ports import CallFailure, JudgeResult
 
 YES, NO = JudgeResult(1.0), JudgeResult(0.0)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.engines.weights import locate_weights
+from judge_server.engines.llamacpp.process import locate_weights
 from judge_server.errors import EngineStartError
 from judge_server.models import CATALOGUE, models_dir
-from judge_server.models.cache import HubRecord, write_record
+from judge_server.models.files import HubRecord, write_record
 
 CONTENT = b"GGUF and then some weights"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from judge_server.models import fetch
-from tests.models.standins import tiny_model
+from tests.models.fake_hub import tiny_model
 
 if __name__ == "__main__":
     print(fetch("tiny", cache_dir=Path(sys.argv[1]), catalogue=(tiny_model(),)))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from judge_server.models import ModelUnavailable, WrongHash, fetch
-from judge_server.models.cache import read_record
-from tests.models.standins import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
+from judge_server.models.files import read_record
+from tests.models.fake_hub import CONTENT, DIGEST, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model
 
 MODEL = tiny_model(mirrored=False)
 UNKNOWN = "hf://someone/tiny-GGUF/tiny.gguf"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from judge_server.models import ModelUnavailable, WrongHash, fetch
-from tests.models.standins import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
+from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 pytestmark = pytest.mark.processes
 

@@ -10,8 +10,8 @@ from alembic.config import Config
 from sqlalchemy import create_engine, text
 
 from rubric_store import migrations
-from rubric_store.migrations import scripts, versions
-from rubric_store.tables import metadata
+from rubric_store.migrations import schema_status, versions
+from rubric_store.rubrics.tables import metadata
 from tests.rubric_store.schema_dump import sync_url
 
 _REVISION = '''"""Something of a newer release."""
@@ -71,7 +71,7 @@ def release(folder: Path, *upgrades: str, downgrade: str = "pass", works_from: s
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
     """In the block, this process is of that newer release."""
-    ours = scripts.script_config
+    ours = schema_status.script_config
 
     def theirs() -> Config:
         config = ours()
@@ -79,7 +79,7 @@ def running(folder: Path) -> Iterator[None]:
         config.set_main_option("version_locations", os.pathsep.join([*versions.__path__, str(folder)]))
         return config
 
-    with patch.object(scripts, "script_config", theirs), patch.object(migrations, "script_config", theirs):
+    with patch.object(schema_status, "script_config", theirs), patch.object(migrations, "script_config", theirs):
         yield
 
 

@@ -4,9 +4,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rubric_store import SQLOperations
-from trainer_client.wire.answers import Usage
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation, Submission
-from trainer_client.wire.operations import Operation
+from trainer_client.wire.operations import (
+    ChunkOutcome,
+    ChunkRef,
+    LeasedChunk,
+    NewChunk,
+    NewOperation,
+    Operation,
+    Submission,
+)
+from trainer_client.wire.rewards import Usage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE_S = 60.0

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from rubric_store.operations.tables import chunks
 from tests.rubric_store.operation_rows import LEASE_S, KeptOperations, claimed, later, new, outcome, state_of
-from trainer_client.wire.operation_rows import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
+from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome, ChunkRef
 
 
 async def test_a_chunk_has_one_worker_until_its_lease_runs_out(kept: KeptOperations) -> None:

@@ -56,7 +56,7 @@ async def test_a_publication_cut_short_leaves_no_trace(store: RubricStore, monke
 
     await store.publish("p1", "a", rubric("x"))
     with monkeypatch.context() as broken:
-        broken.setattr("rubric_store.queries.set_latest", fail)
+        broken.setattr("rubric_store.rubrics.queries.set_latest", fail)
         for name in ("a", "b"):
             with pytest.raises(RuntimeError, match="cut short"):
                 await store.publish("p1", name, rubric("y"))

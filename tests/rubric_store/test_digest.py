@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 
 from rubric_store import RubricStore
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import contents
 from trainer_client.wire import RubricContent
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rubric_store import RubricStore
-from rubric_store import store as module
-from rubric_store.connected import READ_TIMEOUT_S
+from rubric_store.repository import READ_TIMEOUT_S
+from rubric_store.rubrics import store as module
 from tests.fixtures.migrated import NewSQLite
 from tests.rubric_store.examples import rubric
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rubric_store import FormatError
 from rubric_store.formats import RubricFormat, read_document
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 
 FORMATS = get_args(RubricFormat)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rubric_store import FormatError
 from rubric_store.formats import FormatProblem, RubricDocument, RubricFormat, read_document, write_rubric
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 from tests.rubric_store.format_examples import SAYABLE, any_document
 from trainer_client.wire import Criterion, RubricContent
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 
 from rubric_store import FormatError
 from rubric_store.formats import RubricDocument, json_schema, read_document, write_rubric
-from rubric_store.formats.schema import make_schema
-from tests.examples_tried import examples
+from rubric_store.formats.native import make_schema
+from tests.hypothesis_examples import examples
 from tests.rubric_store.format_examples import any_document
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads(json_schema()))
 
 
 def test_the_file_is_what_the_models_say() -> None:
-    command = "python -m rubric_store.formats.schema > rubric_store/src/rubric_store/formats/rubric.schema.json"
+    command = "python -m rubric_store.formats.native > rubric_store/src/rubric_store/formats/rubric.schema.json"
     assert json.loads(json_schema()) == make_schema(), f"the format changed; if that is meant, run {command}"
     jsonschema.Draft202012Validator.check_schema(make_schema())
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from rubric_store.lint import System, lint, similarity
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import contents
 from trainer_client.wire import Criterion, RubricContent
 

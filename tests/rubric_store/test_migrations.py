@@ -9,7 +9,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect
 
 from rubric_store import migrations
-from rubric_store.tables import metadata
+from rubric_store.rubrics.tables import metadata
 from tests.rubric_store.newer import set_revision
 from tests.rubric_store.schema_dump import sync_url
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rubric_store.operations import rows
+from rubric_store.operations import database
 from tests.rubric_store.operation_rows import (
     LEASE_S,
     NOW,
@@ -19,8 +19,8 @@ from tests.rubric_store.operation_rows import (
     outcome,
     state_of,
 )
-from trainer_client.wire.answers import Usage
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, Submission
+from trainer_client.wire.operations import ChunkOutcome, ChunkRef, Submission
+from trainer_client.wire.rewards import Usage
 
 
 async def test_an_operation_is_kept_with_its_chunks_and_found_in_its_project_only(kept: KeptOperations) -> None:
@@ -43,8 +43,8 @@ async def test_lists_have_the_newest_first_and_only_the_projects_own(kept: KeptO
 async def test_lists_leave_out_requests_that_are_large_packed_or_not(kept: KeptOperations) -> None:
     noise = random.Random(1)
     requests: list[Any] = [
-        {"run": "r" * (rows.MAX_LISTED_BYTES - len('{"run":""}'))},
-        {"run": "r" * (rows.MAX_LISTED_BYTES - len('{"run":""}') + 1)},
+        {"run": "r" * (database.MAX_LISTED_BYTES - len('{"run":""}'))},
+        {"run": "r" * (database.MAX_LISTED_BYTES - len('{"run":""}') + 1)},
         {"run": "r" * 10**6},
         {"run": "".join(noise.choices("0123456789abcdefghijklmnopqrstuv", k=40_000))},
         {},
@@ -108,7 +108,7 @@ async def test_pages_of_large_results_are_shorter_and_lose_none(
     texts = ["".join(noise.choices("0123456789abcdef", k=size)) for size in (9000, 900, 900, 900, 900, 9000, 9, 9)]
     await kept.create(new(chunks=1))
     await kept.complete(await claimed(kept, 0), outcome(*texts))
-    monkeypatch.setattr(rows, "MOST_PAGE_BYTES", 2 * len(rows.pack({"result": texts[1]})) + 100)
+    monkeypatch.setattr(database, "MOST_PAGE_BYTES", 2 * len(database.pack({"result": texts[1]})) + 100)
     pages = []
     after: int | None = 0
     while after is not None:

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import Select, create_engine, text
 from sqlalchemy.dialects import postgresql
 
-from rubric_store import migrations, name_queries
+from rubric_store import migrations
+from rubric_store.rubrics import queries
 from tests.rubric_store.schema_dump import sync_url
 
 RUBRICS, LIMIT = 8_000, 50
@@ -61,7 +62,7 @@ async def test_a_page_in_the_middle_or_at_the_end_costs_what_the_first_costs(fil
     for what, narrowed in NARROWED.items():
 
         def cost(after: str | None, narrowed: dict[str, Any] = narrowed) -> int:
-            return blocks(filled_url, name_queries.page("p1", "postgresql", after=after, limit=LIMIT, **narrowed))
+            return blocks(filled_url, queries.page("p1", "postgresql", after=after, limit=LIMIT, **narrowed))
 
         first, middle, late = [await asyncio.to_thread(cost, after) for after in (None, "r004000", "r007700")]
         assert max(middle, late) <= 2 * first, what

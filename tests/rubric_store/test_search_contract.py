@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from judge_server.ports import RubricSource
 from rubric_store import RubricStore
-from rubric_store.search import MAX_WORD_LENGTH, MAX_WORDS_BYTES, words_of
-from tests.examples_tried import examples
+from rubric_store.rubrics.queries import MAX_WORD_LENGTH, MAX_WORDS_BYTES, words_of
+from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import rubric
 
 PROJECT = "p1"

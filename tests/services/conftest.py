@@ -9,8 +9,8 @@ import pytest
 import typer.testing
 from typer.main import get_command
 
-from tests.fixtures.islands import NamespaceNetwork, open_network
 from tests.fixtures.migrated import NewSQLite
+from tests.fixtures.network_namespaces import NamespaceNetwork, open_network
 from tests.services.processes import Service, serving
 
 # A process makes its commands once, and so does this one, whatever number of commands it runs.

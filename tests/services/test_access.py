@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from adjudge_services.access import build_rate_limiter, keys_required
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import build_fence
-from judge_server.access import Identity, identity_context
-from judge_server.access.buckets import LocalRateLimiter
-from judge_server.access.redis_rates import RedisRateLimiter
+from adjudge_services.wiring import build_fence, build_rate_limiter, keys_required
+from judge_server.auth import Identity, identity_context
+from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
 
 
 @pytest.mark.parametrize(

@@ -11,23 +11,26 @@ import pytest
 import yaml
 
 import rubric_store.database
-from adjudge_services import worker_probes
-from adjudge_services.cli import doctor_deployment
-from adjudge_services.guarded_http import KEEP_ALIVE_S
+from adjudge_services import worker as worker_probes
+from adjudge_services.cli import doctor
+from adjudge_services.http_server import KEEP_ALIVE_S
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import build_app
 from adjudge_services.worker import Worker
-from judge_server.engines import llamacpp_process, openai_http
-from judge_server.judging import judge, recovery
-from judge_server.metrics import operations as operation_metrics
-from judge_server.operations import celery_queue, feeder, passes, queue_watch, runner
+from judge_server.api import operations
+from judge_server.engines.llamacpp import process
+from judge_server.engines.openai import http
+from judge_server.ledger import recorder
+from judge_server.observability import metrics as operation_metrics
+from judge_server.operations import queues, runner, service, worker_tokens
 from judge_server.pools import Pool
-from judge_server.recording import recorder
-from judge_server.remote import errand, link, serving
-from judge_server.web import events
-from rubric_store import connected, patience
-from rubric_store.ledger import ledger
-from trainer_client import Client, _requests, sockets
+from judge_server.remote import executor, link, serving
+from judge_server.scheduling import call_runner
+from judge_server.scoring import judge
+from rubric_store import database, repository
+from rubric_store.ledger import store
+from trainer_client import Client
+from trainer_client.client import calls, connection
 from trainer_client.wire.operations import CHUNK_DEADLINE_S, ScoreOperation
 from trainer_client.wire.rewards import RewardRequest
 
@@ -93,42 +96,39 @@ WORKERS_BUDGET_S = 10.0
 """How long a worker's client tries, in `adjudge_services.operations.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
 HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "every_s") + default(Pool, "patience_s"))
-HOST_GONE_S = (
-    celery_queue._KEEPALIVE["TCP_KEEPIDLE"]
-    + celery_queue._KEEPALIVE["TCP_KEEPINTVL"] * celery_queue._KEEPALIVE["TCP_KEEPCNT"]
-)
+HOST_GONE_S = queues._KEEPALIVE["TCP_KEEPIDLE"] + queues._KEEPALIVE["TCP_KEEPINTVL"] * queues._KEEPALIVE["TCP_KEEPCNT"]
 STUCK_S = float(re.search(r"oldest_seconds\) > (\d+)", next(r["expr"] for r in RULES if "Stuck" in r["alert"]))[1])  # type: ignore[index]
 
 INEQUALITIES = {
     "a renewal that hangs leaves time for another": (
-        runner.LEASE_S / 3 + patience.STATEMENT_TIMEOUT_S + runner.STORE_RETRY_DELAY_S,
+        runner.LEASE_S / 3 + database.STATEMENT_TIMEOUT_S + runner.STORE_RETRY_DELAY_S,
         Settings.model_fields["chunk_lease_s"].default,
     ),
     "a message is hidden for longer than any chunk takes": (
-        LONGEST_DEADLINE_S + _requests.ANSWER_MARGIN_S + WORKERS_BUDGET_S,
-        celery_queue.VISIBILITY_TIMEOUT_S,
+        LONGEST_DEADLINE_S + calls.ANSWER_MARGIN_S + WORKERS_BUDGET_S,
+        queues.VISIBILITY_TIMEOUT_S,
     ),
     "a client outwaits what comes after the deadline": (
-        connected.READ_TIMEOUT_S + errand.DEADLINE_GRACE_S + judge.STORE_TIMEOUT_S,
-        _requests.ANSWER_MARGIN_S,
+        repository.READ_TIMEOUT_S + executor.DEADLINE_GRACE_S + judge.STORE_TIMEOUT_S,
+        calls.ANSWER_MARGIN_S,
     ),
-    "a judge that hangs is found in time to ask another": (HANG_FOUND_S + errand.RETRY_WINDOW_S, DEADLINE_S),
-    "a host that is gone is found before a deadline": (sockets.DEAD_PEER_TIMEOUT_S, DEADLINE_S),
-    "calls are held for less than a deadline": (recovery.MAX_HOLD_S, DEADLINE_S),
+    "a judge that hangs is found in time to ask another": (HANG_FOUND_S + executor.RETRY_WINDOW_S, DEADLINE_S),
+    "a host that is gone is found before a deadline": (connection.DEAD_PEER_TIMEOUT_S, DEADLINE_S),
+    "calls are held for less than a deadline": (call_runner.MAX_HOLD_S, DEADLINE_S),
     "a judge that is back is asked before patience ends": (
         default(Pool, "pause_s") + default(Pool, "every_s"),
-        errand.RETRY_WINDOW_S,
+        executor.RETRY_WINDOW_S,
     ),
-    "links hang up before the service does": (max(KEPT_BETWEEN_S, openai_http._IDLE_S), KEEP_ALIVE_S),
+    "links hang up before the service does": (max(KEPT_BETWEEN_S, http._IDLE_S), KEEP_ALIVE_S),
     "proxies hang up before the service does": (OF_PROXIES_S, KEEP_ALIVE_S),
-    "a heartbeat comes before a client gives up": (events.SSE_HEARTBEAT_INTERVAL_S, default(Client, "timeout_s")),
+    "a heartbeat comes before a client gives up": (operations.SSE_HEARTBEAT_INTERVAL_S, default(Client, "timeout_s")),
     "a look at the broker counts until the next one is done": (
-        feeder.DISPATCH_INTERVAL_S + 2 * celery_queue.BROKER_CONNECT_TIMEOUT_S + celery_queue.BROKER_SOCKET_TIMEOUT_S,
-        queue_watch.RESPONDING_WINDOW_S,
+        service.DISPATCH_INTERVAL_S + 2 * queues.BROKER_CONNECT_TIMEOUT_S + queues.BROKER_SOCKET_TIMEOUT_S,
+        queues.RESPONDING_WINDOW_S,
     ),
     "a worker is deaf only after TCP had its chance": (
-        HOST_GONE_S + celery_queue.BROKER_CONNECT_TIMEOUT_S + celery_queue.BROKER_SOCKET_TIMEOUT_S,
-        queue_watch.STALLED_AFTER_S,
+        HOST_GONE_S + queues.BROKER_CONNECT_TIMEOUT_S + queues.BROKER_SOCKET_TIMEOUT_S,
+        queues.STALLED_AFTER_S,
     ),
     "operations are counted before Prometheus gives up": (operation_metrics.COUNTS_TIMEOUT_S, SCRAPE_TIMEOUT_S),
     "operations are counted for every look of Prometheus": (operation_metrics.COUNTS_TTL_S, SCRAPE_S),
@@ -137,15 +137,15 @@ INEQUALITIES = {
     "the api drains in compose": (DRAIN_S + recorder._CLOSE_TIMEOUT_S, actual("compose.yaml: api.stop_grace_period")),
     "a judge drains in the chart": (DRAIN_S, VALUES["judge"]["drainSeconds"]),
     "a judge drains in compose": (DRAIN_S, actual("compose.yaml: judge-cpu.stop_grace_period")),
-    "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, passes.TOKEN_LIFETIME_S),
+    "a pass outlives its worker's tries": (WORKERS_BUDGET_S + link.CONNECT_TIMEOUT_S, worker_tokens.TOKEN_LIFETIME_S),
     "an api may send what it let in": (Settings.model_fields["max_body_bytes"].default, serving.MAX_BODY_BYTES),
     "the alert waits for a chunk and a pause": (CHUNK_DEADLINE_S + runner.MAX_CHUNK_RETRY_DELAY_S, STUCK_S),
     "what was lost is announced again before anybody is called": (
-        feeder.LOST_AFTER_S + feeder.DISPATCH_INTERVAL_S,
+        service.LOST_AFTER_S + service.DISPATCH_INTERVAL_S,
         STUCK_S,
     ),
     "a judge may load for as long as llama.cpp does": (
-        llamacpp_process.START_TIMEOUT_S,
+        process.START_TIMEOUT_S,
         VALUES["judge"]["startSeconds"],
     ),
 }
@@ -158,7 +158,7 @@ def test_values_fit_one_another(rule: str) -> None:
 
 
 def test_the_doctor_and_the_alert_doubt_at_the_same_time() -> None:
-    assert doctor_deployment.MAX_CHUNK_WAIT_S == STUCK_S
+    assert doctor.MAX_CHUNK_WAIT_S == STUCK_S
 
 
 @pytest.mark.parametrize("component", ["api", "judge", "worker"])
@@ -176,7 +176,7 @@ def test_the_small_servers_have_connections_for_an_api_and_a_worker_at_their_wor
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pools: list[str] = []
-    for module, name in ((rubric_store.database, "create_async_engine"), (ledger, "create_engine")):
+    for module, name in ((rubric_store.database, "create_async_engine"), (store, "create_engine")):
         make = getattr(module, name)
 
         def counting(*given: Any, make: Any = make, **options: Any) -> Any:

@@ -19,7 +19,7 @@ from tests.fixtures.ports import unused_port
 from tests.services.operations.cluster import Broker
 from tests.services.processes import listening
 from trainer_client import Client
-from trainer_client.wire.operation_rows import NewChunk, NewOperation
+from trainer_client.wire.operations import NewChunk, NewOperation
 
 RUN = CliRunner()
 

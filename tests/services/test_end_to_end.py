@@ -41,7 +41,7 @@ def judging(home: Path) -> Iterator[Service]:
 def child(service: Service) -> psutil.Process:
     """The process that holds the model."""
     children = psutil.Process(service.process.pid).children()
-    (process,) = [each for each in children if "judge_server.engines.llamacpp_child" in each.cmdline()]
+    (process,) = [each for each in children if "judge_server.engines.llamacpp.child" in each.cmdline()]
     return process
 
 

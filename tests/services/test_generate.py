@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from adjudge_services.cli import generate_run
+from adjudge_services.cli import generate as generate_run
 from adjudge_services.cli.main import app
 from adjudge_services.settings import Settings
-from judge_server.generation.registry import GENERATORS
+from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore

@@ -17,7 +17,7 @@ import httpx2
 import pytest
 import uvicorn
 
-from adjudge_services.guarded_http import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, uvicorn_options
+from adjudge_services.http_server import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, uvicorn_options
 from tests.services.processes import Service, get, listening
 from trainer_client import Client
 

@@ -14,7 +14,7 @@ from tests.judge_server.support import request
 from tests.judge_server.test_http_bad_input import checked_problem, fields
 from tests.services.operations.in_process import serving_within
 from trainer_client import AsyncClient, InProgress
-from trainer_client.wire.idempotency import KeyClaim
+from trainer_client.wire.tenants import KeyClaim
 
 pytestmark = pytest.mark.processes
 
@@ -132,7 +132,7 @@ async def test_a_publisher_who_died_half_way_does_not_keep_the_next_from_it(
     async def nothing(*_: object) -> None:
         raise ConnectionError("the database went away")
 
-    monkeypatch.setattr("judge_server.web.idempotency.HOLD_S", 0.5)
+    monkeypatch.setattr("judge_server.api.idempotency.HOLD_S", 0.5)
 
     with monkeypatch.context() as patched:
         patched.setattr(SQLIdempotencyKeys, "keep", nothing)

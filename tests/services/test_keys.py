@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from judge_server.access.keys import make_key
+from judge_server.auth.keys import make_key
 from tests.services.processes import listening
 from trainer_client import Client, Forbidden, Unauthorized, UnknownRubric
 

@@ -14,7 +14,7 @@ from sqlalchemy import URL, make_url
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from judge_server.recording.quarantine import Quarantine
+from judge_server.ledger.spool import Quarantine
 from rubric_store import migrations
 from tests.fixtures.postgres import scratch_database
 from tests.rubric_store.ledger_rows import request

@@ -17,10 +17,10 @@ import psutil
 import psycopg
 import pytest
 
-from tests.fixtures.islands import NamespaceNetwork
+from tests.fixtures.network_namespaces import NamespaceNetwork
 from tests.judge_server.faults.endpoints import EndpointProcess
 from tests.judge_server.faults.stores import PARTS, ConsistencyChecker, running_service, until_written
-from tests.services.on_islands import (
+from tests.services.in_namespaces import (
     GONE_WITHIN_S,
     SECRET,
     adjudge_on,

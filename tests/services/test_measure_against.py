@@ -9,7 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.measure_against import PromptResponses, pairs_of, side_of_run
+from adjudge_services.cli.measure_file import PromptResponses, pairs_of, side_of_run
 from adjudge_services.cli.measure_ledger import RecordedResponse
 from trainer_client.wire.ledger import RecordedVerdict
 

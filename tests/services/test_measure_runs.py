@@ -15,7 +15,7 @@ from judge_server.evaluation.trajectories import LoopLimits
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from rubric_store import SQLLedger
 from tests.fixtures.embeddings import embedding_server
-from tests.judge_server.recording.judged import rows
+from tests.judge_server.ledger.judged import rows
 from trainer_client.wire.ledger import RecordedVerdict
 
 RUBRIC = {

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from adjudge_services.cli.runs_view import criteria_table, heading, runs_table, steps_table
+from adjudge_services.cli.runs import criteria_table, heading, runs_table, steps_table
 from tests.services.processes import get
 from tests.services.test_ledger import command, running, wait_until
-from trainer_client.wire.runs import CriterionFigures, RunReport, RunStep, RunSummary
+from trainer_client.wire.ledger import CriterionFigures, RunReport, RunStep, RunSummary
 
 AT = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 FIGURES: dict[str, Any] = {

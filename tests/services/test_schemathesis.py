@@ -15,8 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from judge_server.access.keys import make_key
-from judge_server.web.access import OPEN_PATHS
+from judge_server.api.auth import OPEN_PATHS
+from judge_server.auth.keys import make_key
 from rubric_store import TenantStore, migrations
 from tests.services.processes import Service, listening
 from trainer_client import Client

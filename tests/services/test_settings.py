@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from adjudge_services.settings import Settings
-from judge_server.judging.admission import QueueRules
+from judge_server.scheduling.admission import QueueRules
 
 
 def test_the_fence_secret_is_random_kept_and_readable_by_its_owner_only(data_dir: Path, tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from adjudge_services.cli.main import app
-from adjudge_services.cli.top_figures import MetricsSnapshot
-from adjudge_services.cli.top_view import view
-from tests.examples_tried import examples
+from adjudge_services.cli.top import MetricsSnapshot, view
 from tests.fixtures.ports import unused_port
+from tests.hypothesis_examples import examples
 from tests.services.processes import Service
 from trainer_client import Client
 

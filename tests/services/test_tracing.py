@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from opentelemetry import trace
 
-from adjudge_services.tracing import start_tracing
+from adjudge_services.process import start_tracing
 from tests.services.collector import Collector, collecting
 from tests.services.processes import listening
 from trainer_client import Client

@@ -1,7 +1,7 @@
 """`adjudge` with the toy generator beside its own: `python -m tests.services.toy_cli`."""
 
 from adjudge_services.cli.main import app
-from judge_server.generation.registry import GENERATORS
+from judge_server.generation.kinds import GENERATORS
 from tests.judge_server.generation.toy import ToyGenerator
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from trainer_client import (
     OverlongPenalty,
     RewardStream,
 )
-from trainer_client._options import ComparisonKeywords, JudgingKeywords, RewardKeywords
+from trainer_client.client.calls import ComparisonKeywords, JudgingKeywords, RewardKeywords
 from trainer_client.wire import ComparisonOptions, JudgingOptions, RewardOptions
 
 GROUP = {"id": "q17", "prompt": "x?", "responses": [{"text": "42", "tokens": 3, "stopped": True}]}

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer_client._lexical import rouge_l_f1
 from trainer_client.dro import (
     SMALLEST_PROBABILITY,
     average_log_probability,
@@ -17,6 +16,7 @@ from trainer_client.dro import (
     reasoning_reflection_reward,
     variance_score,
 )
+from trainer_client.measures import rouge_l_f1
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "dro.json").read_text())["cases"]
 PROBS = hnp.arrays(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client._variance_filter import RollingThreshold, select_groups
+from trainer_client.dro import RollingThreshold, select_groups
 
 SCORE = st.floats(0, 0.45)
 STEPS = st.lists(st.lists(SCORE, max_size=4), max_size=12)

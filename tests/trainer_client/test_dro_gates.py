@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 from trainer_client.dro import gate
 
 OPTIONS = st.fixed_dictionaries(

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client._samples import average_at_k, best_of_n, pass_at_k
-from trainer_client.measures import agreement_rate, cohen_kappa, faithfulness, novelty, point_biserial, step_agreement
+from trainer_client.measures import (
+    agreement_rate,
+    average_at_k,
+    best_of_n,
+    cohen_kappa,
+    faithfulness,
+    novelty,
+    pass_at_k,
+    point_biserial,
+    step_agreement,
+)
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "measures.json").read_text())["cases"]
 LABELS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=12)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.trainer_client.fake_service import COMPARISONS, REWARDS, VERDICTS, VERSION, Reply, problem
 from trainer_client import AdjudgeError, AsyncClient, Client, ConnectionFailed, Overloaded, TimedOut
-from trainer_client._retry import INITIAL_BACKOFF_S, MAX_BACKOFF_S, MAX_WAIT_S, RetryPolicy
+from trainer_client.client.connection import INITIAL_BACKOFF_S, MAX_BACKOFF_S, MAX_WAIT_S, RetryPolicy
 
 OVERLOADED = problem("overloaded", 429, retryable=True)
 GROUP = {"id": "q17", "prompt": "x?", "responses": ["42"]}

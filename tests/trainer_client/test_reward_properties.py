@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from trainer_client._suitability import UnsuitableRubric
-from trainer_client.rewards import check_rubric, reward, reward_outcome
+from trainer_client.rewards import UnsuitableRubric, check_rubric, reward, reward_outcome
 from trainer_client.wire import NEEDS_NO_RUBRIC, CriterionKind, RewardMode
 
 MEANS = st.sampled_from(["weighted_mean", "factual_override", "partial_credit"])

@@ -6,8 +6,14 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from trainer_client._suitability import UnsuitableRubric
-from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, reward, reward_outcome
+from trainer_client.rewards import (
+    RewardOutcome,
+    UnscoredCriteria,
+    UnsuitableRubric,
+    check_rubric,
+    reward,
+    reward_outcome,
+)
 from trainer_client.wire import Criterion, RewardMode
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "rewards.json").read_text())["cases"]

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client._suitability import UnsuitableRubric
-from trainer_client.rewards import RewardOutcome, check_rubric, reward, reward_outcome
+from trainer_client.rewards import RewardOutcome, UnsuitableRubric, check_rubric, reward, reward_outcome
 from trainer_client.wire import RubricContent
 
 WEIGHTS = st.floats(-10, 10, allow_subnormal=False).filter(lambda weight: abs(weight) > 1e-3)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from trainer_client._suitability import UnsuitableRubric
-from trainer_client.rewards import check_rubric, reward
+from trainer_client.rewards import UnsuitableRubric, check_rubric, reward
 
 
 def criteria(*kinds_and_weights):

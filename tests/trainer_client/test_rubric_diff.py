@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples_tried import examples
+from judge_server.rubrics import apply_diff, diff_versions
+from tests.hypothesis_examples import examples
 from tests.rubric_store.examples import contents
-from trainer_client.rubric_diff import apply_diff, diff_versions
 from trainer_client.wire import Criterion, RubricContent, RubricDiff, RubricVersion
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

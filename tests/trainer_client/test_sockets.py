@@ -10,8 +10,8 @@ import pytest
 
 from tests.trainer_client.fake_service import Reply
 from trainer_client import AsyncClient, Client
-from trainer_client._requests import bypasses_proxy
-from trainer_client.sockets import DEAD_PEER_TIMEOUT_S, keepalive_options, transport_options
+from trainer_client.client.calls import bypasses_proxy
+from trainer_client.client.connection import DEAD_PEER_TIMEOUT_S, keepalive_options, transport_options
 
 PROXY = "http://127.0.0.1:9"
 

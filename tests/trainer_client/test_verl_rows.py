@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainer_client import InvalidRequest, RubricContent
-from trainer_client.verl._rows import policy_version, read_row, read_rubric
+from trainer_client.verl.reward import policy_version, read_row, read_rubric
 
 CRITERIA = [{"id": "a", "description": "Is right."}, {"id": "b", "description": "Is short.", "weight": 2.0}]
 RUBRIC = RubricContent.model_validate({"criteria": CRITERIA})

@@ -6,8 +6,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from trainer_client._suitability import UnsuitableRubric
-from trainer_client.rewards import check_rubric
+from trainer_client.rewards import UnsuitableRubric, check_rubric
 from trainer_client.wire import (
     NEEDS_NO_RUBRIC,
     PROTOCOLS_FOR,

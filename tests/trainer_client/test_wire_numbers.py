@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainer_client.wire import Criterion, RewardRequest, RubricContent
-from trainer_client.wire.recompute import RecomputeRequest
+from trainer_client.wire.ledger import RecomputeRequest
 
 
 def rewarded(**reward: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 from tests.trainer_client.fake_service import CRITERION, VERSION, summary
 from trainer_client.wire import (
     AliasName,
@@ -22,8 +22,8 @@ from trainer_client.wire import (
     RubricVersion,
     parse_reference,
 )
-from trainer_client.wire.json_object import MAX_JSON_BYTES
-from trainer_client.wire.references import RESERVED_PARTS
+from trainer_client.wire.base import MAX_JSON_BYTES
+from trainer_client.wire.rubrics import RESERVED_PARTS
 
 PUBLICATION: dict[str, Any] = {
     "criteria": [CRITERION],

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from judge_server.engines.vllm import VllmEngine
-from judge_server.engines.vllm_settings import VllmSettings
+from judge_server.engines.vllm.engine import VllmEngine
+from judge_server.engines.vllm.loading import VllmSettings
 from judge_server.models.convert import MANIFEST, converted_dir
 from tests.judge_server.engines import MODEL, identity, started
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from judge_server.engines.vllm import VllmEngine
+from judge_server.engines.vllm.engine import VllmEngine
 from tests.services.processes import listening
 from tests.vllm.conftest import CONTEXT_TOKENS
 from trainer_client import Client

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.engines.vllm import VllmEngine
+from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.ports import Batch, LabelChoice, Option, TokenChoice
 from tests.judge_server.engines import NO, YES, asked, replies
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from judge_server.engines.vllm import VllmEngine
-from judge_server.engines.vllm_start import CPU_BLOCK_TOKENS
+from judge_server.engines.vllm.engine import VllmEngine
+from judge_server.engines.vllm.loading import CPU_BLOCK_TOKENS
 from judge_server.errors import EngineUnavailable
 from judge_server.ports import Call, CallFailure, JsonOutput
 from tests.judge_server.engines import answers, asked, failures, replies

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from judge_server.engines.openai import OpenAIEngine
-from judge_server.engines.vllm import VllmEngine
+from judge_server.engines.openai.engine import OpenAIEngine
+from judge_server.engines.vllm.engine import VllmEngine
 from judge_server.ports import (
     Batch,
     Call,

@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from judge_server.engines import engine_from_url
-from judge_server.engines.vllm import VllmEngine
-from judge_server.engines.vllm_folder import HASHED_FILES, digest
-from judge_server.engines.vllm_settings import VllmSettings
+from judge_server.engines.vllm.engine import VllmEngine
+from judge_server.engines.vllm.loading import HASHED_FILES, VllmSettings, digest
 from judge_server.errors import EngineStartError
 from tests.judge_server.engines import asked, failures, identity_of
 from tests.vllm.conftest import CONTEXT_TOKENS, SETTINGS

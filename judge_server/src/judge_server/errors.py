@@ -1,6 +1,10 @@
-"""What can go wrong with a whole request, as classes that know their HTTP status and problem type.
+"""Errors that concern a whole request, each with its HTTP status and problem type.
+
+What can go wrong with a whole request, as classes that know their HTTP status and problem type.
 
 A verdict that could not be had is not here: that is a `CallFailure`, an outcome among others.
+
+Halves of surrogate pairs, which JSON can spell and no encoding carries. Models and engines write them.
 """
 
 from trainer_client.wire import FieldError, ProblemType
@@ -173,3 +177,8 @@ class EngineStartError(Exception):
 
 class EngineNotReady(EngineStartError):
     """An engine whose endpoint does not answer yet, or has too much to do: the same start may succeed later."""
+
+
+def replace_lone_surrogates(text: str) -> str:
+    """The text with its surrogate pairs joined; a half by itself becomes U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,15 +1,57 @@
-"""From what a request says of rubrics to immutable criteria, checked against the mode before anything is judged."""
+"""Resolve the rubrics of a request, compare versions, and move aliases, tags and retirements.
+
+From what a request says of rubrics to immutable criteria, checked against the mode before anything is judged.
+
+What is asked about rubrics beside judging: moves of aliases, tags, retirement, histories and differences.
+
+Checks that what is asked for is there, and says what is wrong in the words of the service; the source keeps it.
+
+Finds what differs between two versions of a rubric, and applies a difference: pure functions over criteria.
+
+Criteria are the same where their ids are: ids are stable across versions. Knows no store and no service.
+"""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from judge_server.errors import InvalidRequest, NotReady, RubricRefused, RubricRetired, ServiceError, UnknownRubric
+from judge_server.errors import (
+    AliasMoved,
+    InvalidRequest,
+    NotReady,
+    RubricRefused,
+    RubricRetired,
+    ServiceError,
+    UnknownRubric,
+)
+from judge_server.observability.tracing import traced
 from judge_server.ports import RubricSource
-from judge_server.telemetry.spans import traced
-from trainer_client._suitability import UnsuitableRubric
-from trainer_client.wire import Criterion, FieldError, PinnedRubric, RubricContent, RubricVersion, parse_reference
+from trainer_client.rewards import UnsuitableRubric
+from trainer_client.wire import (
+    Criterion,
+    FieldError,
+    PinnedRubric,
+    RubricAlias,
+    RubricContent,
+    RubricDiff,
+    RubricHistory,
+    RubricTags,
+    RubricVersion,
+    parse_reference,
+)
+from trainer_client.wire.rubrics import (
+    CriterionMove,
+    DiffSide,
+    FieldChange,
+    PlacedCriterion,
+    Reweighting,
+    Rewording,
+    RubricDiff,
+    RubricVersion,
+)
 
 PROJECT_ID = "default"
 """The one project there is until keys name others."""
@@ -151,3 +193,201 @@ async def _lookup_timeout(deadline: float) -> AsyncIterator[None]:
 
 def _refused(kind: type[ServiceError], field: str, message: str) -> ServiceError:
     return kind(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+
+
+_OTHER_FIELDS = ("kind", "tags", "scale", "verification")
+
+
+def diff_versions(before: RubricVersion, after: RubricVersion) -> RubricDiff:
+    """What turns one version of a rubric into another, in the order of the criteria.
+
+    Raises:
+        ValueError: the versions are of different rubrics.
+    """
+    if before.name != after.name:
+        raise ValueError(f"{before.reference} and {after.reference} are versions of different rubrics")
+    old = {criterion.id: (place, criterion) for place, criterion in enumerate(before.criteria)}
+    new = {criterion.id: (place, criterion) for place, criterion in enumerate(after.criteria)}
+    both = [(old[id_][1], criterion) for id_, (_, criterion) in new.items() if id_ in old]
+    moved = _moved_ids([id_ for id_ in new if id_ in old], {id_: place for id_, (place, _) in old.items()})
+    return RubricDiff(
+        name=before.name,
+        before=DiffSide(version=before.version, digest=before.digest),
+        after=DiffSide(version=after.version, digest=after.digest),
+        added=_criteria_only_in(new, old),
+        removed=_criteria_only_in(old, new),
+        reworded=tuple(
+            Rewording(id=a.id, before=a.description, after=b.description)
+            for a, b in both
+            if a.description != b.description
+        ),
+        reweighted=tuple(
+            Reweighting(id=a.id, before=a.weight, after=b.weight) for a, b in both if a.weight != b.weight
+        ),
+        changed=tuple(change for a, b in both for change in _changes(a, b)),
+        moved=tuple(CriterionMove(id=id_, before=old[id_][0], after=new[id_][0]) for id_ in new if id_ in moved),
+        unchanged=sum(a == b and a.id not in moved for a, b in both),
+    )
+
+
+def apply_diff(criteria: Sequence[Criterion], diff: RubricDiff) -> tuple[Criterion, ...]:
+    """The criteria of a diff's second version, made from those of its first.
+
+    Raises:
+        ValueError: these are not the criteria of its first version.
+    """
+    fields = {criterion.id: criterion.model_dump() for criterion in criteria}
+    try:
+        for removed in diff.removed:
+            del fields[removed.criterion.id]
+        for reworded in diff.reworded:
+            fields[reworded.id]["description"] = reworded.after
+        for reweighted in diff.reweighted:
+            fields[reweighted.id]["weight"] = reweighted.after
+        for changed in diff.changed:
+            fields[changed.id][changed.field] = changed.after
+        placed = {added.place: added.criterion for added in diff.added}
+        placed |= {move.after: Criterion.model_validate(fields.pop(move.id)) for move in diff.moved}
+    except KeyError as error:
+        raise ValueError(f"there is no criterion {error} to change; is this the version the diff is from?") from None
+    staying = iter([Criterion.model_validate(kept) for kept in fields.values()])
+    total = len(fields) + len(placed)
+    return tuple([placed[place] if place in placed else next(staying) for place in range(total)])
+
+
+def _criteria_only_in(
+    ours: dict[str, tuple[int, Criterion]], theirs: dict[str, tuple[int, Criterion]]
+) -> tuple[PlacedCriterion, ...]:
+    """The criteria that only one side has."""
+    return tuple(
+        PlacedCriterion(place=place, criterion=criterion)
+        for id_, (place, criterion) in ours.items()
+        if id_ not in theirs
+    )
+
+
+def _changes(before: Criterion, after: Criterion) -> list[FieldChange]:
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    return [_change(before.id, name, old, new) for name in _OTHER_FIELDS if old[name] != new[name]]
+
+
+def _change(id_: str, field: Any, old: dict[str, Any], new: dict[str, Any]) -> FieldChange:
+    return FieldChange(id=id_, field=field, before=old[field], after=new[field])
+
+
+def _moved_ids(ids: Sequence[str], place_before: dict[str, int]) -> set[str]:
+    """The ids to move so that the others keep their order: all but a longest rising run of places."""
+    ends: list[int] = []  # ends[n]: the index of the id that ends the rising run of length n + 1 with the lowest place
+    previous: list[int | None] = []
+    for index, id_ in enumerate(ids):
+        length = bisect_left(ends, place_before[id_], key=lambda end: place_before[ids[end]])
+        previous.append(ends[length - 1] if length else None)
+        ends[length : length + 1] = [index]
+    kept, at = set(), ends[-1] if ends else None
+    while at is not None:
+        kept.add(ids[at])
+        at = previous[at]
+    return set(ids) - kept
+
+
+async def move_alias(
+    source: RubricSource, project_id: str, name: str, alias: str, version: int, *, expected: int | None
+) -> RubricAlias:
+    """Have an alias stand for a version; see `RubricSource.move_alias`.
+
+    Raises:
+        UnknownRubric: there is no such version.
+        InvalidRequest: no alias may be called this, or the version is retired.
+        AliasMoved: it stands for another version than expected.
+    """
+    await find_rubric(source, project_id, f"{name}@{version}")
+    try:
+        moved, current = await source.move_alias(project_id, name, alias, version, expected=expected)
+    except ValueError as error:
+        raise _invalid("alias", error) from None
+    if not moved:
+        raise _alias_moved(name, alias, current)
+    return RubricAlias(name=name, alias=alias, version=version)
+
+
+async def remove_alias(source: RubricSource, project_id: str, name: str, alias: str, *, expected: int) -> None:
+    """Take an alias away.
+
+    Raises:
+        UnknownRubric: there is no such alias.
+        AliasMoved: it stands for another version than expected.
+    """
+    await alias_of(source, project_id, name, alias)
+    removed, current = await source.remove_alias(project_id, name, alias, expected=expected)
+    if not removed:
+        raise _alias_moved(name, alias, current)
+
+
+async def alias_of(source: RubricSource, project_id: str, name: str, alias: str) -> RubricAlias:
+    """What an alias stands for; raises `UnknownRubric` if there is no such alias."""
+    version = (await source.aliases(project_id, name)).aliases.get(alias)
+    if version is None:
+        raise await unknown_rubric(source, project_id, f"{name}@{alias}")
+    return RubricAlias(name=name, alias=alias, version=version)
+
+
+async def replace_tags(source: RubricSource, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
+    """Give a rubric these tags; raises `UnknownRubric`, or `InvalidRequest` for tags that are none."""
+    await find_rubric(source, project_id, name)
+    try:
+        return await source.replace_tags(project_id, name, tags)
+    except ValueError as error:
+        raise _invalid("tags", error) from None
+
+
+async def retire(source: RubricSource, project_id: str, reference: str, reason: str | None) -> RubricVersion:
+    """Take the version of a reference `name@3` out of use, or without a reason back into use.
+
+    Raises:
+        InvalidRequest: the reference is of another form.
+        UnknownRubric: there is no such version.
+    """
+    found = await find_rubric(source, project_id, reference)
+    if parse_reference(reference).version is None:
+        raise _invalid("reference", f"{reference!r} may stand for another version tomorrow; write {found.reference!r}")
+    if reason is None:
+        return await source.restore(project_id, found.name, found.version)
+    return await source.retire(project_id, found.name, found.version, reason)
+
+
+async def history(
+    source: RubricSource, project_id: str, name: str, *, after: str | None = None, limit: int = 100
+) -> RubricHistory:
+    """The versions of a rubric, the newest first; raises `UnknownRubric`, or `InvalidRequest` for the page."""
+    try:
+        found = await source.history(project_id, name, after=after, limit=limit)
+    except ValueError as error:
+        raise _invalid("after", error) from None
+    if found is None:
+        raise await unknown_rubric(source, project_id, name)
+    return found
+
+
+async def difference(source: RubricSource, project_id: str, name: str, before: str, after: str) -> RubricDiff:
+    """What differs between two versions of a rubric, each a number or an alias.
+
+    Raises:
+        InvalidRequest, UnknownRubric: see `find_rubric`.
+    """
+    sides = [await find_rubric(source, project_id, f"{name}@{side}") for side in (before, after)]
+    return diff_versions(*sides)
+
+
+def _alias_moved(name: str, alias: str, current: int | None) -> AliasMoved:
+    if current is None:
+        return AliasMoved(f"{name} has no alias {alias!r} now; create it (over HTTP with If-None-Match: *)", None)
+    return AliasMoved(
+        f"{name}@{alias} stands for version {current} now, which is not what you expect: somebody moved it. Look at "
+        f"that version; if the alias shall still be moved, ask again expecting {current} (over HTTP with If-Match: "
+        f'"{current}")',
+        current,
+    )
+
+
+def _invalid(field: str, error: ValueError | str) -> InvalidRequest:
+    return InvalidRequest(str(error), errors=(FieldError(field=field, message=str(error)),))

@@ -10,8 +10,8 @@ from rubric_store.formats import FormatError, read_rubric
 from rubric_store.idempotency import SQLIdempotencyKeys
 from rubric_store.ledger import SQLLedger
 from rubric_store.operations import SQLOperations
-from rubric_store.paging import CursorError
-from rubric_store.store import RubricStore
+from rubric_store.rubrics.queries import CursorError
+from rubric_store.rubrics.store import RubricStore
 from rubric_store.tenants.store import TenantStore
 
 __all__ = [

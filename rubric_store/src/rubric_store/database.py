@@ -1,16 +1,116 @@
-"""Engines for the two databases, so that transactions mean the same on both.
+"""Connections to SQLite and PostgreSQL, with the same transactions and timeouts on both.
+
+Engines for the two databases, so that transactions mean the same on both.
 
 Knows how to connect, and what SQLite must be told on every connection. Knows no table.
+
+Connections to PostgreSQL that wait for an answer for so long and no longer. Knows no engine and no table.
+
+A server that is stopped or unreachable in the middle of a statement says nothing, and its driver would wait for good.
+Here the connection is closed in place of that: what the statement came to is unknown, and a transaction it belonged to
+is rolled back by the server, as soon as that notices.
+
+A database that cannot be reached now is a `ConnectionError`, whatever the driver and SQLAlchemy call it.
+
+A blocking connection for what is done once, outside any event loop: migrations, and looking through a database.
 """
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+import psycopg
+from psycopg import waiting
+from psycopg.abc import PQGen
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from rubric_store.patience import AsyncTimeoutConnection, libpq_timeouts
+STATEMENT_TIMEOUT_S = 30.0
+"""Seconds that a statement of an asynchronous connection may take; migrations and the ledger have other connections."""
+
+BLOCKING_STATEMENT_TIMEOUT_S = 300.0
+"""Seconds that a statement of a blocking connection may take: the ledger writes and deletes by the ten thousand."""
+
+_INTERVAL_S = 0.1
+_LIBPQ_TIMEOUTS = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+_statement_timeout_s: ContextVar[float] = ContextVar("rubric_store_patience_s", default=BLOCKING_STATEMENT_TIMEOUT_S)
+
+T = TypeVar("T")
+
+
+def libpq_timeouts(url: URL) -> dict[str, int]:
+    """libpq's time limits for a connection to a URL, in its own units, but for those that the URL gives itself.
+
+    Five seconds to connect; and about 15 until a host is given up that does not even acknowledge what is sent to it.
+    """
+    return {name: value for name, value in _LIBPQ_TIMEOUTS.items() if name not in url.query}
+
+
+@contextmanager
+def statement_timeout(seconds: float) -> Iterator[None]:
+    """In the block, statements of this thread's blocking connections, or of this task's, may take so many seconds."""
+    token = _statement_timeout_s.set(seconds)
+    try:
+        yield
+    finally:
+        _statement_timeout_s.reset(token)
+
+
+class TimeoutConnection(psycopg.Connection[Any]):
+    """A blocking connection; raises psycopg's `OperationalError` where no answer comes in time."""
+
+    def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:
+        """Drive one exchange with the server."""
+        limit_s = _statement_timeout_s.get() if timeout is None else timeout
+        deadline = monotonic() + limit_s
+        try:
+            return super().wait(gen, interval, limit_s)
+        except psycopg.OperationalError as error:
+            if monotonic() < deadline or timeout is not None:
+                raise
+            self.pgconn.finish()
+            raise timeout_error(limit_s) from error
+
+
+class AsyncTimeoutConnection(psycopg.AsyncConnection[Any]):
+    """The same for an event loop. Whoever stops waiting, by a deadline of his own, closes the connection too."""
+
+    async def wait(
+        self,
+        gen: PQGen[T],
+        interval: float = _INTERVAL_S,
+        timeout: float | None = None,  # noqa: ASYNC109 - it is psycopg's
+    ) -> T:
+        """Drive one exchange with the server."""
+        limit_s = min(STATEMENT_TIMEOUT_S, _statement_timeout_s.get())
+        try:
+            async with asyncio.timeout(limit_s):
+                return await waiting.wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+        except TimeoutError as error:
+            self.pgconn.finish()
+            raise timeout_error(limit_s) from error
+        except asyncio.CancelledError:
+            self.pgconn.finish()  # psycopg would ask the server to cancel, and wait up to ten seconds for its word
+            raise
+
+
+def timeout_error(seconds: float) -> psycopg.OperationalError:
+    """What to raise where the server said nothing for so long."""
+    return psycopg.OperationalError(f"the database has not answered within {seconds:g} s")
+
 
 SQLITE = "sqlite+aiosqlite"
 POSTGRESQL = "postgresql+psycopg"
@@ -116,3 +216,43 @@ def _on_postgresql_connect(connection: Any, _record: object) -> None:
 def _on_sqlite_begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get(WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextmanager
+def translate_connection_errors() -> Iterator[None]:
+    """Raises `ConnectionError`, which says why in a line, where the block's database cannot be reached now."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout, OSError) as error:
+        raise ConnectionError(_describe_error(error)) from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise ConnectionError(_describe_error(error)) from error
+        raise
+
+
+def _describe_error(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    return f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}"
+
+
+@contextmanager
+def blocking_connection(url: str, *, writes: bool) -> Iterator[Connection]:
+    """A connection in one transaction, which is committed at the end of the block.
+
+    Raises:
+        DatabaseURLError: the store cannot use this URL.
+    """
+    parsed = read_url(url)
+    file = parsed.drivername == SQLITE
+    engine = create_engine(
+        parsed.set(drivername="sqlite") if file else parsed,
+        execution_options={WRITES: writes},
+        connect_args={} if file else libpq_timeouts(parsed),
+    )
+    configure_engine(engine)
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()

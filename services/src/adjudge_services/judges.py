@@ -11,12 +11,11 @@ from judge_server.cache import cache_from_url
 from judge_server.engines import engine_from_url
 from judge_server.errors import EngineNotReady
 from judge_server.judging.calibration import builtin_calibrations
-from judge_server.judging.desk import JudgeExecutor
-from judge_server.judging.engine_desk import LocalExecutor
-from judge_server.judging.judge import Judge
 from judge_server.ports import Engine
 from judge_server.prompts.library import TemplateLibrary
 from judge_server.remote import JudgeClient, RemoteExecutor
+from judge_server.scheduling.executor import JudgeExecutor, LocalExecutor
+from judge_server.scoring.judge import Judge
 from trainer_client.wire import DEFAULT_JUDGE
 
 log = logging.getLogger("adjudge")

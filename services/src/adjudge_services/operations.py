@@ -15,23 +15,21 @@ from pydantic import JsonValue
 
 from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
-from judge_server.metrics import OperationMetrics
-from judge_server.operations.celery_queue import CeleryQueue, celery_app
-from judge_server.operations.chunked import ChunkedOperations
-from judge_server.operations.feeder import Dispatcher
-from judge_server.operations.kind import OperationHandler
-from judge_server.operations.kinds import EvaluateHandler, GenerateHandler, ScoreHandler, ValidateHandler
-from judge_server.operations.kinds.asking import ClientFactory
-from judge_server.operations.kinds.writing import WriterProvider
-from judge_server.operations.local_queue import LocalQueue
-from judge_server.operations.passes import WorkerTokens
+from judge_server.observability.metrics import OperationMetrics
+from judge_server.observability.tracing import TracingTransport
+from judge_server.operations.handlers import EvaluateHandler, GenerateHandler, ScoreHandler, ValidateHandler
+from judge_server.operations.handlers.base import OperationHandler
+from judge_server.operations.handlers.generate import WriterProvider
+from judge_server.operations.handlers.judging import ClientFactory
+from judge_server.operations.queues import CeleryQueue, LocalQueue, celery_app
 from judge_server.operations.runner import ChunkRunner
+from judge_server.operations.service import ChunkedOperations, Dispatcher
+from judge_server.operations.worker_tokens import WorkerTokens
 from judge_server.ports import ChunkQueue, OperationKind, Operations
-from judge_server.telemetry.carrying import TracingTransport
 from rubric_store import RubricStore, SQLOperations
 from rubric_store.lint import lint
 from trainer_client import AsyncClient
-from trainer_client.sockets import transport_options
+from trainer_client.client.connection import transport_options
 from trainer_client.wire import Criterion
 
 _REDIS = ("redis://", "rediss://")

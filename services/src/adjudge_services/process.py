@@ -1,7 +1,30 @@
-"""What a serving process asks of Python and of the system. Knows nothing of what it serves."""
+"""Process-wide setup: logs, traces, descriptors and garbage collection.
+
+What a serving process asks of Python and of the system. Knows nothing of what it serves.
+
+Logs of a process: where they go, what they look like, and which libraries are kept quiet. Set up once, at its start.
+
+What a line holds, and what is kept out of it, is `judge_server.observability`'s to say.
+
+Where spans go: to an OTLP collector that the standard `OTEL_…` variables name, or nowhere.
+
+The SDK and its exporter are the extra `adjudge[otel]`. What is sampled, how spans are batched, and what is added to
+them are the SDK's variables too; this file only starts it.
+"""
 
 import gc
+import logging
+import os
 import resource
+import sys
+from collections.abc import Callable, Mapping
+
+from opentelemetry import trace
+
+from adjudge_services.cli.output import err
+from adjudge_services.settings import Settings
+from judge_server.observability.logs import JsonFormatter, TextFormatter
+from trainer_client import __version__
 
 _YOUNG, _MIDDLE, _OLD = 20_000, 10, 200
 """Objects made and not freed before the youngest are looked at; and how often that is, and the next, before the next.
@@ -30,3 +53,77 @@ def tune_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+
+
+_NOISY_LOGGERS = ("httpx2", "alembic", "celery.worker.strategy", "celery.app.trace", "opentelemetry")
+
+log = logging.getLogger("adjudge")
+
+
+def configure_logging(settings: Settings) -> None:
+    """Have everything that is logged written to standard error, as the settings say."""
+    form = JsonFormatter if settings.log_format == "json" else TextFormatter
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(form(texts=settings.log_texts))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.captureWarnings(settings.log_format == "json")
+    for name in _NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_startup(settings: Settings, what: str) -> None:
+    """Say that the process works now, and where: a plain line for people, one like all others in JSON."""
+    if settings.log_format == "json":
+        log.info("%s", what)
+    else:
+        err.print(what, soft_wrap=True)
+
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_SUPPORTED_PROTOCOL = "http/protobuf"
+
+
+def start_tracing(process: str, environment: Mapping[str, str] = os.environ) -> Callable[[], None]:
+    """Have spans exported where the environment asks for it; what sends the last ones, to be called at the end.
+
+    `process` is the name that spans carry unless `OTEL_SERVICE_NAME` gives another.
+
+    Raises:
+        ValueError: the environment asks for what cannot be done; the message says what to change.
+    """
+    if not _tracing_requested(environment):
+        return _no_op
+    protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), _SUPPORTED_PROTOCOL)
+    if protocol != _SUPPORTED_PROTOCOL:
+        raise ValueError(
+            f"traces are sent by {_SUPPORTED_PROTOCOL} only; unset {' and '.join(_PROTOCOLS)}, or set them to {_SUPPORTED_PROTOCOL}"
+        )
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise ValueError(
+            "OTEL_… variables ask for traces, and what exports them is not installed; install adjudge[otel], or unset "
+            f"{', '.join(_ENDPOINTS)} and OTEL_TRACES_EXPORTER"
+        ) from error
+    service_name = {} if environment.get("OTEL_SERVICE_NAME") else {"service.name": process}
+    provider = TracerProvider(resource=Resource.create({"service.version": __version__, **service_name}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return provider.shutdown
+
+
+def _tracing_requested(environment: Mapping[str, str]) -> bool:
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
+    if exporter not in ("", "otlp", "none"):
+        raise ValueError(f"OTEL_TRACES_EXPORTER is {exporter!r}; traces go to otlp, or nowhere with none")
+    return exporter == "otlp" or (exporter == "" and any(environment.get(name) for name in _ENDPOINTS))
+
+
+def _no_op() -> None:
+    """Nothing is exported, so nothing is left to send."""

@@ -9,8 +9,8 @@ from platformdirs import user_data_path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from judge_server.judging.admission import QueueRules
 from judge_server.judging.replies import MIN_CHOICE_MASS
+from judge_server.scheduling.admission import QueueRules
 
 Weight = Annotated[float, Field(gt=0)]
 

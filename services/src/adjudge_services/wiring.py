@@ -1,26 +1,102 @@
-"""Plugging adapters into the service: which store, cache and engine the settings name, started and stopped in order."""
+"""Build a service from its settings: stores, cache, engines, access.
+
+Plugging adapters into the service: which store, cache and engine the settings name, started and stopped in order.
+
+Where the schema that a process finds stands, in words, and what to do where the process cannot run on it.
+
+Who may reach this process: whether it needs keys, and the gate that looks them up.
+
+Whether keys are needed depends on where a process listens, never on where a request comes from: behind a proxy on the
+same host everybody comes from loopback.
+"""
 
 import asyncio
+import getpass
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
 
-from adjudge_services.access import build_authenticator, build_rate_limiter
 from adjudge_services.judges import FenceFunction, load_judge, local_judges, wait_for_engine_failure
 from adjudge_services.operations import check_queue, run_operations
-from adjudge_services.schema import describe_schema_status
 from adjudge_services.settings import Settings
-from judge_server.access import current_identity
-from judge_server.access.fencing import ProjectFence
+from judge_server.api import Service, create_app
+from judge_server.api.auth import is_loopback
+from judge_server.auth import Authenticator, current_identity
+from judge_server.auth.identity import ProjectFence
+from judge_server.auth.rates import LocalRateLimiter, RedisRateLimiter
+from judge_server.cache import redis_url_of
 from judge_server.errors import EngineStartError
-from judge_server.judging.judge import Judge
+from judge_server.ledger import Recorder
+from judge_server.operations.worker_tokens import WorkerAuthenticator, WorkerTokens
+from judge_server.ports import RateLimiter
 from judge_server.prompts.fencing import Fence
-from judge_server.recording import Recorder
-from judge_server.web import Service, create_app
+from judge_server.scoring.judge import Judge
 from rubric_store import RubricStore, SQLIdempotencyKeys, SQLLedger, TenantStore, migrations
+from rubric_store.migrations import SchemaStatus
+
+
+def keys_required(settings: Settings) -> bool:
+    """Whether every request needs a key: where the settings say so, and wherever others than this host can reach."""
+    return settings.keys == "required" or not is_loopback(settings.host)
+
+
+def build_rate_limiter(settings: Settings) -> RateLimiter:
+    """What counts the requests of projects: for all processes where they share a Redis, else for this one."""
+    redis = redis_url_of(settings.cache_url)
+    return LocalRateLimiter(time.monotonic) if redis is None else RedisRateLimiter(redis)
+
+
+def build_authenticator(settings: Settings, tenants: TenantStore, rates: RateLimiter) -> Authenticator:
+    """The gate in front of the API."""
+    worker_tokens = WorkerAuthenticator(WorkerTokens(settings.fencing_secret()), tenants)
+    open_metrics = settings.metrics == "open"
+    return Authenticator(
+        tenants, required=keys_required(settings), open_metrics=open_metrics, rates=rates, worker_tokens=worker_tokens
+    )
+
+
+async def has_usable_key(settings: Settings) -> bool:
+    """Whether the store has a key that opens anything; the store must be ready."""
+    tenants = TenantStore(settings.store_url)
+    try:
+        now = datetime.now(UTC)
+        return any(key.state_at(now) == "usable" for key in await tenants.keys())
+    finally:
+        await tenants.close()
+
+
+def command_line_user() -> str:
+    """Who is named in the audit for what a command changes."""
+    try:
+        return f"command line, {getpass.getuser()}"
+    except (KeyError, OSError):  # a user id without a name
+        return "command line"
+
+
+def describe_schema_status(found: SchemaStatus) -> str:
+    """Where a database stands and what to do about it, in a sentence."""
+    if found.state == "current":
+        return f"the database is at revision {found.revision}, which is this version's"
+    if found.state == "behind":
+        where = f"it is at revision {found.revision}, and should be at" if found.revision else "it is empty, and needs"
+        return f"the database schema is not the one this version needs: {where} {found.head}; run: adjudge migrate"
+    if found.state == "ahead":
+        return (
+            f"the database is at revision {found.revision}, which a newer version made; this version, of revision "
+            f"{found.head}, works on it"
+        )
+    needed = f" (it needs revision {found.works_from} or later)" if found.works_from else ""
+    return (
+        f"the database is at revision {found.revision}, which a newer version made, and this version, of revision "
+        f"{found.head}, does not work on it{needed}; install the newer version again, or take the schema back with it: "
+        f"adjudge migrate down {found.head}"
+    )
+
 
 log = logging.getLogger("adjudge")
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.evaluation.step_correctness import step_groups
 from judge_server.evaluation.trajectories import (
     MeasureEstimate,
     ProblemResponses,
@@ -15,10 +14,10 @@ from judge_server.evaluation.trajectories import (
     count_alignment,
     estimate_measures,
     satisfied,
+    step_groups,
 )
 from trainer_client._loops import loops
-from trainer_client._samples import pass_at_k
-from trainer_client.measures import faithfulness
+from trainer_client.measures import faithfulness, pass_at_k
 
 CALM, LOOPING = loops("It is 7."), loops("### Step 1: a\n### Step 1: a")
 

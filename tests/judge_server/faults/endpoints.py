@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from judge_server.engines import EnginePool, OpenAIEngine
-from judge_server.judging.judge import Judge
-from judge_server.scoring import Scorer
-from tests.fixtures.islands import NetworkNamespace
+from judge_server.scoring.judge import Judge
+from judge_server.scoring.scorer import Scorer
+from tests.fixtures.network_namespaces import NetworkNamespace
 from tests.fixtures.ports import unused_port
 from tests.judge_server.support import judge
 from trainer_client.wire import RewardRequest

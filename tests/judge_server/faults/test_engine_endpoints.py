@@ -18,7 +18,7 @@ pytestmark = pytest.mark.faults
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test machine may be so busy that a healthy server does not answer for a while: the pool's patience counts."""
-    monkeypatch.setattr("judge_server.engines.openai.READY_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("judge_server.engines.openai.engine.READY_TIMEOUT_S", 60.0)
 
 
 async def all_are_in_flight_or_done(judging: Fleet, *holding: int) -> None:
@@ -128,7 +128,7 @@ async def test_an_endpoint_that_answers_in_html_is_left_alone_and_its_calls_move
 async def test_when_all_endpoints_are_killed_what_was_finished_is_kept_and_the_rest_asked_when_they_are_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("judge_server.judging.recovery.MAX_HOLD_S", 1.0)
+    monkeypatch.setattr("judge_server.scheduling.call_runner.MAX_HOLD_S", 1.0)
     async with fleet(tmp_path, "hold", "hold") as judging:
         runs = create_task(judging.two_runs())
         await all_are_in_flight_or_done(judging, 0, 1)

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from judge_server.generation.folder import RunFolder
 from judge_server.generation.generator import Generator
-from judge_server.generation.runner import GeneratorRun, GeneratorRunSettings, Publisher
-from judge_server.generation.tally import RunCounts
+from judge_server.generation.run import GeneratorRun, GeneratorRunSettings, Publisher, RunCounts
+from judge_server.generation.run_folder import RunFolder
 from judge_server.generation.writer import Writer
 from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyScript
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from judge_server.generation.generator import GeneratedRubric
-from judge_server.generation.job import GenerateJob
-from judge_server.generation.registry import GENERATORS
-from judge_server.generation.runner import MAX_CONSECUTIVE_FAILURES
+from judge_server.generation.kinds import GENERATORS
+from judge_server.generation.run import MAX_CONSECUTIVE_FAILURES
 from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
+from judge_server.operations.handlers.generate import GenerateJob
 from judge_server.ports import CallFailure, Operation
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.generation.journal import Journal, read_journal
-from tests.examples_tried import examples
+from judge_server.generation.run_folder import Journal, read_journal
+from tests.hypothesis_examples import examples
 
 RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=12), max_size=3), min_size=1, max_size=5)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from judge_server.generation.rows import trainer_rows, write_rows
+from judge_server.generation.results import trainer_rows, write_rows
 
 CRITERIA = [{"id": "c1", "description": "Says why.", "weight": 2.0}]
 COLUMNS = ["prompt", "rubric", "grounding", "ground_truth", "reference_answer"]

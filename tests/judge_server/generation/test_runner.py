@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.generation.folder import FolderInUse, RunFolder, read_failures
-from judge_server.generation.runner import MAX_CONSECUTIVE_FAILURES, GeneratorRunSettings, RunStopped
-from judge_server.generation.splits import split_of
+from judge_server.generation.run import MAX_CONSECUTIVE_FAILURES, GeneratorRunSettings, RunStopped
+from judge_server.generation.run_folder import FolderInUse, RunFolder, read_failures, split_of
 from judge_server.ports import CallFailure
 from tests.judge_server.generation.running import Store, kinds, run_toy, write
 from tests.judge_server.generation.toy import ToyGenerator, ToyRow, ToyScript, good, lines, questions, read_lines

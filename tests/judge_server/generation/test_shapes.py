@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from judge_server.generation.kinds.shapes import (
+from judge_server.generation.kinds.base import (
     Phrase,
     Sentence,
     enum_schema,
@@ -17,7 +17,7 @@ from judge_server.generation.kinds.shapes import (
     restore_backslashes,
     with_criteria,
 )
-from judge_server.generation.schemas import schema_of
+from judge_server.generation.writer import schema_of
 
 
 class Item(BaseModel):

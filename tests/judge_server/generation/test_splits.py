@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.generation.generator import source_digest
-from judge_server.generation.splits import SHARES, split_of
-from tests.examples_tried import examples
+from judge_server.generation.run_folder import SHARES, split_of
+from tests.hypothesis_examples import examples
 from tests.judge_server.generation.toy import ToyGenerator, ToyParameters, ToyRow
 
 TEXTS = st.text(max_size=60)

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from judge_server.generation.plots import MatplotlibMissing, plot_statistics
-from judge_server.generation.statistics import MOST_TAGS, CorpusStatistics, Distribution, corpus_statistics
-from tests.examples_tried import examples
+from judge_server.generation.results import (
+    MOST_TAGS,
+    CorpusStatistics,
+    Distribution,
+    MatplotlibMissing,
+    corpus_statistics,
+    plot_statistics,
+)
+from tests.hypothesis_examples import examples
 
 
 def record(*criteria: tuple[float, str, str], split: str = "train", flags: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.structure import (
     Draft,
     RubricRules,
@@ -18,6 +17,7 @@ from judge_server.generation.structure import (
     criteria_from_drafts,
     words,
 )
+from judge_server.generation.writer import RubricDiscarded
 
 RULES = RubricRules(2, 4, ("factual", "process"), 1, 5)
 FACT = Draft("States that there are 22 legs.", "factual", 5)

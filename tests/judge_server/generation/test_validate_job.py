@@ -10,17 +10,17 @@ import pytest_asyncio
 
 from judge_server.engines import ScriptedEngine
 from judge_server.engines.scripted import by_hash
-from judge_server.generation.validate_job import ValidateJob
 from judge_server.generation.validity import VALIDITY_PROMPTS, rates_by_kind
 from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer
 from judge_server.operations import InProcessOperations
+from judge_server.operations.handlers.validate import ValidateJob
 from judge_server.ports import Batch, Call, CallFailure, Operation, Reply
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
 from tests.fixtures.migrated import NewSQLite
 from trainer_client.wire import Criterion, RubricContent
-from trainer_client.wire.validations import RubricValidation
+from trainer_client.wire.rubrics import RubricValidation
 
 
 @pytest_asyncio.fixture

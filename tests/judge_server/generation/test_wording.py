@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from judge_server.generation.kinds import ALL_GENERATORS
-from judge_server.generation.registry import GENERATORS, generator_of
+from judge_server.generation.kinds import ALL_GENERATORS, GENERATORS, generator_of
 from judge_server.generation.wording import GeneratorTemplates, default_templates, read_templates
-from judge_server.operations.job import JobFailed
+from judge_server.ports.operations import JobFailed
 from judge_server.prompts import InvalidTemplate
 from judge_server.prompts.sources import MAX_TEMPLATE_BYTES
 from tests.judge_server.generation.golden_wording import COMMAND, GOLDEN, prompts

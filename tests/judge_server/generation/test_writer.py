@@ -10,9 +10,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from judge_server.engines import ScriptedEngine
-from judge_server.generation.discards import RubricDiscarded
-from judge_server.generation.schemas import schema_of
-from judge_server.generation.writer import MAX_CALL_ATTEMPTS, Writer, WriterFailed
+from judge_server.generation.writer import MAX_CALL_ATTEMPTS, RubricDiscarded, Writer, WriterFailed, schema_of
 from judge_server.ports import (
     Batch,
     Call,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from judge_server.operations import celery_queue
+from judge_server.operations import queues
 from tests.fixtures.migrated import NewSQLite
-from tests.judge_server.operations.benches import OperationsHarness
+from tests.judge_server.operations.harness import OperationsHarness
 
 
 @pytest.fixture(
@@ -32,11 +32,11 @@ async def harness(
     broker: str | None = None
     if queue == "celery":
         broker = request.getfixturevalue("redis_url")
-        monkeypatch.setattr(celery_queue, "QUEUE", f"adjudge-test-{uuid.uuid4().hex}")
+        monkeypatch.setattr(queues, "QUEUE", f"adjudge-test-{uuid.uuid4().hex}")
     made = OperationsHarness(url, broker)
     await made.start()
     yield made
     await made.stop()
     if broker is not None:
         with redis.Redis.from_url(broker) as connection:
-            connection.delete(celery_queue.QUEUE, f"_kombu.binding.{celery_queue.QUEUE}")
+            connection.delete(queues.QUEUE, f"_kombu.binding.{queues.QUEUE}")

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from trainer_client.wire.operation_rows import ChunkRef
+from trainer_client.wire.operations import ChunkRef
 
 
 class ScriptedQueue:

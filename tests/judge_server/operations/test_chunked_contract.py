@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from judge_server.operations import chunked
-from judge_server.operations.kind import (
+from judge_server.operations import service
+from judge_server.operations.handlers.base import (
     FatalChunkError,
     InvalidOperationError,
     RetryableChunkError,
@@ -13,8 +13,8 @@ from judge_server.operations.kind import (
 )
 from judge_server.ports import UnknownOperation
 from rubric_store import SQLOperations
-from tests.judge_server.operations.benches import PROJECT, OperationsHarness, request
-from trainer_client.wire.operation_rows import MAX_ATTEMPTS, ChunkOutcome
+from tests.judge_server.operations.harness import PROJECT, OperationsHarness, request
+from trainer_client.wire.operations import MAX_ATTEMPTS, ChunkOutcome
 
 
 async def test_an_operation_goes_from_queued_over_running_to_done(harness: OperationsHarness) -> None:
@@ -93,7 +93,7 @@ async def test_a_submission_that_is_known_is_neither_read_nor_split_again(harnes
 async def test_what_is_kept_for_every_chunk_is_bounded(
     harness: OperationsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked, "MOST_KEPT_BYTES", len('{"run":"12345"}'))
+    monkeypatch.setattr(service, "MOST_KEPT_BYTES", len('{"run":"12345"}'))
     await harness.operations.submit(PROJECT, "score", request(1) | {"run": "12345"})
     with pytest.raises(InvalidOperationError, match="has 16 bytes as JSON, and 15 are kept; publish a rubric"):
         await harness.operations.submit(PROJECT, "score", request(1) | {"run": "123456"})

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.judge_server.operations.benches import OperationsHarness
+from tests.judge_server.operations.harness import OperationsHarness
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(hours=-1)], ids=["ahead", "behind"])

@@ -8,14 +8,14 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from judge_server.metrics import OperationMetrics, metrics_page
-from judge_server.metrics import operations as operation_metrics
-from judge_server.operations.kind import FatalChunkError, RetryableChunkError, ServiceUnavailableError
+from judge_server.api.probes import create_worker_app, metrics_page
+from judge_server.observability import metrics as operation_metrics
+from judge_server.observability.metrics import OperationMetrics
+from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
 from judge_server.operations.runner import ChunkRunner
-from judge_server.web.worker import create_worker_app
-from tests.judge_server.operations.benches import PROJECT, OperationsHarness, request
-from tests.judge_server.operations.test_runner_and_feeder import REF, Kind, Store
-from trainer_client.wire.operation_rows import OperationCounts
+from tests.judge_server.operations.harness import PROJECT, OperationsHarness, request
+from tests.judge_server.operations.test_runner_and_dispatcher import REF, Kind, Store
+from trainer_client.wire.operations import OperationCounts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COUNTS = OperationCounts(

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.pools import CircuitBreaker
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 
 
 class Clock:

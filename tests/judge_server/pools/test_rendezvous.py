@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from judge_server.pools import key_of, ranked
-from tests.examples_tried import examples
+from tests.hypothesis_examples import examples
 
 NAMES = st.lists(st.text(min_size=1, max_size=12), min_size=2, max_size=8, unique=True)
 KEYS = [n.to_bytes(4, "big") for n in range(60)]

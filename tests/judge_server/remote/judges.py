@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import uvicorn
 
 from judge_server.cache import MemoryCache
-from judge_server.judging.judge import Judge
 from judge_server.ports import Engine
 from judge_server.remote import JudgeClient, JudgeProcess, RemoteExecutor, create_judge_app
+from judge_server.scoring.judge import Judge
 from tests.fixtures.ports import unused_port
 from tests.judge_server import support
 from tests.judge_server.support import FENCE

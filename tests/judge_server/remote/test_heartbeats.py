@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from judge_server.engines.scripted import ScriptedEngine
-from judge_server.judging.work import Caller
+from judge_server.judging.results import Caller
 from judge_server.remote import JudgeClient, serving
 from judge_server.remote.link import HEARTBEATS_MISSED, JudgeUnavailable
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest

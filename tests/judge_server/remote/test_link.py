@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import httpx2
 import pytest
 
-from judge_server.judging.work import Caller
+from judge_server.judging.results import Caller
 from judge_server.ports import Batch
 from judge_server.remote.link import JudgeClient, JudgeUnavailable
 from judge_server.remote.messages import ShardRequest

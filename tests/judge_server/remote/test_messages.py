@@ -7,9 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.questions import Question
-from judge_server.judging.ways import JudgingConfig
-from judge_server.judging.work import Caller, JudgementResults
+from judge_server.judging.questions import JudgingConfig, Question
+from judge_server.judging.results import Caller, JudgementResults
 from judge_server.ports import CallFailure, JudgeResult, Reply
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, UsageDelta
 from tests.judge_server.calibrations import fitted

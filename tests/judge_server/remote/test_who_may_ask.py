@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from pydantic import TypeAdapter
 
-from judge_server.judging.protocols import ask_alone
+from judge_server.judging.questions import ask_alone
 from judge_server.remote import JudgeProcess, create_judge_app
 from judge_server.remote.link import ROOT, identity_digest
 from judge_server.remote.messages import QuestionMessage

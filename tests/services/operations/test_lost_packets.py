@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.fixtures.islands import NamespaceNetwork, NetworkNamespace
-from tests.services.on_islands import (
+from tests.fixtures.network_namespaces import NamespaceNetwork, NetworkNamespace
+from tests.services.in_namespaces import (
     GONE_WITHIN_S,
     SECRET,
     adjudge_on,

@@ -11,14 +11,14 @@ import pytest
 from adjudge_services import judges, operations
 from adjudge_services.settings import Settings
 from judge_server.engines.scripted import ScriptedEngine, always
-from judge_server.operations.kind import OperationHandler, RetryableChunkError
+from judge_server.operations.handlers.base import OperationHandler, RetryableChunkError
 from judge_server.ports import Batch, Call, CallFailure, Reply
 from judge_server.rubrics import PROJECT_ID
 from tests.fixtures.migrated import NewSQLite
 from tests.services import test_idempotency
 from tests.services.operations.cluster import CRITERIA, groups
 from tests.services.operations.in_process import serving_within
-from trainer_client.wire.operation_rows import MAX_ATTEMPTS, WILL_RETRY_HEADER, ChunkRef, LeasedChunk
+from trainer_client.wire.operations import MAX_ATTEMPTS, WILL_RETRY_HEADER, ChunkRef, LeasedChunk
 
 VERDICTS = 2 * 8 * len(CRITERIA)
 

@@ -23,7 +23,7 @@ celery_queue.ANSWER_S = celery_queue.CONNECT_S = 1.0
 DEAF = """
 import threading
 from adjudge_services.worker import Worker
-from judge_server.operations.queue_watch import QueueWatch
+from judge_server.operations.queues import QueueWatch
 QueueWatch.__init__.__kwdefaults__["deaf_after_s"] = 2.0
 Worker.serve = lambda self: threading.Event().wait()
 """

@@ -8,13 +8,11 @@ import torch
 from tests.trainer_client.trl.certain import certainties
 from tests.trainer_client.trl.generating import Prompts, batch
 from tests.trainer_client.trl.training import dataset, policy, tokenizer, trainer
-from trainer_client._variance_filter import RollingThreshold
 from trainer_client.advantages import group_advantages
-from trainer_client.dro import reasoning_reflection_reward
+from trainer_client.dro import RollingThreshold, reasoning_reflection_reward
 from trainer_client.errors import InvalidRequest
 from trainer_client.trl import RubricReward
-from trainer_client.trl._certainty import reference_probabilities
-from trainer_client.trl._reflection import Reflection
+from trainer_client.trl._certainty import Reflection, reference_probabilities
 from trainer_client.trl.methods import Dro, Rollout
 
 pytestmark = pytest.mark.trl

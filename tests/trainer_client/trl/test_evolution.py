@@ -3,8 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_client.trl._evolution import assemble_rubric, measure_discrimination
-from trainer_client.trl._seen_groups import SHARED_PROMPT, GroupHistory, SeenGroup, can_evolve, merge_histories
+from trainer_client.trl._evolution import (
+    SHARED_PROMPT,
+    GroupHistory,
+    SeenGroup,
+    assemble_rubric,
+    can_evolve,
+    measure_discrimination,
+    merge_histories,
+)
 from trainer_client.wire import Criterion, Group, ResponseReward
 
 names = st.sampled_from(["a", "b", "c", "d"])

@@ -6,8 +6,7 @@ import pytest
 
 from tests.trainer_client.trl.certain import certainties
 from tests.trainer_client.trl.training import policy, tokenizer
-from trainer_client._variance_filter import select_groups
-from trainer_client.dro import variance_score
+from trainer_client.dro import select_groups, variance_score
 from trainer_client.trl import prefilter
 
 pytestmark = pytest.mark.trl

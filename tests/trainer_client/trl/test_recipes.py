@@ -10,7 +10,7 @@ from examples.recipes import run as recipes_run
 
 from tests.trainer_client.trl.training import CRITERIA, PLAIN, policy, tokenizer
 from trainer_client.trl import RubricGRPOConfig
-from trainer_client.trl.recipes import RECIPES
+from trainer_client.trl.config import RECIPES
 
 pytestmark = pytest.mark.trl
 

@@ -17,7 +17,7 @@ from tests.trainer_client.trl.judges import (
     stream,
     summary,
 )
-from trainer_client.trl._pins import RubricPins
+from trainer_client.trl._judging import RubricPins
 from trainer_client.wire import RubricContent, RubricVersion
 
 OTHER = "sha256:" + "2" * 64
@@ -113,7 +113,7 @@ def test_of_pins_that_differ_between_ranks_the_lowest_rank_that_has_one_is_taken
 
 
 async def test_requests_of_one_call_that_name_two_versions_keep_the_first_and_it_is_said(caplog, monkeypatch):
-    monkeypatch.setattr("trainer_client.trl._splitting.MAX_GROUPS", 1)
+    monkeypatch.setattr("trainer_client.trl._judging.MAX_GROUPS", 1)
     judge = FakeJudgeTransport(judging_by(pinned("r", 3)), judging_by(pinned("r", 4)))
     reward = rewarding(judge, "r")
     await reward(["a", "b"], ["1", "1"])

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
-from trainer_client.trl import _ranks
-from trainer_client.trl._ranks import CollectiveOrder, RankSummary
+from trainer_client.trl import _distributed
+from trainer_client.trl._distributed import CollectiveOrder, RankSummary
 
 pytest.importorskip("torch")
 
@@ -84,8 +84,8 @@ def test_ranks_stay_in_step_after_errors(ranks):
 
 async def test_a_turn_waits_for_those_before_it_and_for_no_other(monkeypatch):
     exchanged = []
-    monkeypatch.setattr(_ranks, "rank", lambda: 0)
-    monkeypatch.setattr(_ranks, "_gather", lambda own: exchanged.append(own.rows) or [own])
+    monkeypatch.setattr(_distributed, "rank", lambda: 0)
+    monkeypatch.setattr(_distributed, "_gather", lambda own: exchanged.append(own.rows) or [own])
     first, second = CollectiveOrder(), CollectiveOrder()
     later = asyncio.create_task(second.all_gather(RankSummary(2)))
     await asyncio.sleep(0.01)
@@ -95,7 +95,7 @@ async def test_a_turn_waits_for_those_before_it_and_for_no_other(monkeypatch):
     await later
     second.end()
     assert exchanged == [1, 2]
-    assert _ranks._latest == {}
+    assert _distributed._latest == {}
 
 
 async def test_a_call_that_is_cancelled_holds_nobody_up():
@@ -108,7 +108,7 @@ async def test_a_call_that_is_cancelled_holds_nobody_up():
     with pytest.raises(asyncio.CancelledError):
         await call
     assert await rewarding(FakeJudgeTransport())(["a"], ["1"]) == [1.0]
-    assert _ranks._latest == {}
+    assert _distributed._latest == {}
 
 
 def test_the_thread_that_talks_by_nccl_is_given_this_ranks_gpu_first(monkeypatch):
@@ -123,5 +123,5 @@ def test_the_thread_that_talks_by_nccl_is_given_this_ranks_gpu_first(monkeypatch
     )
     cuda = SimpleNamespace(set_device=lambda device: done.append(device))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=distributed, cuda=cuda))
-    assert _ranks._gather(RankSummary(1)) == [RankSummary(1)] * 2
+    assert _distributed._gather(RankSummary(1)) == [RankSummary(1)] * 2
     assert done == [gpu, "gather"]

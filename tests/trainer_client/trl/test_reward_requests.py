@@ -4,8 +4,8 @@ import pytest
 
 from tests.trainer_client.trl.judges import FakeJudgeTransport, rewarding
 from tests.trainer_client.trl.test_reward_rows import read
-from trainer_client.trl import _splitting
-from trainer_client.trl._splitting import split_requests
+from trainer_client.trl import _judging
+from trainer_client.trl._judging import split_requests
 
 ID = 32
 """The characters of a group's id."""
@@ -17,8 +17,8 @@ def places(rows):
 
 
 def test_requests_keep_to_the_limits_and_a_group_is_in_one_of_them_once(monkeypatch):
-    monkeypatch.setattr(_splitting, "MAX_GROUPS", 3)
-    monkeypatch.setattr(_splitting, "MAX_RESPONSES", 2)
+    monkeypatch.setattr(_judging, "MAX_GROUPS", 3)
+    monkeypatch.setattr(_judging, "MAX_RESPONSES", 2)
     rows = read([*"aaaaabcde"])
     parts = [[(part.group.fields["prompt"], list(part.rows)) for part in request] for request in split_requests(rows)]
     assert parts == [
@@ -30,7 +30,7 @@ def test_requests_keep_to_the_limits_and_a_group_is_in_one_of_them_once(monkeypa
 
 
 def test_requests_keep_to_a_size_that_a_service_takes(monkeypatch):
-    monkeypatch.setattr(_splitting, "MAX_CHARACTERS", 200 + ID)
+    monkeypatch.setattr(_judging, "MAX_CHARACTERS", 200 + ID)
     assert places(read(["a" * 100, "a" * 100, "b" * 100, "c"], ["x" * 99, "x" * 99, "x" * 999, "x"])) == [
         [[0]],
         [[1]],
@@ -52,7 +52,7 @@ def test_requests_keep_to_a_size_that_a_service_takes(monkeypatch):
     ids=["rubric", "grounding", "thinking", "tool calls"],
 )
 def test_all_that_is_long_counts(columns, monkeypatch):
-    monkeypatch.setattr(_splitting, "MAX_CHARACTERS", 200 + ID)
+    monkeypatch.setattr(_judging, "MAX_CHARACTERS", 200 + ID)
     assert places(read(["a", "b"], **columns)) == [[[0]], [[1]]]
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.trainer_client.trl.judges import FakeJudgeTransport, response, rewarding, stream, summary
 from tests.trainer_client.trl.judges import groups as group_lines
 from trainer_client import InvalidRequest
-from trainer_client.trl._caller import RubricRewardWarning
-from trainer_client.trl._texts import wire_text
+from trainer_client.trl._dataset import wire_text
+from trainer_client.trl._distributed import RubricRewardWarning
 from trainer_client.wire import Response
 
 CALL = {"type": "function", "id": "7", "function": {"name": "add", "arguments": {"a": 1, "b": None}}}

@@ -19,8 +19,7 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 from tests.services.processes import serving
 from tests.trainer_client.trl.training import dataset, policy, saying, tokenizer
 from trainer_client import Client, UnknownRubric
-from trainer_client.trl._caller import RubricRewardWarning
-from trainer_client.trl._ranks import TooManyUnscored
+from trainer_client.trl._distributed import RubricRewardWarning, TooManyUnscored
 from trainer_client.trl.reward import RubricReward
 
 pytestmark = pytest.mark.trl

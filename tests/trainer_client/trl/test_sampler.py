@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.trainer_client.trl.training import policy, tokenizer
-from trainer_client.trl._sampler import TransformersSampler
+from trainer_client.trl.prefilter import TransformersSampler
 
 pytestmark = pytest.mark.trl
 

@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from trainer_client._lexical import self_bleu
-from trainer_client._samples import best_of_n, pass_at_k
-from trainer_client.measures import novelty
+from trainer_client.measures import best_of_n, novelty, pass_at_k, self_bleu
 from trainer_client.trl import ScoredGeneration, TrainingMeasures
 
 pytestmark = pytest.mark.trl

@@ -16,8 +16,7 @@ from tests.trainer_client.trl.training import (
     tokenizer,
     trainer,
 )
-from trainer_client._lexical import self_bleu
-from trainer_client._samples import best_of_n, pass_at_k
+from trainer_client.measures import best_of_n, pass_at_k, self_bleu
 from trainer_client.trl import GenerationCallback, TrainingMeasures
 
 pytestmark = pytest.mark.trl

@@ -6,9 +6,8 @@
 
 from importlib.metadata import version
 
-from trainer_client._streams import AsyncRewardStream, RewardStream
-from trainer_client.async_client import AsyncClient
-from trainer_client.client import Client
+from trainer_client.client.answers import AsyncRewardStream, RewardStream
+from trainer_client.client.clients import AsyncClient, Client
 from trainer_client.errors import (
     AdjudgeError,
     AliasMoved,

@@ -10,8 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from trainer_client._criteria import CriterionLike, Score, Term, as_number, read_criteria, read_scores
-from trainer_client._prompts import Chat, PromptCriterion, add_below, as_bullet_points, under_headings
-from trainer_client.scaffold import scaffolded_prompt
+from trainer_client.scaffold import (
+    Chat,
+    PromptCriterion,
+    add_below,
+    as_bullet_points,
+    scaffolded_prompt,
+    under_headings,
+)
 
 __all__ = [
     "BOXED_INSTRUCTION",

@@ -1,4 +1,6 @@
-"""Where verdicts become a reward: one number per response from its criteria and their scores.
+"""Turn verdicts into a reward: one number per response, from its criteria and their scores.
+
+Where verdicts become a reward: one number per response from its criteria and their scores.
 
 A score of None is a judge's failure, never a 0: what happens then is the caller's failure policy, and nothing
 else decides it. This module judges nothing and knows no group of responses.
@@ -27,18 +29,25 @@ A criterion is *satisfied* when its score is 1: a graded or probable yes is not 
 Every formula is monotone in each score: it never falls as a score rises, or never rises. So the two completions of the
 missing scores that are worst and best for the response bound all others, and where both give the same reward, no
 missing score can change it.
+
+The formula of each reward mode, over criteria that all have a score.
+
+What each means and where it is from stands in `trainer_client.rewards`. Knows no missing scores.
+
+Which rubrics can feed which mode: by the kinds and the signs of the criteria that count, before anything is judged.
+
+Knows no scores and no failure policy.
 """
 
+import math
 import operator
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, SupportsIndex, get_args
 
 from trainer_client._criteria import CriterionLike, Score, Term, read_criteria, read_scores
-from trainer_client._formulas import FORMULAS, ScoredTerms, clipped_points, gate_reward, is_nondecreasing
-from trainer_client._suitability import UnsuitableRubric, check_terms, filter_kinds
-from trainer_client.wire.answers import FailureKind
-from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, AppliedPolicy, FailurePolicy, RewardMode
+from trainer_client.wire.criteria import CriterionKind
+from trainer_client.wire.rewards import NEEDS_NO_RUBRIC, AppliedPolicy, FailureKind, FailurePolicy, RewardMode
 
 __all__ = [
     "RewardOutcome",
@@ -49,6 +58,168 @@ __all__ = [
     "reward",
     "reward_outcome",
 ]
+
+ScoredTerms = list[tuple[Term, float]]
+"""Criteria and their scores in [0, 1]."""
+
+_ROUNDING = 1e-9
+
+
+def _weighted_mean(scored: ScoredTerms) -> float | None:
+    total = sum(term.weight for term, _ in scored)
+    if total <= 0:
+        return None
+    return min(1.0, max(0.0, sum(term.weight * score for term, score in scored) / total))
+
+
+def _factual_override(scored: ScoredTerms) -> float | None:
+    mean = _weighted_mean(scored)
+    factual = [score for term, score in scored if term.kind == "factual"]
+    return 1.0 if mean is not None and factual and min(factual) == 1.0 else mean
+
+
+def _points(scored: ScoredTerms) -> float | None:
+    positive = sum(term.weight for term, _ in scored if term.weight > 0)
+    return sum(term.weight * score for term, score in scored) / positive if positive > 0 else None
+
+
+def clipped_points(scored: ScoredTerms, *, only_mistakes: bool) -> float | None:
+    """Points clipped to [0, 1]; of a rubric of nothing but mistakes, 1 less the share of their weight that was made."""
+    if not only_mistakes:
+        points = _points(scored)
+        return None if points is None else min(1.0, max(0.0, points))
+    made = absolute_points(scored)
+    return None if made is None else min(1.0, max(0.0, 1.0 + made))
+
+
+def absolute_points(scored: ScoredTerms) -> float | None:
+    """Sum w s / sum |w|."""
+    total = sum(abs(term.weight) for term, _ in scored)
+    return sum(term.weight * score for term, score in scored) / total if total > 0 else None
+
+
+def _mean(scored: ScoredTerms) -> float | None:
+    return sum(score for _, score in scored) / len(scored) if scored else None
+
+
+def _graded_mean(scored: ScoredTerms) -> float | None:
+    return _mean([(t, 1.0 - score if t.weight < 0 or t.kind == "pitfall" else score) for t, score in scored])
+
+
+def is_nondecreasing(term: Term, mode: RewardMode) -> bool:
+    """Whether the reward never falls as the term's score rises; else it never rises."""
+    if mode in ("stepwise", "gate", "likert", "outcome"):
+        return True
+    return term.weight >= 0 and not (mode == "graded_mean" and term.kind == "pitfall")
+
+
+def gate_reward(scored: ScoredTerms, fraction: float) -> float:
+    """1 if at least the fraction of the scored criteria is satisfied, else 0; 1 where there are none."""
+    satisfied = sum(score == 1.0 for _, score in scored)
+    return float(satisfied >= math.ceil(fraction * len(scored) - _ROUNDING))
+
+
+FORMULAS: dict[RewardMode, Callable[[ScoredTerms], float | None]] = {
+    "weighted_mean": _weighted_mean,
+    "factual_override": _factual_override,
+    "points": _points,
+    "absolute_points": absolute_points,
+    "partial_credit": _weighted_mean,
+    "stepwise": _mean,
+    "graded_mean": _graded_mean,
+    "likert": _mean,
+    "outcome": _mean,
+}
+"""The formula of each mode but `gate` and `clipped_points` over the criteria it needs.
+
+None where there is nothing to divide by.
+"""
+
+
+class UnsuitableRubric(ValueError):
+    """A rubric that cannot feed the mode it was to be used in; the message says what to change."""
+
+
+def check_terms(terms: list[Term], mode: RewardMode) -> None:
+    """Refuse terms that cannot feed a mode; the rules and errors are those of `trainer_client.rewards.check_rubric`."""
+    if mode not in get_args(RewardMode):
+        raise ValueError(f"mode is {mode!r}; use one of {', '.join(get_args(RewardMode))}")
+    match mode:
+        case "likert" | "outcome":
+            pass
+        case "stepwise":
+            if not any(term.kind == "answer" for term in terms):
+                raise UnsuitableRubric(
+                    "no criterion has kind 'answer', so stepwise has no accuracy to start from; "
+                    "add a criterion of kind 'answer' that checks the final answer"
+                )
+        case "graded_mean":
+            if not terms:
+                raise UnsuitableRubric("there are no criteria, so graded_mean has no grade to average; add a criterion")
+        case "gate":
+            _refuse_pitfalls([term for term in terms if term.kind == "pitfall"], mode)
+            _refuse_negative_weights(terms, mode)
+        case _:
+            _check_weights(terms, mode)
+
+
+def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
+    """Give the terms of some kinds; all where `kinds` is None.
+
+    Raises:
+        UnsuitableRubric: there is none of them.
+        ValueError: an unknown kind, or a mode that reads no criteria.
+    """
+    if kinds is None:
+        return terms
+    if mode in NEEDS_NO_RUBRIC:
+        raise ValueError(f"mode {mode!r} rewards the whole response, not criteria of some kinds; leave kinds out")
+    known = get_args(CriterionKind)
+    for kind in kinds:
+        if kind not in known:
+            raise ValueError(f"kinds has {kind!r}; use {', '.join(known)}")
+    kept = [term for term in terms if term.kind in kinds]
+    if not kept:
+        wanted = " or ".join(repr(kind) for kind in kinds)
+        raise UnsuitableRubric(
+            f"no criterion is of kind {wanted}, and no other counts; add one, or name other kinds in reward.kinds"
+        )
+    return kept
+
+
+def _check_weights(terms: list[Term], mode: RewardMode) -> None:
+    _refuse_pitfalls([term for term in terms if term.kind == "pitfall" and term.weight > 0], mode)
+    takes_mistakes = mode in ("clipped_points", "absolute_points")
+    if mode != "points" and not takes_mistakes:
+        _refuse_negative_weights(terms, mode)
+    if takes_mistakes and not any(term.weight for term in terms):
+        raise UnsuitableRubric(
+            f"no criterion has a weight, so {mode} has nothing to divide by; give at least one a weight other than 0"
+        )
+    if not takes_mistakes and not any(term.weight > 0 for term in terms):
+        raise UnsuitableRubric(
+            f"no criterion has a positive weight, so {mode} has nothing to divide by; "
+            "give at least one criterion a weight above 0, or use mode 'clipped_points' for a list of mistakes"
+        )
+    if not math.isfinite(sum(abs(term.weight) for term in terms)):
+        raise UnsuitableRubric("the weights are too large to add up; divide them all by the same number")
+
+
+def _refuse_pitfalls(pitfalls: list[Term], mode: RewardMode) -> None:
+    for term in pitfalls:
+        raise UnsuitableRubric(
+            f"criterion {term.label!r} is a pitfall of weight {term.weight:g}, so {mode} would reward the mistake; "
+            "use mode 'stepwise' or 'graded_mean', or mode 'points' with a negative weight"
+        )
+
+
+def _refuse_negative_weights(terms: list[Term], mode: RewardMode) -> None:
+    for term in terms:
+        if term.weight < 0:
+            raise UnsuitableRubric(
+                f"the weight of criterion {term.label!r} is {term.weight:g}, and {mode} takes no "
+                "negative weights; use mode 'points', or give it a weight of 0 or more"
+            )
 
 
 class UnscoredCriteria(ValueError):

@@ -7,8 +7,8 @@ like thinking is an answer. All positions are Unicode code points.
 import re
 from dataclasses import dataclass
 
+from trainer_client.wire.groups import Message, Response
 from trainer_client.wire.judging import ReasoningPart
-from trainer_client.wire.messages import Message, Response
 
 THINK_TAGS = (
     ("<think>", "</think>"),  # DeepSeek, Qwen, GLM, Nemotron, Olmo, Phi and most others

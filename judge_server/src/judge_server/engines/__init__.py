@@ -8,8 +8,8 @@ import re
 from functools import partial
 from urllib.parse import urlsplit
 
-from judge_server.engines.llamacpp import LlamaCppEngine
-from judge_server.engines.openai import OpenAIEngine
+from judge_server.engines.llamacpp.engine import LlamaCppEngine
+from judge_server.engines.openai.engine import OpenAIEngine
 from judge_server.engines.pool import EnginePool
 from judge_server.engines.scripted import ScriptedEngine
 from judge_server.ports import Engine
@@ -45,7 +45,7 @@ def _engine(url: str, api_key: str | None) -> Engine:
     if parts.scheme == "llamacpp":
         return LlamaCppEngine.from_url(parts)
     if parts.scheme == "vllm":
-        from judge_server.engines.vllm import VllmEngine  # an extra: only those who have it may import it
+        from judge_server.engines.vllm.engine import VllmEngine  # an extra: only those who have it may import it
 
         return VllmEngine.from_url(parts)
     if parts.scheme in ("openai+http", "openai+https"):

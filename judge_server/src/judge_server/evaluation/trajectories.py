@@ -1,7 +1,15 @@
-"""What a policy's responses are worth as a whole: accuracy, faithfulness of steps, looping, diversity, best of n.
+"""What a policy's responses are worth: accuracy, faithfulness of steps, looping, win rates.
+
+What a policy's responses are worth as a whole: accuracy, faithfulness of steps, looping, diversity, best of n.
 
 Pure functions of what was judged; the measures themselves are those of `trainer_client.measures`. Intervals resample
 problems, since the samples of one are not independent of each other.
+
+Is each step of a solution correct, given the problem, its answer and the steps before? (SRaR, appendix 7.5)
+
+The question is put to a judge as a binary criterion about one step: the steps before stand in the conversation.
+
+How often one policy's responses beat another's, from comparisons in both orders (DRO, pairwise win rate).
 """
 
 import math
@@ -11,11 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import NormalDist, fmean, pvariance
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trainer_client._loops import LoopSigns, loop_statistics
-from trainer_client._samples import average_at_k, best_of_n, pass_at_k
-from trainer_client.measures import Novelty, faithfulness, novelty, point_biserial
+from trainer_client.measures import Novelty, average_at_k, best_of_n, faithfulness, novelty, pass_at_k, point_biserial
+from trainer_client.steps import split_steps
+from trainer_client.wire import Comparison
 
 RESAMPLES = 500
 _TAILS = (0.025, 0.975)
@@ -316,3 +325,70 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
+
+
+STEP_CRITERION = {
+    "id": "correct",
+    "description": (
+        "This one step of a solution is correct: its operations, its calculations and its deductions hold. The steps "
+        "before it are taken as correct, and it need not reach the final answer."
+    ),
+}
+"""What is asked of a step: the paper's three questions, in our words."""
+
+
+def step_groups(
+    prompt: str | Sequence[Any], text: str, *, ground_truth: str | None, reference_answer: str | None = None
+) -> list[dict[str, Any]]:
+    """Give a group of one response for each parsed step of a solution, in order; none where it has no step headers.
+
+    Args:
+        prompt: the problem, a text or messages.
+        text: the solution.
+        ground_truth, reference_answer: shown to the judge, where they are known.
+    """
+    asked: list[Any] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    known = {"ground_truth": ground_truth, "reference_answer": reference_answer}
+    shown = {name: value for name, value in known.items() if value is not None}
+    groups = []
+    before = ""
+    for step in split_steps(text):
+        done = [{"role": "assistant", "content": before.strip()}] if before.strip() else []
+        current = text[step.start : step.end].strip()
+        groups.append({"id": f"step-{step.number}", "prompt": [*asked, *done], "responses": [current], **shown})
+        before += f"{current}\n"
+    return groups
+
+
+def win_rates(problems: Sequence[Sequence[Comparison]], *, seed: int = 0) -> dict[str, MeasureEstimate]:
+    """Measure wins of `a` over `b`; every problem weighs the same.
+
+    `win_rate` is the mean score of `a` in [0, 1]: each order of a pair is a win (1), a loss (0) or a tie (one half),
+    and a pair's score is the mean of its two. `tie_rate` is the share of pairs of score one half, `order_agreement` the
+    share whose two orders say the same: what is missing to 1 went by the place where a response stood.
+
+    Args:
+        problems: the comparisons of each problem; those that failed are left out.
+        seed: of the bootstrap behind the intervals.
+
+    Returns:
+        The measures; none where no comparison succeeded.
+    """
+    judged = [[pair for pair in pairs if pair.score is not None] for pairs in problems]
+    rows = [
+        (
+            fmean(pair.score for pair in pairs if pair.score is not None),
+            fmean(pair.preferred == "tie" for pair in pairs),
+            fmean(bool(pair.consistent) for pair in pairs),
+        )
+        for pairs in judged
+        if pairs
+    ]
+    if not rows:
+        return {}
+    found = {}
+    for name, column in zip(("win_rate", "tie_rate", "order_agreement"), zip(*rows, strict=True), strict=True):
+        value = fmean(column)
+        low, high = interval(column, fmean, value, share=True, seed=seed)
+        found[name] = MeasureEstimate(value, low, high, len(rows))
+    return found

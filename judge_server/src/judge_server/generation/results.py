@@ -1,18 +1,224 @@
-"""What a run leaves behind when it ends: statistics, a plot of them, and the rubrics of each split in a file.
+"""What a run leaves behind: statistics, plots, and rows for trainers.
+
+What a run leaves behind when it ends: statistics, a plot of them, and the rubrics of each split in a file.
 
 All of it is made anew from the journals each time, whole or not at all.
+
+What a corpus of generated rubrics looks like: how many criteria, what weights, how long, of what kinds.
+
+Counts only what it is given; where the rubrics are kept, and how the numbers are shown, is for others.
+
+Corpus statistics as a picture: criteria per rubric, weights, lengths, kinds, and why inputs gave no rubric.
+
+Needs matplotlib, which is an extra: without it the numbers are there all the same.
+
+From a run's rubrics to the rows that trainers read: what the policy answers, and what the judge judges it by.
+
+Every row has the same columns, so that all of a file make one table. What the policy must not see, the grounding, the
+ground truth and the reference answer, stands in columns of its own, which trainers show to the judge alone.
 """
 
 import json
-from collections.abc import Iterable, Set
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
-from judge_server.generation.folder import RunFolder
-from judge_server.generation.plots import MatplotlibMissing, plot_statistics
-from judge_server.generation.splits import Split
-from judge_server.generation.statistics import CorpusStatistics, corpus_statistics
+from judge_server.generation.run_folder import PUBLISHED_FILE, RUBRICS_FILE, RunFolder, Split, read_journal
+from judge_server.generation.validity import rates_by_kind
+from trainer_client.wire.base import AnswerModel
+
+
+class Distribution(AnswerModel):
+    """Numbers in short: how many, the least, the quartiles, the most, mean and population deviation; zeros for none."""
+
+    count: int = 0
+    least: float = 0.0
+    lower: float = 0.0
+    median: float = 0.0
+    upper: float = 0.0
+    most: float = 0.0
+    mean: float = 0.0
+    deviation: float = 0.0
+
+    @classmethod
+    def of(cls, counts: Mapping[float, int]) -> "Distribution":
+        """The distribution of values, each with how often it came. Quartiles are values that came."""
+        number = sum(counts.values())
+        if not number:
+            return cls()
+        ordered = sorted(counts)
+        mean = math.fsum(value * counts[value] for value in ordered) / number
+        variance = math.fsum(counts[value] * (value - mean) ** 2 for value in ordered) / number
+
+        def at(share: float) -> float:
+            rank, passed = max(1, math.ceil(share * number)), 0
+            for value in ordered:
+                passed += counts[value]
+                if passed >= rank:
+                    return value
+            return ordered[-1]
+
+        return cls(
+            count=number,
+            least=ordered[0],
+            lower=at(0.25),
+            median=at(0.5),
+            upper=at(0.75),
+            most=ordered[-1],
+            mean=mean,
+            deviation=math.sqrt(variance),
+        )
+
+
+class CorpusStatistics(AnswerModel):
+    """A corpus of rubrics in numbers.
+
+    Attributes:
+        inputs: how many inputs there were, and `rubrics` how many of them gave one.
+        criteria_per_rubric, weights, description_characters: of the rubrics, and of all their criteria.
+        criteria_counts, weight_counts, length_counts: how often each came; a length is rounded down to a multiple of
+            `LENGTH_STEP` characters. Values are written as text.
+        kinds: criteria of each kind.
+        tags: criteria of each tag, the commonest first.
+        splits: rubrics of each split.
+        flags: rubrics with each flag.
+        discarded: inputs that gave none, by reason; the commonest first.
+        validity: of the criteria whose validity was judged, how many are valid, by kind (`rates_by_kind`).
+    """
+
+    inputs: int
+    rubrics: int
+    criteria_per_rubric: Distribution
+    weights: Distribution
+    description_characters: Distribution
+    criteria_counts: dict[str, int]
+    weight_counts: dict[str, int]
+    length_counts: dict[str, int]
+    kinds: dict[str, int]
+    tags: dict[str, int]
+    splits: dict[str, int]
+    flags: dict[str, int]
+    discarded: dict[str, int]
+    validity: dict[str, dict[str, float | int | None]]
+
+
+LENGTH_STEP = 20
+"""Characters."""
+
+MOST_TAGS = 20
+"""Tags that are counted by name; a corpus may have as many as criteria."""
+
+
+def corpus_statistics(records: Iterable[Mapping[str, Any]], reasons: Sequence[str]) -> CorpusStatistics:
+    """Count records of `rubrics.jsonl`, and the reasons why the other inputs gave no rubric."""
+    sizes: Counter[float] = Counter()
+    weights: Counter[float] = Counter()
+    lengths: Counter[float] = Counter()
+    kinds: Counter[str] = Counter()
+    tags: Counter[str] = Counter()
+    splits: Counter[str] = Counter()
+    flags: Counter[str] = Counter()
+    judged: list[Mapping[str, Any]] = []
+    for record in records:
+        judged += record["metadata"].get("validity", {}).get("items", [])
+        criteria = record["criteria"]
+        sizes[len(criteria)] += 1
+        splits[record["split"]] += 1
+        flags.update(record["flags"])
+        for criterion in criteria:
+            weights[criterion["weight"]] += 1
+            lengths[len(criterion["description"])] += 1
+            kinds[criterion["kind"]] += 1
+            tags.update(criterion["tags"])
+    steps = Counter[float]()
+    for length, number in lengths.items():
+        steps[length // LENGTH_STEP * LENGTH_STEP] += number
+    return CorpusStatistics(
+        inputs=sizes.total() + len(reasons),
+        rubrics=sizes.total(),
+        criteria_per_rubric=Distribution.of(sizes),
+        weights=Distribution.of(weights),
+        description_characters=Distribution.of(lengths),
+        criteria_counts=_by_value(sizes),
+        weight_counts=_by_value(weights),
+        length_counts=_by_value(steps),
+        kinds=dict(kinds.most_common()),
+        tags=dict(tags.most_common(MOST_TAGS)),
+        splits=dict(sorted(splits.items())),
+        flags=dict(flags.most_common()),
+        discarded=dict(Counter(reasons).most_common()),
+        validity=rates_by_kind(judged),
+    )
+
+
+def _by_value(counts: Mapping[float, int]) -> dict[str, int]:
+    return {f"{value:g}": counts[value] for value in sorted(counts)}
+
+
+NO_MATPLOTLIB = "plots need matplotlib: pip install 'adjudge[plots]'"
+
+_COLOUR = "#3b6ea5"
+_SIZE_INCHES = (11.0, 6.5)
+_MAX_LABELS = 6
+
+
+class MatplotlibMissing(Exception):
+    """matplotlib is not installed; the message says what to run."""
+
+
+def plot_statistics(statistics: CorpusStatistics, file: Path, *, title: str) -> None:
+    """Draw the statistics into a file, SVG or PNG by its ending.
+
+    Raises:
+        PlotsMissing: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MatplotlibMissing(NO_MATPLOTLIB) from error
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.subplots(2, 3)
+    _columns(axes[0, 0], "criteria per rubric", statistics.criteria_counts)
+    _columns(axes[0, 1], "weights of criteria", statistics.weight_counts)
+    _columns(axes[0, 2], "characters of a description", statistics.length_counts)
+    _bars(axes[1, 0], "kinds of criteria", statistics.kinds)
+    _bars(axes[1, 1], "rubrics by split", statistics.splits)
+    _bars(axes[1, 2], "inputs without a rubric", statistics.discarded)
+    figure.suptitle(title, parse_math=False)
+    figure.savefig(file)
+
+
+def _columns(at: Any, name: str, counts: Mapping[str, int]) -> None:
+    """One column a number, side by side in order; only some are labelled where there are many."""
+    if not _set_title(at, name, counts):
+        return
+    at.bar(range(len(counts)), list(counts.values()), color=_COLOUR)
+    step = -(-len(counts) // _MAX_LABELS)
+    at.set_xticks(range(0, len(counts), step), list(counts)[::step])
+    at.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _bars(at: Any, name: str, counts: Mapping[str, int]) -> None:
+    """One bar a word, the first on top."""
+    if not _set_title(at, name, counts):
+        return
+    at.barh(list(counts)[::-1], list(counts.values())[::-1], color=_COLOUR)
+    at.tick_params(axis="y", labelsize=8)
+    at.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _set_title(at: Any, name: str, counts: Mapping[str, int]) -> bool:
+    """Whether there is anything to draw."""
+    at.set_title(name, fontsize=10)
+    at.spines[["top", "right"]].set_visible(False)
+    if not counts:
+        at.text(0.5, 0.5, "none", ha="center", va="center", color="grey")
+        at.set_axis_off()
+    return bool(counts)
+
 
 STATISTICS, PLOT, SPLITS = "statistics.json", "statistics.svg", "splits"
 
@@ -48,3 +254,58 @@ def _replace(file: Path, lines: Iterable[str]) -> None:
     with made.open("w", encoding="utf-8", errors="backslashreplace") as out:
         out.writelines(f"{line}\n" for line in lines)
     made.replace(file)
+
+
+def trainer_rows(
+    folder: Path, split: Split, *, inline: bool = False, messages: bool = False
+) -> Iterator[dict[str, Any]]:
+    """The rows of one split of a run, in the order of its file.
+
+    A row has `prompt`, `rubric`, `grounding`, `ground_truth` and `reference_answer`, the last three None where the run
+    knows none. `rubric` is the reference of the published version, or JSON text of the criteria where none was
+    published.
+
+    Args:
+        folder: the run's `--out`, after the run ended.
+        split: which file of `splits/`.
+        inline: write the criteria though a version was published.
+        messages: write prompts as chat messages rather than text.
+
+    Raises:
+        ValueError: the folder does not belong to a run, or a record has no question; the message says which.
+    """
+    file = folder / SPLITS / f"{split}.jsonl"
+    if not file.is_file():
+        raise ValueError(
+            f"there is no {file}; give the --out folder of an `adjudge generate` that ended, with {RUBRICS_FILE} in it"
+        )
+    references = {} if inline else {one["key"]: one["reference"] for one in read_journal(folder / PUBLISHED_FILE)}
+    for number, record in enumerate(read_journal(file), 1):
+        question = record["metadata"].get("question")
+        if not isinstance(question, str) or not question.strip():
+            raise ValueError(f"{file}:{number}: the record has no question to ask; leave its line out")
+        kept = record["record"]
+        yield {
+            "prompt": [{"role": "user", "content": question}] if messages else question,
+            "rubric": references.get(record["key"]) or json.dumps({"criteria": record["criteria"]}, ensure_ascii=False),
+            "grounding": kept.get("passage"),
+            "ground_truth": record["metadata"].get("ground_truth"),
+            "reference_answer": kept.get("reference_answer") or kept.get("ideal_answer"),
+        }
+
+
+def write_rows(folder: Path, out: Path, *, inline: bool = False, messages: bool = False) -> dict[Split, int]:
+    """Write `train.jsonl`, `validation.jsonl` and `test.jsonl` of a run into a folder; returns how many rows each has.
+
+    Raises:
+        OSError: they cannot be written.
+        ValueError: as `trainer_rows`, before anything is written.
+    """
+    if out.resolve() == (folder / SPLITS).resolve():
+        raise ValueError(f"{out} holds the rubrics themselves; write the rows into another folder")
+    made = {split: list(trainer_rows(folder, split, inline=inline, messages=messages)) for split in get_args(Split)}
+    out.mkdir(parents=True, exist_ok=True)
+    for split, rows in made.items():
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (out / f"{split}.jsonl").write_text(lines, encoding="utf-8", errors="backslashreplace")
+    return {split: len(rows) for split, rows in made.items()}

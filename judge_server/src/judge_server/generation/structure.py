@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from judge_server.generation.discards import RubricDiscarded
+from judge_server.generation.writer import RubricDiscarded
 from trainer_client.wire import Criterion
 
 MAX_QUOTED_WORDS = 20

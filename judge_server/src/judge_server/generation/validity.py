@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError, WithJsonSchema
 
-from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricVersion
 
 VALIDITY_PROMPTS = GeneratorTemplates("checker.system", "validity")

@@ -19,7 +19,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined, TemplateError, Temp
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from judge_server.operations.job import JobFailed
+from judge_server.ports.operations import JobFailed
 from judge_server.prompts import InvalidTemplate
 from judge_server.prompts.fencing import Fence, neutralise
 from judge_server.prompts.sources import read_source

@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict
 
 from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
+from judge_server.judging.questions import JudgingConfig
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.judging.ways import JudgingConfig
 from judge_server.ports import AnswerForm, Call, EngineIdentity, LabelChoice, TextOutput, TokenChoice
 from trainer_client.byte_cache import ByteCache
 from trainer_client.wire import RATIONALE_TOKENS

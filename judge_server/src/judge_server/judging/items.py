@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from judge_server.errors import replace_lone_surrogates
 from judge_server.judging.tolerant_json import ParsedValue, find_values
 from judge_server.ports import CallFailure
-from judge_server.surrogates import replace_lone_surrogates
 from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
 
 REASON_CHARACTERS = 240

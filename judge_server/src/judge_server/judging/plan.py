@@ -3,21 +3,19 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from judge_server.checks import Check, step_to_search
 from judge_server.errors import InvalidRequest
 from judge_server.judging.fingerprint import CallDigests, ending_of
-from judge_server.judging.protocols import HOLISTIC, ask_criteria
-from judge_server.judging.questions import Question
+from judge_server.judging.questions import HOLISTIC, PreparedConfig, Question, ask_criteria
 from judge_server.judging.shortening import shorten_messages, without_middle
-from judge_server.judging.ways import PreparedConfig
 from judge_server.ports import Batch, SamplingOptions
-from judge_server.prompts.conversation import render_conversation
-from judge_server.prompts.declaration import MATERIAL
+from judge_server.prompts.fencing import render_conversation
+from judge_server.prompts.library import MATERIAL
+from judge_server.verifiers import Check, step_to_search
 from trainer_client.final_answer import extract_final_answer
 from trainer_client.steps import WHOLE_RESPONSE, Step, split_steps
 from trainer_client.thinking import JudgedContent
 from trainer_client.wire import Criterion, FieldError, Prompt, Verification, VerificationMethod
-from trainer_client.wire.verification import JudgeVerification, MathVerification
+from trainer_client.wire.criteria import JudgeVerification, MathVerification
 
 FINAL_ANSWER_CHARACTERS = 400
 """How much of an extracted final answer is shown again beside the right one."""

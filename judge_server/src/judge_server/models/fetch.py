@@ -15,15 +15,35 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from judge_server.models.cache import HubRecord, file_size, model_path, models_dir, part_path, read_record, write_record
-from judge_server.models.catalogue import CATALOGUE, Model, next_smaller
-from judge_server.models.errors import ModelError, ModelUnavailable, NotAModel, SourceFailed, WrongHash
+from judge_server.models.catalogue import (
+    CATALOGUE,
+    HubFile,
+    Model,
+    ModelError,
+    ModelUnavailable,
+    NotAModel,
+    SourceFailed,
+    WrongHash,
+    next_smaller,
+    parse_model_reference,
+)
+from judge_server.models.files import (
+    SILENT,
+    DownloadProgress,
+    HubRecord,
+    check_gguf,
+    check_installed,
+    file_sha256,
+    file_size,
+    format_bytes,
+    model_path,
+    models_dir,
+    part_path,
+    read_record,
+    write_record,
+)
 from judge_server.models.hub import HubSource, etag_path
-from judge_server.models.installed import check_installed
 from judge_server.models.mirror import MirrorSource, scratch_path
-from judge_server.models.progress import SILENT, DownloadProgress, format_bytes
-from judge_server.models.reference import HubFile, parse_model_reference
-from judge_server.models.verify import check_gguf, file_sha256
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ from urllib.parse import quote, urljoin
 
 import httpx2
 
-from judge_server.models.cache import file_size
-from judge_server.models.errors import SourceFailed
-from judge_server.models.progress import DownloadProgress
+from judge_server.models.catalogue import SourceFailed
+from judge_server.models.files import DownloadProgress, file_size
 
 LOOKUP_TIMEOUT_S = 6.0
 """How long the hub may take to say what it has."""

@@ -15,10 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from judge_server.models.cache import file_size
-from judge_server.models.catalogue import MirrorPart, Model
-from judge_server.models.errors import SourceFailed
-from judge_server.models.progress import DownloadProgress
+from judge_server.models.catalogue import MirrorPart, Model, SourceFailed
+from judge_server.models.files import DownloadProgress, file_size
 
 _CHUNK = 1 << 20
 _POLL_INTERVAL_S = 0.2

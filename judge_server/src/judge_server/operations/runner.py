@@ -13,15 +13,18 @@ from typing import Any, TypeVar
 
 from opentelemetry.trace import SpanKind
 
-from judge_server.access.identity import Identity, identity_context
-from judge_server.metrics.operations import ChunkStatus, OperationMetrics
-from judge_server.operations.kind import FatalChunkError, OperationHandler, RetryableChunkError, ServiceUnavailableError
+from judge_server.auth.identity import Identity, identity_context
+from judge_server.observability.logs import log_context
+from judge_server.observability.metrics import ChunkStatus, OperationMetrics
+from judge_server.observability.tracing import mark_span_failed, set_span_attributes, span, span_links
+from judge_server.operations.handlers.base import (
+    FatalChunkError,
+    OperationHandler,
+    RetryableChunkError,
+    ServiceUnavailableError,
+)
 from judge_server.ports.operations import OperationStore
-from judge_server.telemetry.about import log_context
-from judge_server.telemetry.carrying import span_links
-from judge_server.telemetry.spans import mark_span_failed, set_span_attributes, span
-from trainer_client.wire.operation_rows import ChunkOutcome, ChunkRef, LeasedChunk
-from trainer_client.wire.operations import OperationKind
+from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, OperationKind
 
 log = logging.getLogger("adjudge")
 

@@ -22,14 +22,20 @@ from judge_server.ports.engine import (
     TextOutput,
     TokenChoice,
 )
-from judge_server.ports.idempotency import IdempotencyKeys
-from judge_server.ports.ledger import Ledger, LedgerReader, RunReader
 from judge_server.ports.operations import ChunkQueue, Operations, OperationStore, UnknownOperation
-from judge_server.ports.rates import RateLimiter
-from judge_server.ports.rubrics import RubricSource
-from judge_server.ports.tenants import ApiKeyStore, AuditTrail
-from judge_server.ports.validations import RubricValidations
-from judge_server.ports.verdicts import JudgeResult, VerdictCache
+from judge_server.ports.stores import (
+    ApiKeyStore,
+    AuditTrail,
+    IdempotencyKeys,
+    JudgeResult,
+    Ledger,
+    LedgerReader,
+    RateLimiter,
+    RubricSource,
+    RubricValidations,
+    RunReader,
+    VerdictCache,
+)
 from trainer_client.wire.operations import Operation, OperationKind, OperationProgress, OperationState, ResultPage
 
 __all__ = [

@@ -115,7 +115,7 @@ class Reply:
         chosen: for a `LabelChoice` (also the one that follows a menu, given the option of greatest mass), the label
             picked; None where the engine cannot hold the model to the labels.
         text: for `Written` and `TextOutput`, what was written. For the other forms, on an engine that cannot constrain or
-            read probabilities, what the model said instead, to be read by `judge_server.judging.reading`.
+            read probabilities, what the model said instead, to be read by `judge_server.judging.replies`.
         cut: the text ended at its limit of tokens.
         reasoning: the reasons given first, where they were asked for.
         tokens_computed: prompt tokens that were computed.

@@ -1,29 +1,33 @@
-"""Work that takes longer than a request: submitted, followed, read page by page, cancelled, tried again.
+"""Long-running work: the operations port, its store and queue, and the jobs that run as operations.
+
+Work that takes longer than a request: submitted, followed, read page by page, cancelled, tried again.
 
 Whoever runs it keeps what is done: an operation that its process did not live to end goes on in the next one.
+
+What can be run as an operation: a job that goes on from wherever an earlier attempt of it got to.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from trainer_client.wire.operation_rows import (
+from trainer_client.wire.operations import (
+    TERMINAL_STATES,
     ChunkOutcome,
     ChunkRef,
     LeasedChunk,
     NewOperation,
-    OperationCounts,
-    Submission,
-)
-from trainer_client.wire.operations import (
-    TERMINAL_STATES,
     Operation,
+    OperationCounts,
     OperationKind,
     OperationProgress,
     OperationState,
     ResultPage,
+    Submission,
 )
 
 __all__ = [
@@ -166,3 +170,41 @@ class ChunkQueue(Protocol):
 
     async def waiting(self) -> int:
         """How many announcements wait; raises `ConnectionError` where that cannot be said now."""
+
+
+class JobFailed(Exception):
+    """A job that cannot go on, for a reason that its message tells whoever asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """One attempt at an operation.
+
+    Attributes:
+        request: what was asked for, as `Job.check` let it pass.
+        folder: the operation's own, the same in every attempt.
+        report: says how far it is.
+    """
+
+    operation_id: str
+    project_id: str
+    request: dict[str, Any]
+    folder: Path
+    report: Callable[[OperationProgress], None]
+
+
+class Job(Protocol):
+    """A kind of operation."""
+
+    def check(self, request: dict[str, Any]) -> None:
+        """Raises `ValueError` for a request that cannot be run."""
+
+    def results_file(self, request: dict[str, Any], folder: Path) -> Path:
+        """The file that results are appended to, a line of JSON each."""
+
+    async def run(self, context: JobContext) -> None:
+        """Do the work; cancelled at any moment, or killed, it must be able to go on in another attempt.
+
+        What it raises fails the operation. `JobFailed`, `OSError` and `ValueError` explain themselves; all else is
+        taken for a mistake in the program.
+        """

@@ -1,13 +1,25 @@
-"""Judged text is data: fence it so that nothing inside can pass for an instruction or close the fence.
+"""Fence judged text, conversations included, so that nothing in it can pass for an instruction.
+
+Judged text is data: fence it so that nothing inside can pass for an instruction or close the fence.
 
 Each text stands between marker lines that carry HMAC(deployment secret, digest of the text). The marker is the same
 on every replica that has the secret, so caches and prefix reuse survive; whoever wrote the text cannot know it.
+
+Shows a conversation to the judge: who says what, what is called and what comes back.
+
+Only roles and names of tools stand outside a fence, and only such as cannot say anything: a policy writes both. A role
+is one of a few, and a name that is not plain stands inside the fence. Which messages are shown is not decided here.
 """
 
 import hashlib
 import hmac
+import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from trainer_client.wire.groups import Message, ToolCall
 
 _MARKER_LETTERS = "bcdfghjklmnprstv"  # one per 4 bits; letters make fewer tokens than digits do
 _MARKER_BYTES = 6
@@ -60,3 +72,120 @@ class Fence:
         tag = hmac.digest(self._secret, digest, "sha256")[:_MARKER_BYTES]
         marker = "".join(_MARKER_LETTERS[b >> 4] + _MARKER_LETTERS[b & 15] for b in tag)
         return f"<{marker}>\n{clean}\n</{marker}>"
+
+
+RESULT_ROLES = frozenset({"tool", "function"})
+"""Roles whose messages are what a tool answered."""
+
+ROLES = frozenset({"system", "developer", "user", "assistant"})
+"""Roles that are shown as they are; another one is shown inside the fence."""
+
+MAX_NAME_LENGTH = 32
+MAX_NAME_WORDS = 4
+"""What a tool's name of letters, digits, `_` and `-` may have to be shown as it is."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_A_TOOL = "a tool"
+_SPEAKER = "another speaker"
+
+
+def render_conversation(messages: str | Sequence[Message], fence: Callable[[str], str]) -> str:
+    """Render messages one after the other, or a text as it is; `fence` wraps everything that was written in them.
+
+    A message's thinking, content and tool calls each have a heading line, such as `assistant calls search:`. Where one
+    message calls a tool several times, calls and results are numbered. Without messages an empty text is fenced.
+
+    A role that is none of `ROLES` and `RESULT_ROLES` is headed `another speaker`. A tool whose name is longer than
+    `MAX_NAME_LENGTH`, of more than `MAX_NAME_WORDS` words or of other characters is `a tool`. What they are called is the
+    first line inside the fence.
+    """
+    if isinstance(messages, str):
+        return fence(messages)
+    called: dict[str, str] = {}
+    pieces = [piece for message in messages for piece in _pieces(message, called)]
+    return "\n\n".join([f"{heading}:\n{fence(text)}" for heading, text in pieces]) or fence("")
+
+
+def _pieces(message: Message, called: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """A message's headings and texts. `called` knows the calls so far by their ids, and learns those of the message."""
+    known = message.role in ROLES or message.role in RESULT_ROLES
+    speaker, of_speaker = (message.role, "") if known else (_SPEAKER, f"role: {message.role}\n")
+    if message.reasoning_content:
+        yield f"{speaker} thinks", of_speaker + message.reasoning_content
+    if message.content or not (message.reasoning_content or message.tool_calls):
+        if message.role in RESULT_ROLES:
+            answered = called.get(message.tool_call_id or "")
+            shown, of_tool = (answered, "") if answered else _named(message.name)
+            yield f"result of {shown}", of_tool + (message.content or "")
+        else:
+            yield speaker, of_speaker + (message.content or "")
+    for call, number in zip(message.tool_calls, _numbers(message.tool_calls), strict=True):
+        shown, of_tool = _named(call.function.name)
+        if call.id:
+            called[call.id] = shown + number
+        yield f"{speaker} calls {shown}{number}", of_speaker + of_tool + _arguments(call.function.arguments)
+
+
+def _named(name: str | None) -> tuple[str, str]:
+    """How a tool is called in a heading, and the line inside the fence that says it where the heading does not."""
+    if not name:
+        return _A_TOOL, ""
+    plain = len(name) <= MAX_NAME_LENGTH and _PLAIN_NAME.fullmatch(name) and len(_WORD.findall(name)) <= MAX_NAME_WORDS
+    return (name, "") if plain else (_A_TOOL, f"name: {name}\n")
+
+
+def _numbers(calls: Sequence[ToolCall]) -> list[str]:
+    names = [_named(call.function.name)[0] for call in calls]
+    total = Counter(names)
+    seen: Counter[str] = Counter()
+    numbers = []
+    for name in names:
+        seen[name] += 1
+        numbers.append(f" ({seen[name]} of {total[name]})" if total[name] > 1 else "")
+    return numbers
+
+
+def _arguments(arguments: str | dict[str, Any]) -> str:
+    """One argument to a line, in JSON. A text that this would change in more than its spelling stays as it is."""
+    if isinstance(arguments, dict):
+        return _lines(arguments)
+    try:
+        parsed = json.loads(
+            arguments,
+            object_pairs_hook=_object,
+            parse_int=_lossless_parser(int),
+            parse_float=_lossless_parser(float),
+            parse_constant=_reject_constant,
+        )
+        return _lines(parsed) if isinstance(parsed, dict) else arguments
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _lines(arguments: dict[str, Any]) -> str:
+    lines = [f"  {_json(name)}: {_json(value)}" for name, value in arguments.items()]
+    return "{\n" + ",\n".join(lines) + "\n}" if lines else "{}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(members := dict(pairs)) < len(pairs):
+        raise ValueError("a name stands twice")
+    return members
+
+
+def _lossless_parser(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(written: str) -> Any:
+        if repr(value := kind(written)) != written:
+            raise ValueError(f"{written} would be written otherwise")
+        return value
+
+    return parse
+
+
+def _reject_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

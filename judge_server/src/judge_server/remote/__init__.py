@@ -1,6 +1,6 @@
 """Judges in other processes: what an api asks of them, the desk it does that from, and the application they serve."""
 
-from judge_server.remote.desk import RemoteExecutor
+from judge_server.remote.executor import RemoteExecutor
 from judge_server.remote.link import JudgeClient
 from judge_server.remote.serving import JudgeProcess, create_judge_app
 

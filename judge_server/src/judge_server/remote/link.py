@@ -13,11 +13,11 @@ from typing import NoReturn
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
-from judge_server.engines.openai_http import retry_after_s
+from judge_server.engines.openai.http import retry_after_s
 from judge_server.errors import EngineStartError, NotReady, Overloaded
+from judge_server.observability.tracing import propagation_headers
 from judge_server.ports import Batch, EngineIdentity
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount
-from judge_server.telemetry.carrying import propagation_headers
 from trainer_client import __version__
 from trainer_client.wire import Problem
 

@@ -16,7 +16,7 @@ from judge_server.judging.calibration import UNSCALED, PlattScaling
 from judge_server.judging.plan import PlannedCall, ResponsePlan, VerdictSlot
 from judge_server.judging.questions import Question, Reading
 from judge_server.judging.replies import MIN_CHOICE_MASS
-from judge_server.judging.work import Caller, CallOutcome, JudgementResults
+from judge_server.judging.results import Caller, CallOutcome, JudgementResults
 from judge_server.ports import (
     Batch,
     Call,

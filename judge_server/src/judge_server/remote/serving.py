@@ -15,22 +15,21 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import TypeAdapter, ValidationError
 
+from judge_server.api import problems
+from judge_server.api.auth import require_loopback_host
+from judge_server.api.middleware import BoundaryMiddleware
+from judge_server.api.probes import SelectedChecks, judge_metrics_page
+from judge_server.api.responses import run_while_connected
 from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, ServiceError
-from judge_server.judging.fair_queue import label_of_run
-from judge_server.judging.judge import Judge
 from judge_server.judging.plan import ResponsePlan
-from judge_server.judging.work import Caller, JudgementResults
+from judge_server.judging.results import Caller, JudgementResults
+from judge_server.observability.logs import bind_log_context
+from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
 from judge_server.ports import Batch
+from judge_server.queueing import label_of_run
 from judge_server.remote.link import ROOT, identity_digest
 from judge_server.remote.messages import PROTOCOL_VERSION, Handshake, ResultEvent, ShardRequest, TokenCount, UsageDelta
-from judge_server.telemetry.about import bind_log_context
-from judge_server.telemetry.requests import FASTAPI_TELEMETRY_OFF, RequestLoggingMiddleware
-from judge_server.web import problems
-from judge_server.web.boundary import BoundaryMiddleware
-from judge_server.web.disconnect import run_while_connected
-from judge_server.web.health import SelectedChecks
-from judge_server.web.hosts import require_loopback_host
-from judge_server.web.metrics import judge_metrics_page
+from judge_server.scoring.judge import Judge
 from trainer_client import __version__
 from trainer_client.wire import DEFAULT_JUDGE
 

@@ -4,12 +4,16 @@
 `read_file` whole files, of one rubric or of one a line.
 """
 
-from rubric_store.formats.documents import RubricDocument
-from rubric_store.formats.errors import FormatError, FormatProblem
-from rubric_store.formats.files import FILE_EXTENSIONS, NamedRubric, read_file
+from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument
 from rubric_store.formats.native import json_schema
-from rubric_store.formats.reading import read_document, read_rubric
-from rubric_store.formats.recognition import RubricFormat
+from rubric_store.formats.reading import (
+    FILE_EXTENSIONS,
+    NamedRubric,
+    RubricFormat,
+    read_document,
+    read_file,
+    read_rubric,
+)
 from rubric_store.formats.writing import SUFFIXES, LostField, SerializedRubric, write_rubric
 
 __all__ = [

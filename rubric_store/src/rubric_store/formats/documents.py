@@ -1,14 +1,100 @@
-"""What a file says of one rubric, and how its criteria are read one by one so that every problem is found at once."""
+"""Rubric documents as readers and writers share them: headings, criteria, problems with their lines.
 
-from collections.abc import Callable, Mapping, Sequence
+What a file says of one rubric, and how its criteria are read one by one so that every problem is found at once.
+
+How a reader or writer says what is wrong: each problem with its line, its place, and what was expected there.
+
+JSON texts read strictly, and where in a text each of its values stands.
+
+Lines are looked for only where something is wrong: a text without problems is parsed once, by the standard library.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rubric_store.formats.errors import InvalidValueError, Path, validation_problems
 from trainer_client.wire import Criterion, Lineage, NewRubricName, RubricContent, RubricTag
-from trainer_client.wire.json_object import JsonObject
+from trainer_client.wire.base import JsonObject
 from trainer_client.wire.rubrics import MAX_TAGS
+
+Path = tuple[int | str, ...]
+"""A way through parsed values: `("criteria", 2, "weight")`."""
+
+LineOf = Callable[[Collection[Path]], dict[Path, int]]
+"""Maps paths, or their nearest known beginnings, to the lines they stand in."""
+
+_MESSAGES = {
+    "extra_forbidden": "this field is not permitted here; correct its spelling, or leave it out",
+    "missing": "this field is required",
+    "string_pattern_mismatch": "only letters, digits and . _ - are permitted, a letter or digit first; in names and "
+    "tags letters are small, and / is permitted between words",
+    "model_type": "expected an object with fields",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FormatProblem:
+    """One thing that is wrong: the line (1-based; None where there is none), the place in it, and what was expected."""
+
+    place: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, (f"line {self.line}" if self.line else "", self.place)))
+        return f"{where}: {self.message}" if where else self.message
+
+
+class FormatError(ValueError):
+    """A rubric that cannot be read or written; `problems` holds everything that is wrong, in the order of the lines."""
+
+    def __init__(self, problems: Iterable[FormatProblem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class InvalidValueError(Exception):
+    """Problems of a parsed value, each with its path; lines are not known yet."""
+
+    def __init__(self, found: Sequence[tuple[Path, str]]) -> None:
+        super().__init__(found)
+        self.found = tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """A parsed text: its value, where what stands, and what is wrong already although it could be parsed."""
+
+    value: object
+    line_of: LineOf
+    problems: tuple[FormatProblem, ...] = ()
+
+
+def with_lines(error: InvalidValueError, line_of: LineOf) -> FormatError:
+    """The same problems with their lines."""
+    lines = line_of([path for path, _ in error.found])
+    return FormatError([FormatProblem(format_path(path), message, lines.get(path)) for path, message in error.found])
+
+
+def validation_problems(error: ValidationError) -> list[tuple[Path, str]]:
+    """Everything that validation found wrong, each with its path."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return [(one["loc"], _MESSAGES.get(one["type"], one["msg"].removeprefix("Value error, "))) for one in found]
+
+
+def format_path(path: Path) -> str:
+    """A path as people write it: `criteria[2].weight`."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step[:60]}" for step in path if not _is_label(step))
+    return "".join(steps).removeprefix(".")
+
+
+def _is_label(step: int | str) -> bool:
+    return isinstance(step, str) and step.startswith("(")
+
 
 MAX_CRITERIA: Final = 512
 ItemT = TypeVar("ItemT", bound=BaseModel)
@@ -124,3 +210,91 @@ def find_list(value: object, paths: Sequence[tuple[str, ...]], expected: str) ->
         if depth == len(path):
             return path, inner
     raise InvalidValueError([((), f"expected {expected}")])
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:\s"]+', re.DOTALL)
+DUPLICATE_FIELD = "given twice in one object; keep one"
+_TOO_DEEP = "it is nested too deeply; a rubric needs no more than five levels"
+
+
+def parse_json(text: str) -> ParsedText:
+    """Parse a JSON text; fields given twice are problems of what is returned.
+
+    Raises:
+        FormatError: the text is no JSON (line and column named), or nests too deeply.
+    """
+    repeats = False
+
+    def one_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        nonlocal repeats
+        fields = dict(pairs)
+        repeats = repeats or len(fields) < len(pairs)
+        return fields
+
+    try:
+        value: object = json.loads(text, object_pairs_hook=one_object)
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            [FormatProblem(f"column {error.colno}", f"expected JSON: {error.msg}", error.lineno)]
+        ) from None
+    except RecursionError:
+        raise FormatError([FormatProblem("", _TOO_DEEP, 1)]) from None
+    except ValueError as error:
+        raise FormatError([FormatProblem("", f"cannot be read: {error}", 1)]) from None
+    duplicates = (
+        [
+            FormatProblem(format_path(path), DUPLICATE_FIELD, line)
+            for path, line, duplicate in _positions(text)
+            if duplicate
+        ]
+        if repeats
+        else []
+    )
+    return ParsedText(value, lambda wanted: json_lines(text, wanted), tuple(duplicates))
+
+
+def json_lines(text: str, wanted: Collection[Path]) -> dict[Path, int]:
+    """The line of each path in a JSON text that parses, or of the longest beginning of it that is there."""
+    missing = {path for path in wanted if path}
+    known: dict[Path, int] = {}
+    places = _positions(text) if missing else iter(())
+    for path, line, _ in places:
+        known[path] = line
+        missing.discard(path)
+        if not missing:
+            break
+    return nearest_lines(known, wanted)
+
+
+def nearest_lines(known: dict[Path, int], wanted: Iterable[Path]) -> dict[Path, int]:
+    """For each path its line, or that of the longest beginning of it whose line is known, or else 1."""
+    return {path: next((known[path[:n]] for n in range(len(path), 0, -1) if path[:n] in known), 1) for path in wanted}
+
+
+def _positions(text: str) -> Iterator[tuple[Path, int, bool]]:
+    """Every member and element of a text that parses: path, line, and whether its object had that field already."""
+    frames: list[tuple[list[int], set[str] | None]] = []  # an array counts, an object knows its fields
+    path: list[int | str] = []
+    line, end, key = 1, 0, None
+    for match in _TOKEN.finditer(text):
+        line += text.count("\n", end, match.start())
+        end, piece = match.start(), match.group()
+        if piece in "]}":
+            frames.pop()
+            path[len(frames) :] = []
+        elif piece == ":" and frames and frames[-1][1] is not None and key is not None:
+            name, at = key
+            path[len(frames) - 1 :] = [name]
+            yield tuple(path), at, name in frames[-1][1]
+            frames[-1][1].add(name)
+        elif piece == ",":
+            if frames[-1][1] is None:
+                frames[-1][0][0] += 1
+        else:
+            if frames and frames[-1][1] is None:
+                path[len(frames) - 1 :] = [frames[-1][0][0]]
+                yield tuple(path), line, False
+            if piece in "[{":
+                frames.append(([0], set() if piece == "{" else None))
+            elif piece[0] == '"':
+                key = (str(json.loads(piece, strict=False)), line)

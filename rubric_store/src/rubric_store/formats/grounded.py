@@ -9,8 +9,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, ValidationError
 
-from rubric_store.formats.documents import RubricDocument, find_list, read_items
-from rubric_store.formats.errors import FormatError, FormatProblem, InvalidValueError, validation_problems
+from rubric_store.formats.documents import (
+    FormatError,
+    FormatProblem,
+    InvalidValueError,
+    RubricDocument,
+    find_list,
+    read_items,
+    validation_problems,
+)
 from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
 from trainer_client.wire.base import RequestModel

@@ -1,7 +1,14 @@
-"""Our own format: `{"criteria": [{"id", "description", "kind", "weight", …}]}`, and what stands beside.
+"""Adjudge's own rubric format, as JSON, and its JSON Schema.
+
+Our own format: `{"criteria": [{"id", "description", "kind", "weight", …}]}`, and what stands beside.
 
 A file may give `name`, `tags`, `metadata` and `lineage` beside the criteria. The same shape is written as JSON and as
 YAML, and `rubric.schema.json` describes it. Nothing of a rubric is lost in it.
+
+The JSON Schema of our own format, made from the models that read it; `rubric.schema.json` is what this returns.
+
+`python -m rubric_store.formats.native` prints it. Two rules of a rubric no schema can say, and reading checks them all
+the same: ids differ, and metadata is at most 64 KiB.
 """
 
 import json
@@ -9,10 +16,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from rubric_store.formats.documents import RubricDocument, RubricHeader, read_items
-from rubric_store.formats.errors import InvalidValueError, Path, validation_problems
+from rubric_store.formats.documents import (
+    MAX_CRITERIA,
+    InvalidValueError,
+    Path,
+    RubricDocument,
+    RubricHeader,
+    read_items,
+    validation_problems,
+)
 from trainer_client.wire import Criterion
 
 
@@ -74,3 +88,20 @@ def _criterion(criterion: Criterion) -> dict[str, Any]:
     if "weight" in fields:
         fields["weight"] = plain_number(criterion.weight)
     return fields
+
+
+class Rubric(RubricHeader):
+    """A rubric: what to check in a response, and what each check weighs."""
+
+    criteria: tuple[Criterion, ...] = Field(min_length=1, max_length=MAX_CRITERIA)
+
+
+def make_schema() -> dict[str, Any]:
+    """The schema (draft 2020-12) of a file in our own format, JSON or YAML."""
+    schema = Rubric.model_json_schema(by_alias=True)
+    schema["properties"]["criteria"]["contains"] = {"properties": {"weight": {"exclusiveMinimum": 0}}}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+if __name__ == "__main__":
+    print(json.dumps(make_schema(), indent=2, ensure_ascii=False))

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from rubric_store.formats.documents import RubricDocument, find_list, read_items
-from rubric_store.formats.errors import InvalidValueError
+from rubric_store.formats.documents import InvalidValueError, RubricDocument, find_list, read_items
 from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
 from trainer_client.wire.base import RequestModel

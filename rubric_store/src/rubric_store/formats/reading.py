@@ -1,16 +1,89 @@
-"""Reads rubrics: in the format named, or in the one that the text shows where it shows one."""
+"""Read rubrics and files of rubrics, in a named format or the one that the text shows.
+
+Reads rubrics: in the format named, or in the one that the text shows where it shows one.
+
+Which format a parsed JSON value is in, judged by its fields' names and the words its descriptions begin with.
+
+Whole files of rubrics: one rubric, or one in each line of a JSONL file, and the names they are to have.
+
+A file counts whole or not at all: if any of its rubrics cannot be read, none of them is.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Final, Literal, cast, get_args
 
+from pydantic import TypeAdapter, ValidationError
+
 from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar
-from rubric_store.formats.documents import RubricDocument
-from rubric_store.formats.errors import FormatError, FormatProblem, InvalidValueError, ParsedText, with_lines
-from rubric_store.formats.json_text import parse_json
-from rubric_store.formats.recognition import EXPECTED, RubricFormat, detect_formats
-from rubric_store.formats.yaml_text import parse_yaml
-from trainer_client.wire import RubricContent
+from rubric_store.formats.documents import (
+    FormatError,
+    FormatProblem,
+    InvalidValueError,
+    ParsedText,
+    RubricDocument,
+    parse_json,
+    validation_problems,
+    with_lines,
+)
+from rubric_store.formats.yaml_format import parse_yaml
+from trainer_client.wire import NewRubricName, RubricContent
+from trainer_client.wire.criteria import GUIDANCE_FIELDS
+
+RubricFormat = Literal["native", "yaml", "healthbench", "rar", "srar", "rgr", "grounded", "dro", "requirement"]
+EXPECTED = (
+    'expected {"criteria": […]} as JSON or YAML (native, yaml), [{"criterion": …, "points": …}] (healthbench), '
+    '[{"title": …, "description": …, "weight": …}] (rar), [{"description": "Factual Criteria: …", "weight": …}] (rgr), '
+    '[{"requirement": …, "weight": …}] (requirement), '
+    'a record with "question" and "criteria" (grounded), questions (dro), or lines such as '
+    "<SUGGEST> what to check (srar)"
+)
+
+
+def detect_formats(value: object) -> list[RubricFormat]:
+    """The formats a value can be in: one if it is plain to see, several if it is not, none if it is in no known one."""
+    if requirement.matches(value):
+        return ["requirement"]
+    if isinstance(value, list):
+        return _detect_by_items(value)
+    if not isinstance(value, dict):
+        return []
+    if "criteria" in value:
+        return ["grounded"] if value.keys() & {*grounded.METADATA_FIELDS, "passage"} else ["native"]
+    if value.keys() & {"questions", "decomposed_questions"}:
+        return ["dro"]
+    if isinstance(value.get("rubric"), str):
+        return ["srar"]
+    for key in ("rubrics", "rubric"):
+        if isinstance(value.get(key), list):
+            return _detect_by_items(value[key])
+    return ["healthbench"] if value.keys() & {"rubrics", "reward_model"} else []
+
+
+def _detect_by_items(items: list[object]) -> list[RubricFormat]:
+    if items and all(isinstance(item, str) for item in items):
+        return ["dro"]
+    objects = [item for item in items if isinstance(item, dict)]
+    fields = {field for item in objects for field in item}
+    if fields & {"criterion", "points"}:
+        return ["healthbench"]
+    if fields & {*GUIDANCE_FIELDS} and "id" in fields:
+        return ["grounded"]
+    if "title" in fields:
+        return ["rar"]
+    if "id" in fields or "description" not in fields:
+        return []
+    begins = [str(item.get("description")) for item in objects]
+    factual = any(rgr.PREFIX.match(text) for text in begins)
+    essential = any(rar.PREFIX.match(text) for text in begins) or any(
+        isinstance(item.get("weight"), str) for item in objects
+    )
+    if factual != essential:
+        return ["rgr"] if factual else ["rar"]
+    return ["rar", "rgr"]
+
 
 MAX_TEXT_LENGTH: Final = 16_000_000
 """Characters. The largest rubric that the store takes is some 10 million."""
@@ -116,3 +189,92 @@ def _detect_syntax(text: str) -> Literal["json", "yaml", "srar", "dro"] | None:
     if any(line.startswith("<") for line in lines):
         return "srar"
     return "dro" if lines and all(line.endswith("?") for line in lines) else None
+
+
+JSONL_EXTENSIONS: Final = frozenset({".jsonl", ".ndjson"})
+"""Endings of files with a rubric in each line."""
+
+FILE_EXTENSIONS: Final = frozenset({".json", ".yaml", ".yml", ".txt", ".srar", *JSONL_EXTENSIONS})
+"""Endings of the files that are looked for in a folder."""
+
+_ROW_IDS = ("name", "id", "prompt_id", "example_id", "uid", "doc_hash")
+_NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRubric:
+    """A rubric of a file, under the name it is to have, and the line it begins in."""
+
+    name: str
+    document: RubricDocument
+    line: int
+
+
+def read_file(content: bytes, path: PurePath, format: str | None = None, prefix: str = "") -> list[NamedRubric]:
+    """Read every rubric of a file.
+
+    Args:
+        content: the bytes of the file, UTF-8.
+        path: where it lies, as far as names are to be made of it: `math/Quadratics.yaml` gives `math/quadratics`. A
+            row of a JSONL file is called by its id after that, or by its line: `health/dev/line-12`.
+        format: see `read_document`.
+        prefix: put before every name, also before one that the file gives itself.
+
+    Raises:
+        FormatError: with every problem of the file, and its line.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise FormatError([FormatProblem("", "this is not UTF-8 text; save the file as UTF-8", line)]) from None
+    stem = "/".join(part for part in map(_as_name, (*path.parts[:-1], path.stem)) if part)
+    if path.suffix.lower() not in JSONL_EXTENSIONS:
+        document = read_document(text, format)
+        return [NamedRubric(_check_name(prefix + (document.name or stem), 1), document, 1)]
+    read: list[NamedRubric] = []
+    problems: list[FormatProblem] = []
+    for line, row in _rows(text):
+        try:
+            document = read_document(row, format)
+            name = document.name or f"{stem}/{_row_id(row) or f'line-{line}'}".lstrip("/")
+            read.append(NamedRubric(_check_name(prefix + name, line), document, line))
+        except FormatError as error:
+            problems += [FormatProblem(problem.place, problem.message, line) for problem in error.problems]
+    if not read and not problems:
+        problems.append(FormatProblem("", "no line holds a rubric", 1))
+    lines: dict[str, int] = {}
+    for rubric in read:
+        if lines.setdefault(rubric.name, rubric.line) != rubric.line:
+            message = f"line {lines[rubric.name]} gives a rubric {rubric.name!r} too; names in a file must differ"
+            problems.append(FormatProblem("", message, rubric.line))
+    if problems:
+        raise FormatError(problems)
+    return read
+
+
+def _rows(text: str) -> Iterator[tuple[int, str]]:
+    for line, row in enumerate(text.split("\n"), start=1):
+        if row.strip():
+            yield line, row
+
+
+def _row_id(row: str) -> str:
+    value = parse_json(row).value
+    if not isinstance(value, dict):
+        return ""
+    found = next((value[key] for key in _ROW_IDS if isinstance(value.get(key), str | int)), "")
+    return _as_name(str(found))
+
+
+def _as_name(text: str) -> str:
+    return _NOT_IN_NAMES.sub("-", text.lower()).strip("-._")[:100]
+
+
+def _check_name(name: str, line: int) -> str:
+    try:
+        return _NAME.validate_python(name)
+    except ValidationError as error:
+        reason = "; ".join(message for _, message in validation_problems(error))
+        raise FormatError([FormatProblem("name", f"{name[:80]!r} cannot be a rubric's name: {reason}", line)]) from None

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rubric_store.formats.documents import RubricDocument, read_items
-from rubric_store.formats.errors import InvalidValueError, Path
+from rubric_store.formats.documents import InvalidValueError, Path, RubricDocument, read_items
 from rubric_store.formats.native import dump_json, plain_number
 from trainer_client.wire import Criterion
 from trainer_client.wire.base import RequestModel

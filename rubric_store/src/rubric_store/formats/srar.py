@@ -10,8 +10,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from rubric_store.formats.documents import MAX_CRITERIA, RubricDocument
-from rubric_store.formats.errors import FormatError, FormatProblem, validation_problems
+from rubric_store.formats.documents import MAX_CRITERIA, FormatError, FormatProblem, RubricDocument, validation_problems
 from trainer_client.wire import Criterion, CriterionKind, RubricContent
 
 _KINDS: Final[dict[str, CriterionKind]] = {

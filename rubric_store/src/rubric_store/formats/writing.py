@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from rubric_store.formats import dro, grounded, healthbench, native, rar, requirement, rgr, srar, yaml_format
-from rubric_store.formats.documents import RubricDocument, as_document
-from rubric_store.formats.errors import FormatError, FormatProblem
-from rubric_store.formats.reading import check_format, read_document
-from rubric_store.formats.recognition import RubricFormat
+from rubric_store.formats.documents import FormatError, FormatProblem, RubricDocument, as_document
+from rubric_store.formats.reading import RubricFormat, check_format, read_document
 from trainer_client.wire import Criterion, RubricContent
 
 _WRITERS: dict[RubricFormat, Callable[[RubricDocument], str]] = {

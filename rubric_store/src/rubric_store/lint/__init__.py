@@ -8,11 +8,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from rubric_store.lint.findings import Finding, Severity
-from rubric_store.lint.overlap import SIMILARITY, find_overlaps, similarity
-from rubric_store.lint.systems import System, apparent_system, check_structure
-from rubric_store.lint.weights import check_weights, find_leaked_answers
-from rubric_store.lint.wording import check_wording
+from rubric_store.lint.papers import System, apparent_system, check_structure
+from rubric_store.lint.rules import (
+    SIMILARITY,
+    Finding,
+    Severity,
+    check_weights,
+    check_wording,
+    find_leaked_answers,
+    find_overlaps,
+    similarity,
+)
 from trainer_client.wire import Criterion
 
 __all__ = ["SIMILARITY", "Finding", "Severity", "System", "apparent_system", "lint", "similarity"]

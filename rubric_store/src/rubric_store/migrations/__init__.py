@@ -12,10 +12,16 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, func, select
 
-from rubric_store.blocking import blocking_connection
-from rubric_store.migrations import generation
-from rubric_store.migrations.scripts import Revision, revision_number, revisions, script_config
-from rubric_store.migrations.states import SchemaState, SchemaStatus
+from rubric_store.database import blocking_connection
+from rubric_store.migrations import schema_status
+from rubric_store.migrations.schema_status import (
+    Revision,
+    SchemaState,
+    SchemaStatus,
+    revision_number,
+    revisions,
+    script_config,
+)
 from rubric_store.migrations.waiting import LockRetry, TablesInUseError
 
 __all__ = [
@@ -125,7 +131,7 @@ def _read_status(connection: Connection) -> SchemaStatus:
     revision = _revision(connection)
     at = revision_number(known, revision)
     if at is None:
-        return SchemaStatus(revision, generation.read_works_from(connection, revision or ""), known)
+        return SchemaStatus(revision, schema_status.read_works_from(connection, revision or ""), known)
     return SchemaStatus(revision, known[at - 1].works_from if at else None, known)
 
 
@@ -133,7 +139,7 @@ def _record_compatibility(connection: Connection) -> None:
     """Say in the database what code works on it; what a newer package said of its own revision stays."""
     found = _read_status(connection)
     if revision_number(found.revisions, found.revision):
-        generation.write_compatibility(connection, found.revision, found.works_from)
+        schema_status.write_compatibility(connection, found.revision, found.works_from)
 
 
 def _check_known(found: SchemaStatus) -> None:

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from rubric_store.tables import metadata
+from rubric_store.rubrics.tables import metadata
 
 connection = context.config.attributes.get("connection")
 if connection is None:

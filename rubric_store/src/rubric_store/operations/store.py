@@ -11,12 +11,28 @@ from typing import Any
 from sqlalchemy import Row, and_, case, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.operations.connection import change_operation, in_operation, lock_operation
+from rubric_store.operations.database import (
+    MAX_LISTED_BYTES,
+    change_operation,
+    digest,
+    in_operation,
+    lock_operation,
+    operation_of,
+    pack,
+    result_page,
+    results_per_page,
+)
 from rubric_store.operations.leases import ChunkLeases
-from rubric_store.operations.rows import MAX_LISTED_BYTES, digest, operation_of, pack, result_page, results_per_page
 from rubric_store.operations.tables import chunks, operations, results
-from trainer_client.wire.operation_rows import NewOperation, OperationCounts, Submission
-from trainer_client.wire.operations import TERMINAL_STATES, Operation, OperationState, ResultPage
+from trainer_client.wire.operations import (
+    TERMINAL_STATES,
+    NewOperation,
+    Operation,
+    OperationCounts,
+    OperationState,
+    ResultPage,
+    Submission,
+)
 
 _PURGE_BATCH_SIZE = 100
 _ROWS_A_STATEMENT = 500

@@ -18,7 +18,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from rubric_store.tables import UTCDateTime, key_column, metadata
+from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
 
 operations = Table(
     "operations",

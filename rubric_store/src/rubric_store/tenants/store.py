@@ -13,8 +13,8 @@ from sqlalchemy import Row, Select, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.connected import BaseRepository
-from rubric_store.tenants import audit
+from rubric_store.repository import BaseRepository
+from rubric_store.tenants import tables
 from rubric_store.tenants.tables import api_keys, project_usage, projects
 from trainer_client.wire.tenants import PROJECT_NAME, ApiKey, ApiKeyRecord, AuditEntry, Limits, Project, TokenUsage
 
@@ -167,7 +167,7 @@ class TenantStore(BaseRepository):
         self, project_id: str | None = None, *, subject: str | None = None, limit: int = 100
     ) -> list[AuditEntry]:
         """The newest changes of a project, or of all, the newest first; those of one subject where it is given."""
-        rows = await self._read(audit.select_newest(project_id, subject=subject, limit=limit))
+        rows = await self._read(tables.select_newest(project_id, subject=subject, limit=limit))
         return [AuditEntry.model_validate(dict(row._mapping)) for row in rows]
 
 

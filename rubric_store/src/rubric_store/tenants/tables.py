@@ -1,4 +1,14 @@
-"""The tables of projects as their statements see them; migration 0005 makes them, and a test holds the two together."""
+"""The tables of projects, keys and usage, and the audit log.
+
+The tables of projects as their statements see them; migration 0005 makes them, and a test holds the two together.
+
+Audit rows: added in the transaction of the change they tell of, read newest first, never changed.
+"""
+
+import secrets
+import time
+from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -10,12 +20,17 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
+    Select,
     Table,
     Text,
     UniqueConstraint,
+    insert,
+    select,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rubric_store.tables import UTCDateTime, key_column, metadata
+from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
+from trainer_client.wire.tenants import AuditEntry
 
 projects = Table(
     "projects",
@@ -74,3 +89,27 @@ audit = Table(
     PrimaryKeyConstraint("project_id", "entry", name="pk_audit"),
 )
 """One row per change, added in the transaction of the change and never touched again; `entry` sorts by time."""
+
+
+async def add_entry(
+    connection: AsyncConnection,
+    project_id: str,
+    *,
+    actor: str,
+    action: str,
+    subject: str,
+    before: str | None = None,
+    after: str | None = None,
+) -> None:
+    """Add a row about a change that this transaction makes."""
+    entry = time.time_ns().to_bytes(8, "big") + secrets.token_bytes(8)
+    row = {"project_id": project_id, "entry": entry, "at": datetime.now(UTC), "actor": actor, "action": action}
+    await connection.execute(insert(audit).values(**row, subject=subject, before=before, after=after))
+
+
+def select_newest(project_id: str | None, *, subject: str | None, limit: int) -> Select[Any]:
+    """The newest rows of a project, or of all; those about one subject where it is given."""
+    rows = select(*[audit.c[name] for name in AuditEntry.model_fields]).order_by(audit.c.entry.desc()).limit(limit)
+    if project_id is not None:
+        rows = rows.where(audit.c.project_id == project_id)
+    return rows if subject is None else rows.where(audit.c.subject == subject)

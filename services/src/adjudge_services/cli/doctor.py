@@ -1,24 +1,159 @@
-"""`adjudge doctor`: check an installation part by part, and say what to do about what is wrong."""
+"""`adjudge doctor`: check an installation part by part.
+
+`adjudge doctor`: check an installation part by part, and say what to do about what is wrong.
+
+What `adjudge doctor` checks of a deployment of several processes: the queue, operations, keys, and judges elsewhere.
+
+Each check gives what it saw, or a `CheckWarning`, which says what to do about what works but should not stay so; what is wrong
+it raises, with what to do.
+"""
 
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import typer
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 from rich.markup import escape
 from rich.table import Table
 
-from adjudge_services.cli.doctor_deployment import CheckWarning, judges, keys, operations, queue
 from adjudge_services.cli.output import out
-from adjudge_services.judges import build_engine
+from adjudge_services.judges import build_engine, judge_links
+from adjudge_services.operations import check_queue, operation_store
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import prepare_store
+from adjudge_services.wiring import has_usable_key, keys_required, prepare_store
 from judge_server.cache import cache_from_url
-from judge_server.judging.protocols import YES_NO
+from judge_server.errors import EngineStartError
+from judge_server.judging.questions import YES_NO
 from judge_server.judging.replies import read_yes_no
+from judge_server.operations.queues import QUEUE
 from judge_server.ports import Batch, Call, JudgeResult, Reply, TokenChoice
+from judge_server.remote import JudgeClient
+from judge_server.remote.link import JudgeUnavailable, identity_digest
 from rubric_store import RubricStore
+
+REDIS_TIMEOUT_S = 3.0
+"""Seconds in which the queue's server answers somebody who only has a look."""
+
+MAX_CHUNK_WAIT_S = 900
+"""How long a chunk may wait before somebody should look: as long as the alert for it allows."""
+
+
+class CheckWarning(str):
+    """What works, and what to do lest it ceases to."""
+
+    __slots__ = ()
+
+
+async def queue(settings: Settings) -> str:
+    """The broker answers, and throws nothing away when its memory is full."""
+    check_queue(settings)
+    if settings.queue_url == "memory://":
+        return "memory://, so the service works on operations itself"
+    address = urlsplit(settings.queue_url)
+    where = f"{address.hostname}:{address.port or 6379}{address.path}"
+    connection = Redis.from_url(
+        settings.queue_url, socket_connect_timeout=REDIS_TIMEOUT_S, socket_timeout=REDIS_TIMEOUT_S
+    )
+    try:
+        memory = await connection.info("memory")
+        waiting = int(await connection.llen(QUEUE))
+    except RedisError as error:
+        raise RuntimeError(f"{where} cannot be used: {error}. Check ADJUDGE_QUEUE_URL, or start the server") from error
+    finally:
+        await connection.aclose()
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        return CheckWarning(
+            f"{where} throws away what it likes when its memory is full ({policy}), announcements too, and operations "
+            "then wait; run CONFIG SET maxmemory-policy noeviction there, or give the queue a server of its own"
+        )
+    return f"{where}, {waiting} announcements wait"
+
+
+async def operations(settings: Settings) -> str:
+    """Operations can be read and move on; the model that writes for them, if there is one, answers."""
+    await prepare_store(settings)
+    store = operation_store(settings)
+    now = datetime.now(UTC)
+    try:
+        counts = await store.counts(now)
+    except ConnectionError as error:
+        raise RuntimeError(f"their store cannot be read: {error}. Check ADJUDGE_DATABASE_URL") from error
+    finally:
+        await store.close()
+    writer = await _writer(settings)
+    waited = 0 if counts.oldest_due_at is None else int((now - counts.oldest_due_at).total_seconds())
+    waiting = sum(number for (_, state), number in counts.chunks.items() if state == "queued")
+    if waited > MAX_CHUNK_WAIT_S:
+        return CheckWarning(
+            f"{waiting} chunks wait, one for {waited // 60} minutes; start more workers, or see "
+            f"docs/runbooks/operations-stuck.md if none is done meanwhile; {writer}"
+        )
+    return f"{waiting} chunks wait; {writer}"
+
+
+async def _writer(settings: Settings) -> str:
+    if settings.writer_url is None:
+        return "no model writes rubrics (ADJUDGE_WRITER_URL is not set)"
+    engine = build_engine(settings, settings.writer_url)
+    try:
+        return f"{(await engine.start()).model} writes rubrics"
+    except EngineStartError as error:
+        raise RuntimeError(f"the model that writes rubrics: {error}. Check ADJUDGE_WRITER_URL") from error
+    finally:
+        await engine.close()
+
+
+async def keys(settings: Settings) -> str:
+    """Where a key is needed there is one that opens something."""
+    if not keys_required(settings):
+        return f"none is needed on {settings.host}"
+    await prepare_store(settings)
+    if not await has_usable_key(settings):
+        raise RuntimeError(
+            f"on {settings.host} every request needs a key, and there is none that opens anything; make one with: "
+            "adjudge keys create --scope score"
+        )
+    return f"needed on {settings.host}, and there is one"
+
+
+async def judges(settings: Settings) -> str:
+    """Every judge that ADJUDGE_JUDGES lists answers, in this version's protocol, and those of a name are alike."""
+    found, problems = [], []
+    for name, links in judge_links(settings).items():
+        seen: dict[str, str] = {}
+        for link in links:
+            try:
+                model, digest = await _judge_process(link)
+                seen.setdefault(digest, link.url)
+                found.append(f"{name} at {link.url}: {model}")
+            except (EngineStartError, JudgeUnavailable) as error:
+                problems.append(str(error))
+            finally:
+                await link.close()
+        if len(seen) > 1:
+            problems.append(
+                f"the judges of {name!r} are not alike, and only those like the first that answers are asked: "
+                f"{', '.join(seen.values())} differ in model, weights or server; start them with the same"
+            )
+    if problems:
+        raise RuntimeError("; ".join(problems))
+    return "; ".join(found)
+
+
+async def _judge_process(link: JudgeClient) -> tuple[str, str]:
+    handshake = await link.handshake()
+    if handshake.identity is None or not handshake.ready:
+        raise JudgeUnavailable(
+            f"the judge at {link.url} cannot judge yet; wait until its model is loaded, or see its log"
+        )
+    return handshake.identity.model, identity_digest(handshake.identity)
+
 
 Check = Callable[[Settings], Coroutine[Any, Any, str]]
 

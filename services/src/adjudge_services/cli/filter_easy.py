@@ -8,10 +8,19 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.markup import escape
 
-from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
 from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
-from adjudge_services.cli.score_input import BadLine, GroupLine, read_groups
-from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
+from adjudge_services.cli.score_file import (
+    BadLine,
+    ConcurrencyOption,
+    DeadlineOption,
+    EngineOption,
+    GroupLine,
+    ScoredFile,
+    UrlOption,
+    open_client,
+    read_groups,
+    score_groups,
+)
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from trainer_client import AdjudgeError

@@ -1,23 +1,286 @@
-"""`adjudge generate`: rubrics written by a model, from a JSONL file of inputs."""
+"""`adjudge generate` and `adjudge rows`: have a model write rubrics, and turn them into training rows.
+
+`adjudge generate`: rubrics written by a model, from a JSONL file of inputs.
+
+What a run of `adjudge generate` needs, opened and closed in order: store, engine, the operations of a folder.
+
+A folder has operations of its own, so that a run that was stopped is found again where its results are.
+
+What a run of `adjudge generate` came to, for a terminal: its corpus as a table, and what went wrong.
+
+Following an operation from a terminal: a bar with rate, tokens and time left, or a line now and then.
+
+`adjudge rows`: the rows a trainer reads, from the rubrics that a run of `adjudge generate` left.
+"""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic import JsonValue as Json
-from pydantic import TypeAdapter, ValidationError
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
 
-from adjudge_services.cli.generate_progress import show_progress
-from adjudge_services.cli.generate_report import generators_table, report, statistics_table
-from adjudge_services.cli.generate_run import GenerationRun, open_generation_run
 from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.judges import build_engine
 from adjudge_services.settings import Settings
-from adjudge_services.wiring import StartError
+from adjudge_services.wiring import StartError, command_line_user, prepare_store
 from judge_server.errors import EngineStartError
-from judge_server.generation.results import read_statistics
-from trainer_client.wire.operations import Operation
+from judge_server.generation.kinds import GENERATORS
+from judge_server.generation.results import CorpusStatistics, Distribution, read_statistics, write_rows
+from judge_server.generation.run_folder import DISCARDED_FILE, FAILED_FILE, first_discards, read_failures
+from judge_server.generation.writer import Writer
+from judge_server.operations import InProcessOperations
+from judge_server.operations.handlers.generate import GenerateJob
+from judge_server.ports import Engine
+from judge_server.ports.operations import Operations
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import RubricStore
+from trainer_client.wire.operations import Operation, OperationProgress
+
+_LINE_INTERVAL_S = 30.0
+
+
+class ProgressDisplay:
+    """Shows how far an operation is."""
+
+    def __init__(self, operations: Operations, activity: str, made: str, bar: Progress, task: TaskID) -> None:
+        self._operations = operations
+        self._activity = activity
+        self._made = made
+        self._bar = bar
+        self._task = task
+        self._last_line_at = time.monotonic()
+
+    async def follow(self, submitted: Operation) -> Operation:
+        """The operation when it has ended."""
+        operation = submitted
+        async for operation in self._operations.events(PROJECT_ID, submitted.id):
+            progress = operation.progress
+            self._bar.update(
+                self._task,
+                description=self._activity,
+                completed=progress.done,
+                total=progress.total,
+                about=_about(progress, self._made),
+            )
+            if self._bar.disable and time.monotonic() - self._last_line_at > _LINE_INTERVAL_S:
+                self._last_line_at = time.monotonic()
+                about = _about(progress, self._made)
+                err.print(f"{progress.done} of {progress.total}  {about}", highlight=False, soft_wrap=True)
+        return operation
+
+
+@contextmanager
+def show_progress(
+    operations: Operations, activity: str = "generating", made: str = "made"
+) -> Iterator[ProgressDisplay]:
+    """A bar for as long as the block runs; lines instead where standard error is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("loading the model", total=None, about="")
+        yield ProgressDisplay(operations, activity, made, bar, task)
+
+
+def _about(progress: OperationProgress, made: str) -> str:
+    parts = [f"{progress.made} {made}"]
+    if progress.discarded:
+        parts.append(f"{sum(progress.discarded.values())} discarded")
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    if progress.rate:
+        parts.append(f"{progress.rate:.2f}/s" if progress.rate >= 1 else f"{60 * progress.rate:.1f}/min")
+    read = progress.tokens_computed + progress.tokens_reused
+    parts.append(f"{read:,} tokens read, {progress.tokens_written:,} written")
+    if progress.eta_s:
+        parts.append(f"{duration(progress.eta_s)} left")
+    return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 05 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+_MAX_PROBLEMS = 10
+
+
+def generators_table() -> Table:
+    """Every generator: what it does, what its inputs hold, and what it may be told."""
+    table = Table(show_lines=True)
+    for heading in ("generator", "makes", "inputs", "--set"):
+        table.add_column(heading, overflow="fold")
+    for kind, generator in sorted(GENERATORS.items()):
+        table.add_row(
+            f"[bold]{kind}[/]",
+            escape(f"{generator.summary}\n{' → '.join(generator.steps)}"),
+            escape(_fields(generator.Input)),
+            escape(_fields(generator.Parameters)),
+        )
+    return table
+
+
+def _fields(model: type[BaseModel]) -> str:
+    lines = []
+    for name, field in model.model_fields.items():
+        if field.is_required():
+            lines.append(f"{name} (needed)")
+        elif field.default in (None, "", ()) or field.default_factory is not None:
+            lines.append(name)
+        else:
+            lines.append(f"{name}={field.default}")
+    return "\n".join(lines)
+
+
+def statistics_table(statistics: CorpusStatistics) -> Table:
+    """A corpus in numbers, a row each."""
+    table = Table(
+        title=f"{pluralize(statistics.rubrics, 'rubric')} from {pluralize(statistics.inputs, 'input')}",
+        show_header=False,
+    )
+    table.add_column(style="bold")
+    table.add_column()
+    if statistics.rubrics:
+        table.add_row("criteria per rubric", _distribution(statistics.criteria_per_rubric))
+        table.add_row("weights", _distribution(statistics.weights))
+        table.add_row("characters of a description", _distribution(statistics.description_characters))
+        table.add_row("kinds of criteria", _counts(statistics.kinds))
+        if statistics.tags:
+            table.add_row("tags of criteria", _counts(statistics.tags))
+        table.add_row("splits", _counts(statistics.splits))
+    for kind, rate in statistics.validity.items():
+        judged = f"{rate['valid']} valid, {rate['invalid']} invalid, {rate['unjudged']} without a verdict"
+        table.add_row(f"validity, {escape(kind)}", judged)
+    if statistics.flags:
+        table.add_row("flags", _counts(statistics.flags))
+    if statistics.discarded:
+        table.add_row("discarded", _counts(statistics.discarded))
+    return table
+
+
+def report(operation: Operation, output: Path) -> bool:
+    """Say on standard error what became of the run; whether every line was read and every input done."""
+    progress = operation.progress
+    if operation.state != "done":
+        why = operation.problem or f"the run was {operation.state}"
+        err.print(
+            f"[bold red]error:[/] {escape(why)}. What was made is kept; give the same command again to go on",
+            highlight=False,
+            soft_wrap=True,
+        )
+    discarded = sum(progress.discarded.values())
+    parts = [pluralize(progress.made, "rubric")]
+    if progress.added:
+        parts.append(f"{progress.added} new in the store")
+    if discarded:
+        parts.append(f"{pluralize(discarded, 'input')} discarded")
+    if progress.failed:
+        parts.append(f"{pluralize(progress.failed, 'input')} left undone")
+    if progress.known:
+        parts.append(f"{pluralize(progress.known, 'input')} done before")
+    read = progress.tokens_computed + progress.tokens_reused
+    pace = f", {progress.tokens_written / progress.seconds:.1f} a second" if progress.tokens_written else ""
+    err.print(
+        f"{', '.join(parts)}; {pluralize(progress.calls, 'call')}, {read:,} tokens read "
+        f"({progress.tokens_reused:,} reused), {progress.tokens_written:,} written{pace}; {duration(progress.seconds)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    problems = [*read_failures(output)]
+    for problem in problems[:_MAX_PROBLEMS]:
+        where = f"line {problem['line']}, {problem['kind']}"
+        err.print(f"[red]{where}:[/] {escape(problem['detail'])}", highlight=False, soft_wrap=True)
+    if len(problems) > _MAX_PROBLEMS:
+        err.print(
+            f"… and {len(problems) - _MAX_PROBLEMS} more in {output / FAILED_FILE}", highlight=False, soft_wrap=True
+        )
+    if discarded:
+        for reason, (line, detail) in first_discards(output, progress.discarded).items():
+            err.print(f"[yellow]line {line}, {reason}:[/] {escape(detail)}", highlight=False, soft_wrap=True)
+        err.print(f"why each input was discarded: {output / DISCARDED_FILE}", highlight=False, soft_wrap=True)
+    return not (progress.failed or progress.refused or progress.unpublished)
+
+
+def pluralize(number: int, noun: str) -> str:
+    """A number of things: 1 input, 2 inputs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _distribution(distribution: Distribution) -> str:
+    return (
+        f"{distribution.mean:.1f} ± {distribution.deviation:.1f} on average; {distribution.least:g} to {distribution.most:g}, "
+        f"quartiles {distribution.lower:g}, {distribution.median:g}, {distribution.upper:g}"
+    )
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return escape(", ".join(f"{number} {name}" for name, number in counts.items()))
+
+
+_OPERATIONS = ".operations"
+
+
+@dataclass(slots=True)
+class GenerationRun:
+    """The operations of one folder, and the engine that they write with, once it was started."""
+
+    engine: Engine
+    operations: InProcessOperations
+    writer: Writer | None = None
+
+    async def start_engine(self) -> None:
+        """Load the model; raises `EngineStartError` with the way out."""
+        self.writer = Writer(self.engine, await self.engine.start())
+
+    async def begin(self, request: dict[str, Any]) -> Operation:
+        """Go on with what was left, if it is the same request; otherwise begin anew, and end what was left."""
+        await self.operations.start()
+        for unfinished in await self.operations.list(PROJECT_ID):
+            if unfinished.ended:
+                continue
+            if unfinished.request == request:
+                return unfinished
+            await self.operations.cancel(PROJECT_ID, unfinished.id)
+        return await self.operations.submit(PROJECT_ID, "generate_rubrics", request)
+
+
+@asynccontextmanager
+async def open_generation_run(settings: Settings, output: Path) -> AsyncIterator[GenerationRun]:
+    """All of it for the results in `output`; the model is not loaded yet.
+
+    Raises:
+        StartError: the store cannot be opened.
+        ValueError: there is no such engine.
+    """
+    await prepare_store(settings)
+    engine = build_engine(settings)
+    store = RubricStore(settings.store_url, actor=command_line_user)
+
+    async def writer() -> Writer:
+        assert generation.writer is not None
+        return generation.writer
+
+    job = GenerateJob(writer, store)
+    generation = GenerationRun(engine, InProcessOperations(output / _OPERATIONS, {"generate_rubrics": job}))
+    try:
+        yield generation
+    finally:
+        await generation.operations.close()
+        await engine.close()
+        await store.close()
+
 
 _JSON: TypeAdapter[Json] = TypeAdapter(Json)
 INTERRUPTED = 130
@@ -116,3 +379,22 @@ def _parameters(assignments: list[str]) -> dict[str, Json]:
         except ValidationError:
             parameters[name] = text
     return parameters
+
+
+def rows(
+    run: Annotated[
+        Path, typer.Argument(help="The --out folder of an `adjudge generate`.", exists=True, file_okay=False)
+    ],
+    output: Annotated[Path, typer.Option("--out", help="A folder for train, validation and test.jsonl.")],
+    inline: Annotated[
+        bool, typer.Option("--inline", help="Write the criteria into the rows; else the published reference.")
+    ] = False,
+    messages: Annotated[bool, typer.Option("--messages", help="Write prompts as chat messages; else as text.")] = False,
+) -> None:
+    """Write a run's splits as rows for a trainer: prompt, rubric, grounding, ground_truth and reference_answer."""
+    try:
+        counts = write_rows(run, output, inline=inline, messages=messages)
+    except (OSError, ValueError) as error:
+        exit_with_error(str(error))
+    summary = ", ".join(f"{count} {split}" for split, count in counts.items())
+    out.print(f"{summary} rows in {escape(str(output))}", highlight=False, soft_wrap=True)

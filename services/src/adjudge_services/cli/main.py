@@ -5,28 +5,21 @@ import inspect
 import typer
 
 from adjudge_services.cli import (
-    api,
-    backup,
+    database,
     doctor,
     filter_easy,
     generate,
-    judge,
-    keys,
-    ledger,
     measure,
-    migrate,
     models,
     operations,
     projects,
     recompute,
-    rows,
     rubrics,
     runs,
     score,
-    serve,
+    serving,
     templates,
     top,
-    worker,
 )
 
 app = typer.Typer(
@@ -35,25 +28,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,  # keys and texts among them
 )
-app.command("serve")(serve.serve)
-app.command("api")(api.api)
-app.command("judge")(judge.judge)
-app.command("worker")(worker.worker)
+app.command("serve")(serving.serve)
+app.command("api")(serving.api)
+app.command("judge")(serving.judge)
+app.command("worker")(serving.worker)
 app.command("score")(score.score)
 app.command("measure")(measure.measure)
 app.command("generate")(generate.generate)
-app.command("rows")(rows.rows)
+app.command("rows")(generate.rows)
 app.command("filter-easy")(filter_easy.filter_easy)
 app.command("recompute")(recompute.recompute)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
-app.add_typer(migrate.app, name="migrate")
-app.command("backup")(backup.backup)
+app.add_typer(database.app, name="migrate")
+app.command("backup")(database.backup)
 app.command("audit")(projects.audit)
 app.add_typer(rubrics.app, name="rubrics")
 app.add_typer(runs.app, name="runs")
-app.add_typer(ledger.app, name="ledger")
-app.add_typer(keys.app, name="keys")
+app.add_typer(database.ledger_app, name="ledger")
+app.add_typer(projects.keys_app, name="keys")
 app.add_typer(projects.app, name="projects")
 app.add_typer(models.app, name="models")
 app.add_typer(operations.app, name="operations")

@@ -1,50 +1,133 @@
-"""`adjudge measure`: what a policy's responses are worth, from a file of them or from a run in the ledger."""
+"""`adjudge measure`: what a policy's responses are worth, as tables, JSON and plots.
+
+`adjudge measure`: what a policy's responses are worth, from a file of them or from a run in the ledger.
+
+The figures of `adjudge measure` as tables, as JSON and as a picture.
+
+Measures with their intervals as a picture; needs matplotlib, which is an extra.
+"""
 
 import asyncio
+import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
-from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
-from adjudge_services.cli.measure_against import (
+from adjudge_services.cli.measure_file import (
     PromptResponses,
     WinRateResult,
     compare_sides,
+    measure_lines,
     side_of_lines,
     side_of_run,
+    with_distances,
 )
-from adjudge_services.cli.measure_file import measure_lines, with_distances
 from adjudge_services.cli.measure_ledger import RunFilter, RunProblems, problems_of, read_responses
-from adjudge_services.cli.measure_report import figures_table, save_figures, steps_table
 from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
-from adjudge_services.cli.score_input import (
+from adjudge_services.cli.score_file import (
     BadLine,
+    ConcurrencyOption,
+    DeadlineOption,
+    EngineOption,
     GroupLine,
     MeasuredLine,
+    UrlOption,
+    open_client,
     read_groups,
     read_measured,
     read_rubric_argument,
 )
-from adjudge_services.cli.score_run import open_client
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
 from judge_server.evaluation.embeddings import EmbeddingEndpoint
 from judge_server.evaluation.trajectories import (
     LoopLimits,
+    MeasureEstimate,
     ProblemResponses,
     count_alignment,
     estimate_measures,
     measure_values,
+    win_rates,
 )
-from judge_server.evaluation.win_rate import win_rates
+from judge_server.generation.results import NO_MATPLOTLIB, MatplotlibMissing
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import FormatError
 from trainer_client import AdjudgeError
 from trainer_client.wire import RewardMode
+
+_COLOUR = "#3b6ea5"
+_WIDTH_INCHES, _INCHES_A_ROW = 8.0, 0.35
+
+
+def plot_estimates(found: Mapping[str, MeasureEstimate], file: Path, *, title: str) -> None:
+    """Draw each measure as a point with its 95% interval, where it has one, into a file, SVG or PNG by its ending.
+
+    Raises:
+        PlotsMissing: matplotlib is not installed.
+        ValueError: matplotlib does not know the file's ending.
+    """
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError as error:
+        raise MatplotlibMissing(NO_MATPLOTLIB) from error
+    canvas = Canvas(figsize=(_WIDTH_INCHES, 1.5 + _INCHES_A_ROW * len(found)), layout="constrained")
+    axes = canvas.subplots()
+    rows = list(found.items())[::-1]
+    values = [one.value for _, one in rows]
+    below = [max(0.0, one.value - (one.value if one.low is None else one.low)) for _, one in rows]
+    above = [max(0.0, (one.value if one.high is None else one.high) - one.value) for _, one in rows]
+    axes.errorbar(values, range(len(rows)), xerr=[below, above], fmt="o", color=_COLOUR, capsize=3)
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_title(title)
+    canvas.savefig(file)
+
+
+_STEPS_SHOWN = 15
+
+
+def save_figures(
+    found: Mapping[str, MeasureEstimate], more: Mapping[str, Any], output: Path | None, plot: Path | None, title: str
+) -> None:
+    """Write figures and what else is known as JSON, and draw them, where a file is named for it."""
+    if output is not None:
+        content = {"figures": {name: one._asdict() for name, one in found.items()}, **more}
+        output.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if plot is not None:
+        try:
+            plot_estimates(found, plot, title=title)
+        except (MatplotlibMissing, ValueError, OSError) as error:
+            exit_with_error(str(error))
+
+
+def figures_table(found: Mapping[str, MeasureEstimate], title: str) -> Table:
+    """Each measure with its value, interval and number of problems."""
+    table = Table("measure", "value", "95% interval", "problems", title=title)
+    for name, one in found.items():
+        limits = "–" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}"
+        table.add_row(name, f"{one.value:.3f}", limits, str(one.problems))
+    return table
+
+
+def steps_table(by_step: Mapping[int | None, Sequence[ProblemResponses]], ks: Sequence[int]) -> Table:
+    """The last steps; of measures for each k, those of the largest one that there is."""
+    rows = {step: measure_values(problems, ks=ks) for step, problems in list(by_step.items())[-_STEPS_SHOWN:]}
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    families = [[one for one in names if one.startswith(start)] for start in ("pass_at_", "best_of_")]
+    left_out = {name for family in families for name in family[:-1]}
+    shown = [name for name in names if name not in left_out]
+    table = Table("step", "problems", *shown, title=f"the last {len(rows)} of {len(by_step)} steps")
+    for step, row in rows.items():
+        cells = [f"{row[name]:.3f}" if name in row else "–" for name in shown]
+        table.add_row("–" if step is None else str(step), str(len(by_step[step])), *cells)
+    return table
+
 
 _LIMITS = LoopLimits()
 

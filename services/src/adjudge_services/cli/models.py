@@ -36,7 +36,7 @@ from judge_server.models import (
     models_dir,
     parse_model_reference,
 )
-from judge_server.models.progress import format_bytes
+from judge_server.models.files import format_bytes
 
 app = typer.Typer(name="models", help="Fetch judge models, list them, say where they lie.", no_args_is_help=True)
 

@@ -16,19 +16,19 @@ from adjudge_services.cli.output import err, exit_with_error, out
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
-from judge_server.recomputing import recompute as recomputed
 from judge_server.rubrics import PROJECT_ID
+from judge_server.scoring.recompute import recompute as recomputed
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import FailurePolicy, JudgingProtocol, RewardMode
-from trainer_client.wire.problems import field_errors
-from trainer_client.wire.recompute import (
+from trainer_client.wire.ledger import (
     RecomputedGroup,
     RecomputeEvent,
     RecomputeRequest,
     RecomputeStart,
     RecomputeSummary,
 )
+from trainer_client.wire.problems import field_errors
 
 _WEIGHTS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 

@@ -1,24 +1,225 @@
-"""`adjudge runs`: the training runs of the ledger, and the figures of one by step and criterion."""
+"""`adjudge runs`: training runs and their figures.
+
+`adjudge runs`: the training runs of the ledger, and the figures of one by step and criterion.
+
+The tables of `adjudge runs`: figures in, something to print out. Knows no ledger and no service.
+"""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Annotated, NoReturn
 
 import typer
 from pydantic import TypeAdapter
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from adjudge_services.cli.output import exit_with_error, out
-from adjudge_services.cli.runs_view import criteria_table, heading, runs_table, steps_table
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, prepare_store
 from judge_server.errors import ServiceError
 from judge_server.rubrics import PROJECT_ID
 from rubric_store import SQLLedger
 from trainer_client import AdjudgeError, AsyncClient
+from trainer_client.wire.ledger import RunReport, RunStep, RunSummary
 from trainer_client.wire.ledger_rows import RunReportQuery
-from trainer_client.wire.runs import RunReport, RunSummary
+
+NO_RUN = "(no run)"
+_BARS = "▁▂▃▄▅▆▇█"
+_NO_VALUE = "·"
+_CURVE = (8, 60)
+"""Columns that a curve has at least and at most."""
+_BESIDE_CURVE = 64
+"""Columns that the rest of the table of criteria takes, the longest criterion's id left out."""
+_BESIDE_REWARDS = 50
+"""Columns that the rest of the line of rewards takes."""
+_ID = 40
+
+
+def runs_table(runs: Sequence[RunSummary]) -> Table:
+    """A row for each run."""
+    table = Table("run")
+    for title in ("step", "responses", "reward", "verdicts", "failed", "cached", "last judged, UTC"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(
+            escape(run.run or NO_RUN),
+            _step(run.last_step),
+            f"{run.responses:,}",
+            _number(run.mean_reward),
+            f"{run.verdicts:,}",
+            _share(run.failed, run.verdicts),
+            _share(run.cached, run.verdicts),
+            _moment(run.last_at),
+        )
+    return table
+
+
+def heading(report: RunReport, width: int) -> Group:
+    """A run in a few lines: when, how, what came of it, the curve of its reward over the steps, and what it cost."""
+    run = report.run
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row(
+        "judged", f"{_moment(run.first_at)} to {_moment(run.last_at)} UTC, {_pluralize(run.requests, 'request')}"
+    )
+    how = [", ".join(names) for names in (run.modes, run.protocols, run.judges) if names]
+    table.add_row("how", escape(" · ".join(how)) or "by programs only, without a reward")
+    table.add_row("rubrics", _rubrics(report))
+    states = [(name, getattr(run, name)) for name in ("scored", "partial", "unscored")]
+    found = ", ".join(f"{number:,} {name}" for name, number in states if number)
+    table.add_row("responses", f"{run.responses:,}{': ' if found else ''}{found}")
+    if run.mean_reward is not None:
+        table.add_row("reward", f"{run.mean_reward:.3f} in the mean{_reward_curve(report.steps, width)}")
+    table.add_row("verdicts", f"{run.verdicts:,}, {_share(run.cached, run.verdicts)} known before or shared")
+    if run.failed:
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in run.failures.items())
+        table.add_row("failed", f"[red]{run.failed:,}[/] ({_share(run.failed, run.verdicts)}): {kinds}")
+    tokens = run.prompt_tokens_computed + run.prompt_tokens_reused
+    table.add_row(
+        "cost",
+        f"{_pluralize(run.judge_calls, 'judge call')}, {_pluralize(tokens, 'prompt token')} of which "
+        f"{_share(run.prompt_tokens_reused, tokens)} reused; {_seconds(run.mean_seconds)} a request",
+    )
+    return Group(Text(run.run or NO_RUN, style="bold"), table)
+
+
+def steps_table(steps: Sequence[RunStep], most: int) -> Table:
+    """A row for each of the last steps."""
+    shown = steps[-most:]
+    title = "steps" if len(shown) == len(steps) else f"the last {len(shown)} of {len(steps):,} steps"
+    table = Table(title=title, title_justify="left")
+    for name in ("step", "responses", "unscored", "reward", "±", "failed", "cached", "reused", "calls", "a request"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for step in shown:
+        table.add_row(
+            _step(step.step),
+            f"{step.responses:,}",
+            _red_if(f"{step.unscored:,}", step.unscored),
+            _number(step.mean_reward),
+            _number(step.std_reward),
+            _red_if(_share(step.failed, step.verdicts), step.failed),
+            _share(step.cached, step.verdicts),
+            _share(step.prompt_tokens_reused, step.prompt_tokens_computed + step.prompt_tokens_reused),
+            f"{step.judge_calls:,}",
+            _seconds(step.mean_seconds),
+        )
+    return table
+
+
+def criteria_table(report: RunReport, width: int) -> Table:
+    """A row for each criterion: its rates, and the curve of its pass rate over the steps, first to last."""
+    more = report.criteria_count - len(report.criteria)
+    caption = f"and {more:,} more criteria; --criteria shows more of them" if more else None
+    table = Table(title="criteria", title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("criterion", overflow="ellipsis", max_width=_ID, no_wrap=True)
+    for name in ("verdicts", "failed", "passed", "score"):
+        table.add_column(name, justify="right", no_wrap=True)
+    longest = min(_ID, max(len(each.criterion) for each in report.criteria))
+    columns = min(max(width - _BESIDE_CURVE - longest, _CURVE[0]), _CURVE[1], len(report.steps))
+    has_curve = len(report.steps) > 1
+    if has_curve:
+        table.add_column(f"passed, step {_step(report.steps[0].step)} to {_step(report.steps[-1].step)}", no_wrap=True)
+        table.add_column("first → last", justify="right", no_wrap=True)
+    for figures in report.criteria:
+        curve = _pass_rates(report.steps, figures.criterion, columns)
+        table.add_row(
+            escape(figures.criterion),
+            f"{figures.verdicts:,}",
+            _red_if(_share(figures.failed, figures.verdicts), figures.failed),
+            _percent(figures.pass_rate),
+            _number(figures.mean_score),
+            *([_sparkline(curve), _change(curve)] if has_curve else []),
+        )
+    return table
+
+
+def _pass_rates(steps: Sequence[RunStep], criterion: str, columns: int) -> list[float | None]:
+    found = [next((each for each in step.criteria if each.criterion == criterion), None) for step in steps]
+    return _curve(
+        [(None, 0) if each is None else (each.pass_rate, each.verdicts - each.failed) for each in found], columns
+    )
+
+
+def _reward_curve(steps: Sequence[RunStep], width: int) -> str:
+    """The curve of the reward between its least and its greatest value; empty where there is none to see."""
+    points = [(step.mean_reward, step.scored + step.partial or 1) for step in steps]
+    curve = _curve(points, min(max(width - _BESIDE_REWARDS, _CURVE[0]), _CURVE[1], len(steps)))
+    known = [value for value in curve if value is not None]
+    if len(known) < 2:
+        return ""
+    least, most = min(known), max(known)
+    scaled = [value if value is None else (value - least) / (most - least or 1) for value in curve]
+    return f", by step {_sparkline(scaled)} {known[0]:.3f} → {known[-1]:.3f}"
+
+
+def _curve(points: Sequence[tuple[float | None, int]], columns: int) -> list[float | None]:
+    """The means of as many parts of the points as there are columns, by weight; None where a part has no value."""
+    curve: list[float | None] = []
+    for column in range(columns):
+        part = points[column * len(points) // columns : (column + 1) * len(points) // columns]
+        given = [(value, weight) for value, weight in part if value is not None]
+        total = sum(weight for _, weight in given)
+        curve.append(sum(value * weight for value, weight in given) / total if total else None)
+    return curve
+
+
+def _sparkline(curve: Sequence[float | None]) -> str:
+    """A bar for each value in [0, 1]."""
+    return "".join(_NO_VALUE if v is None else _BARS[min(int(v * len(_BARS)), len(_BARS) - 1)] for v in curve)
+
+
+def _change(curve: Sequence[float | None]) -> str:
+    known = [rate for rate in curve if rate is not None]
+    return f"{known[0]:.0%} → {known[-1]:.0%}" if known else "–"
+
+
+def _rubrics(report: RunReport) -> str:
+    names = [f"{one.name}@{one.version}" if one.name else f"{one.digest[:15]}…" for one in report.rubrics[:3]]
+    more = report.run.rubrics - len(names)
+    return escape(", ".join(names) + (f" and {more:,} more" if more > 0 else "")) or "none"
+
+
+def _red_if(text: str, number: int) -> str:
+    return f"[red]{text}[/]" if number else text
+
+
+def _step(step: int | None) -> str:
+    return "–" if step is None else str(step)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
+def _share(part: int, whole: int) -> str:
+    """A share in percent; one that is there but less than half a percent says so."""
+    if not whole:
+        return "–"
+    return "<1%" if part and part / whole < 0.005 else f"{part / whole:.0%}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
+
+
+def _pluralize(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
 
 _STEPS_A_PAGE = 500
 _RUNS: TypeAdapter[list[RunSummary]] = TypeAdapter(list[RunSummary])

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from adjudge_services.cli.output import exit_with_error, out
 from adjudge_services.settings import Settings
-from judge_server.prompts.declaration import SET_FILE, load_set, read_declaration
-from judge_server.prompts.library import TemplateLibrary, builtin_sets
+from judge_server.prompts.library import SET_FILE, TemplateLibrary, builtin_sets, load_set, read_declaration
 from judge_server.prompts.sources import (
     ALLOWED_VARIABLES,
     REQUIRED_VARIABLES,

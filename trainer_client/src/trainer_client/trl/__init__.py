@@ -8,14 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer_client.trl._caller import RubricRewardWarning
-    from trainer_client.trl._ranks import TooManyUnscored
+    from trainer_client.trl._distributed import RubricRewardWarning, TooManyUnscored
+    from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration, TrainingMeasures
     from trainer_client.trl.config import RubricGRPOConfig
     from trainer_client.trl.evolving_rubrics import EvolvingFailed, EvolvingRubrics
-    from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
     from trainer_client.trl.reward import RubricReward
     from trainer_client.trl.trainer import RubricGRPOTrainer
-    from trainer_client.trl.training_measures import TrainingMeasures
 
 __all__ = [
     "EvolvingFailed",

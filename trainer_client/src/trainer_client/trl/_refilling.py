@@ -23,8 +23,7 @@ import torch
 from accelerate.utils import gather_object
 from torch.utils.data import IterableDataset as TorchIterableDataset
 
-from trainer_client.trl._generation import SampledBatch
-from trainer_client.trl._refining import COMPLETIONS, GenerationOutput
+from trainer_client.trl._generation import COMPLETIONS, GenerationOutput, SampledBatch
 from trainer_client.trl.methods import Rollout
 
 _COMPLETION_IDS, _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 1, 5, 6, 7

@@ -1,23 +1,269 @@
-"""One rank's part of a reward call: its rows judged, and rewarded by other functions meanwhile."""
+"""Score one rank's part of a reward call: judge its rows and add other reward functions.
+
+One rank's part of a reward call: its rows judged, and rewarded by other functions meanwhile.
+
+What a reward call saw, row by row: the answer, the reward made of it, and what went wrong.
+
+The reward functions that a rubric reward is added to: called as TRL calls them, and read number by number.
+
+The criteria behind the digests that answers name, each fetched once.
+"""
 
 import asyncio
+import functools
+import inspect
 import logging
+import math
+import sys
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainer_client import AsyncClient
-from trainer_client.trl._judging import RowAnswers, ScoringConfig, gather_with_timeout, judge
-from trainer_client.trl._others import RewardFunction, call_extra_reward, weighted_sum
-from trainer_client.trl._pins import RubricPins
-from trainer_client.trl._ranks import RankSummary, format_counts
-from trainer_client.trl._rows import RowBatch
-from trainer_client.trl._rubric_cache import RubricCache
-from trainer_client.trl._scored import ScoredRow, failed_to_reward, failures_of, judged_reward
-from trainer_client.wire import Criterion, ResponseReward, RubricContent, Usage
+from trainer_client._columns import RubricOrReference, is_empty_rubric, parse_rubric
+from trainer_client._criteria import as_number
+from trainer_client.errors import AdjudgeError
+from trainer_client.thinking import judged_content
+from trainer_client.trl._dataset import RowBatch
+from trainer_client.trl._distributed import RankSummary, format_counts
+from trainer_client.trl._judging import RowAnswers, RubricPins, ScoringConfig, gather_with_timeout, judge
+from trainer_client.wire import (
+    ZERO_POLICIES,
+    Criterion,
+    PinnedRubric,
+    ReasoningPart,
+    Response,
+    ResponseReward,
+    RubricContent,
+    Usage,
+)
+
+RewardFunction = Callable[..., Any]
+"""A sync or async reward function as TRL takes it; no model and no name of one."""
 
 logger = logging.getLogger(__name__)
+
+
+def check_reward_functions(functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> tuple[float, ...]:
+    """Give the weights of the rubric and of these functions, 1 each unless given.
+
+    Raises:
+        TypeError: one is not a function; models go to the trainer.
+        ValueError: there is not one finite weight for each.
+    """
+    torch = sys.modules.get("torch")
+    for function in functions:
+        if not callable(function) or (torch is not None and isinstance(function, torch.nn.Module)):
+            raise TypeError(
+                f"others has a {type(function).__name__}, and takes functions only; give reward models to the trainer"
+            )
+    count = len(functions) + 1
+    given = (1.0,) * count if weights is None else tuple(float(weight) for weight in weights)
+    if len(given) != count or not all(map(math.isfinite, given)):
+        raise ValueError(f"weights is {weights!r}; give {count} finite numbers: the rubric's, then one for each other")
+    return given
+
+
+async def call_extra_reward(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
+    """Give a function's rewards of N rows; None where it gives none, and what is not a finite number is told.
+
+    Raises:
+        ValueError: it does not give N.
+    """
+    given = await function(**columns) if _is_async(function) else await asyncio.to_thread(function, **columns)
+    if len(given) != rows:
+        raise ValueError(f"reward function {function_name(function)!r} gave {len(given)} rewards for {rows} responses")
+    rewards = [None if reward is None else as_number(reward) for reward in given]
+    non_finite = sum(reward is not None and not math.isfinite(reward) for reward in rewards)
+    if non_finite:
+        logger.warning(
+            "reward function %r gave no finite number for %d of %d responses; they have no reward",
+            function_name(function),
+            non_finite,
+            rows,
+        )
+    return rewards
+
+
+def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    """Add the parts of a reward; None where one is missing, or the sum is not a finite number."""
+    total = 0.0
+    for part, weight in zip(parts, weights, strict=True):
+        if part is None:
+            return None
+        total += weight * part
+    return total if math.isfinite(total) else None
+
+
+def function_name(function: RewardFunction) -> str:
+    """Name a function as TRL does."""
+    function = _unwrap_partial(function)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _is_async(function: RewardFunction) -> bool:
+    function = _unwrap_partial(function)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _unwrap_partial(function: RewardFunction) -> RewardFunction:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+class RubricCache:
+    """Criteria by digest. Digests name immutable contents, so that nothing here grows old."""
+
+    def __init__(self) -> None:
+        self._criteria: dict[str, tuple[Criterion, ...]] = {}
+        self._digests: dict[str, str] = {}
+
+    def get(self, digest: str | None) -> tuple[Criterion, ...] | None:
+        """Give the criteria, or None where they were not fetched."""
+        return self._criteria.get(digest or "")
+
+    async def fetch(self, client: AsyncClient, wanted: Mapping[str, str]) -> None:
+        """Fetch what is not there yet; where that fails it is said, and tried again by the next call.
+
+        Args:
+            client: of the service that judged.
+            wanted: a reference for each digest.
+        """
+        for digest, reference in wanted.items():
+            if digest in self._criteria:
+                continue
+            try:
+                found = await client.rubric(reference)
+            except AdjudgeError as error:
+                logger.warning("the criteria of %s could not be fetched: %s", reference, error)
+                continue
+            if found.digest == digest:
+                self._criteria[digest] = found.criteria
+            else:
+                logger.warning("rubric %s is %s, and the service judged by %s", reference, found.digest, digest)
+
+    async def criteria_for_rows(
+        self,
+        client: AsyncClient,
+        column: Sequence[Any],
+        default: RubricOrReference | None,
+        pins: RubricPins,
+        seconds: float,
+    ) -> list[tuple[Criterion, ...]]:
+        """Give the criteria that rows will be judged by, before they are; a reference is pinned by this.
+
+        Args:
+            client: of the service that will judge.
+            column: each row's own rubric, or None.
+            default: the rubric of rows without one.
+            pins: of the run.
+            seconds: how long each reference may take.
+
+        Returns:
+            The criteria of each row; none where it has no rubric, or where that cannot be fetched, which is said.
+        """
+        rubrics = [
+            None if given is not None and is_empty_rubric(given) else parse_rubric(given, drop_nulls=True) or default
+            for given in column
+        ]
+        for reference in dict.fromkeys(rubric for rubric in rubrics if isinstance(rubric, str)):
+            if pins.pinned(reference) not in self._digests:
+                await self._look_up(client, reference, pins, seconds)
+        return [self._criteria_of(rubric, pins) for rubric in rubrics]
+
+    def _criteria_of(self, rubric: RubricOrReference | None, pins: RubricPins) -> tuple[Criterion, ...]:
+        if isinstance(rubric, str):
+            return self._criteria.get(self._digests.get(pins.pinned(rubric), ""), ())
+        return () if rubric is None else rubric.criteria
+
+    async def _look_up(self, client: AsyncClient, reference: str, pins: RubricPins, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                found = await client.rubric(pins.pinned(reference))
+        except (AdjudgeError, TimeoutError) as error:
+            logger.warning("the criteria of %s could not be fetched: %s", reference, error or "no answer in time")
+            return
+        pins.pin_from_answer(
+            reference, found.digest, [PinnedRubric(name=found.name, version=found.version, digest=found.digest)]
+        )
+        self._criteria[found.digest] = found.criteria
+        self._digests[pins.pinned(reference)] = found.digest
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """One row of a call.
+
+    Attributes:
+        group: the id of its group, equal on all ranks.
+        reward: as it was returned, other reward functions included; None where a part of it is missing.
+        answer: the service's: the judge's own reward, verdicts, steps. None where there was none.
+        criteria: what it was judged by, where that is known: the rubric was given inline, or `needs_criteria` is set.
+        failures: the kinds of what went wrong, each once; empty where nothing did.
+        response: as it was sent.
+        reasoning: what of the response's thinking was judged.
+        without_rubric: whether it had none, and was judged by its final answer alone or not at all.
+        rubric: what it was judged by, as its user wrote it: a reference that is not pinned, or the rubric itself.
+        fields: its group's fields on the wire, but the responses and the rubric.
+    """
+
+    group: str
+    reward: float | None
+    answer: ResponseReward | None
+    criteria: tuple[Criterion, ...] | None
+    failures: tuple[str, ...]
+    response: Response
+    reasoning: ReasoningPart
+    without_rubric: bool = False
+    rubric: RubricOrReference | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What the spans of the answer's steps count in."""
+        return judged_text(self.response, self.reasoning)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBatch:
+    """What one call saw, in the order of its rows."""
+
+    rows: Sequence[ScoredRow]
+
+
+def judged_text(response: Response, reasoning: ReasoningPart) -> str:
+    """Give what the steps' spans of an answer to a response count in."""
+    return response.text if isinstance(response.text, str) else judged_content(response, reasoning).text
+
+
+def judged_reward(answer: ResponseReward | None) -> float | None:
+    """Give the judge's reward; None where there is none, or no finite number."""
+    if answer is None or answer.reward is None or not math.isfinite(answer.reward):
+        return None
+    return answer.reward
+
+
+def failed_to_reward(answer: ResponseReward | None) -> bool:
+    """Whether the judge's verdicts made no reward: there is none, or a failure policy made it 0."""
+    return judged_reward(answer) is None or (answer is not None and answer.policy_applied in ZERO_POLICIES)
+
+
+def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
+    """Name what went wrong with a row, each kind once.
+
+    Args:
+        answer: the row's.
+        kind: why there is none.
+    """
+    if answer is None:
+        return (kind,)
+    kinds = dict.fromkeys(v.failure.kind if v.failure else "engine" for v in answer.verdicts if v.status == "failed")
+    if judged_reward(answer) is None and not kinds:
+        return ("not_finite" if answer.reward is not None else "unscored",)
+    return tuple(kinds)
+
 
 ACCEPTED_ANSWER = ResponseReward(reward=1.0, status="scored", verdicts=())
 """The answer of a row without criteria, which nothing judges: every gate lets it pass."""

@@ -18,11 +18,19 @@ from pydantic import ValidationError
 
 from trainer_client import AsyncClient, Client
 from trainer_client.errors import AdjudgeError
-from trainer_client.trl._evolution import EvolutionConfig, EvolutionResult, UnchangedRubric, evolve
-from trainer_client.trl._loop_client import LoopClient
-from trainer_client.trl._seen_groups import GroupHistory, SeenGroup, evolvable_groups, merge_histories
+from trainer_client.trl._evolution import (
+    EvolutionConfig,
+    EvolutionResult,
+    GroupHistory,
+    SeenGroup,
+    UnchangedRubric,
+    evolvable_groups,
+    evolve,
+    merge_histories,
+)
+from trainer_client.trl._judging import LoopClient
+from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
-from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
 from trainer_client.trl.reward import RubricReward
 
 logger = logging.getLogger(__name__)

@@ -1,36 +1,50 @@
-"""`RubricReward`: rewards from an Adjudge service as a reward function of TRL's trainers.
+"""`RubricReward`: rewards from an Adjudge service as a reward function for TRL's trainers.
+
+`RubricReward`: rewards from an Adjudge service as a reward function of TRL's trainers.
 
 Where a judge fails there is no reward, and training goes on without that response. Where all ranks together miss too
 many, or the user made a mistake, training stops, on all of them at once. Nothing here requires torch.
+
+Refuses a reward function's options as the service would, before training has begun. Sends nothing.
+
+What a trainer's log shows of a reward call: numbers, and a text for each row of the table of completions.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack, cast
 
 from trainer_client import AsyncClient, Client
-from trainer_client._columns import parse_rubric
-from trainer_client._options import RewardKeywords
-from trainer_client._requests import RubricLike
+from trainer_client._columns import RubricOrReference, parse_rubric
+from trainer_client.client.calls import RewardKeywords, RubricLike, rewards_request
 from trainer_client.errors import InvalidRequest
-from trainer_client.trl._caller import (
+from trainer_client.trl._dataset import WithoutRubric, read_rows
+from trainer_client.trl._distributed import (
     MISSING_AS_ZERO_WARNING,
     NON_TEXT_PARTS_WARNING,
+    CollectiveOrder,
+    RankFailed,
     RubricRewardWarning,
+    TooManyUnscored,
     TrainerContext,
+    raise_if_failed,
     warn,
 )
-from trainer_client.trl._judging import ScoringConfig
-from trainer_client.trl._loop_client import LoopClient
-from trainer_client.trl._others import RewardFunction, check_reward_functions
-from trainer_client.trl._pins import RubricPins
-from trainer_client.trl._probe import check_reward_options
-from trainer_client.trl._ranks import CollectiveOrder, RankFailed, TooManyUnscored, raise_if_failed
-from trainer_client.trl._reward_log import reward_metrics, verdict_summaries
-from trainer_client.trl._rows import WithoutRubric, read_rows
-from trainer_client.trl._rubric_cache import RubricCache
-from trainer_client.trl._scored import ScoredBatch, ScoredRow, judged_text
-from trainer_client.trl._scoring import RankResult, RewardTerms, judge_and_reward, rank_summary
-from trainer_client.wire import NEEDS_NO_RUBRIC, Criterion, FailurePolicy, RewardMode
+from trainer_client.trl._judging import LoopClient, RubricPins, ScoringConfig
+from trainer_client.trl._scoring import (
+    RankResult,
+    RewardFunction,
+    RewardTerms,
+    RubricCache,
+    ScoredBatch,
+    ScoredRow,
+    check_reward_functions,
+    judge_and_reward,
+    judged_reward,
+    judged_text,
+    rank_summary,
+)
+from trainer_client.wire import NEEDS_NO_RUBRIC, ZERO_POLICIES, Criterion, FailurePolicy, RewardMode, Usage
 
 __all__ = [
     "RankFailed",
@@ -41,6 +55,133 @@ __all__ = [
     "ScoredRow",
     "TooManyUnscored",
 ]
+
+_PROBE_GROUP = {
+    "id": "probe",
+    "prompt": "",
+    "responses": [{"text": "", "tokens": 0, "stopped": True}],
+    "ground_truth": "0",
+}
+
+
+def check_reward_options(
+    rubric: RubricOrReference | None,
+    mode: RewardMode,
+    options: RewardKeywords,
+    *,
+    on_failure: FailurePolicy,
+    deadline_s: float,
+) -> None:
+    """Make a request of them that is not sent.
+
+    Raises:
+        InvalidRequest: an option or the rubric breaks the contract.
+        TypeError: there is no such option.
+    """
+    rubric_or_probe = rubric or "probe"
+    rewards_request(
+        "RubricReward",
+        None,
+        [_PROBE_GROUP],
+        rubric_or_probe,
+        mode,
+        options,
+        on_failure=on_failure,
+        deadline_s=deadline_s,
+        step=None,
+    )
+
+
+MAX_TRACKED_CRITERIA = 64
+"""How many criteria are followed by id over a run; of a batch that brings more, pass rates are also by kind."""
+
+_MAX_MARKS_SHOWN = 24
+
+
+def reward_metrics(
+    rows: Sequence[ScoredRow], usage: Sequence[Usage], wait_s: float, tracked_criteria: set[str], prefix: str = "rubric"
+) -> dict[str, float]:
+    """Give what a call's answers come to, by name; nothing that is not known.
+
+    `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts` and `cached` of the verdicts;
+    `zeroed`, `skipped` and `failures/<kind>` count rows, `clipped` verdicts; `pass/<criterion>` is the mean score of
+    the verdicts that there are.
+
+    Args:
+        rows: of this rank.
+        usage: of each request that came to its end.
+        wait_s: wall seconds that judging took.
+        followed: the criteria whose scores are logged by id; those of these rows are added, as far as there is room.
+        prefix: what names begin with.
+    """
+    if not rows:
+        return {}
+    answers = [row.answer for row in rows if row.answer is not None]
+    verdicts = [verdict for answer in answers for verdict in answer.verdicts]
+    policies = Counter(answer.policy_applied for answer in answers)
+    numbers: dict[str, float] = {
+        "unscored": sum(judged_reward(row.answer) is None for row in rows) / len(rows),
+        "partial": sum(answer.status == "partial" for answer in answers) / len(rows),
+        "without_rubric": sum(row.without_rubric for row in rows) / len(rows),
+        "zeroed": sum(policies[policy] for policy in ZERO_POLICIES),
+        "skipped": policies["skip"],
+        "wait_seconds": wait_s,
+    }
+    if verdicts:
+        numbers["failed_verdicts"] = sum(verdict.status == "failed" for verdict in verdicts) / len(verdicts)
+        numbers["cached"] = sum(verdict.cached for verdict in verdicts) / len(verdicts)
+    if usage:
+        numbers["clipped"] = sum(one.clipped for one in usage)
+        numbers["judge_calls"] = sum(one.judge_calls for one in usage)
+        numbers["judge_seconds"] = sum(one.seconds_judging for one in usage)
+        numbers["queue_seconds"] = sum(one.seconds_queued for one in usage)
+    for kind, count in Counter(kind for row in rows for kind in row.failures).items():
+        numbers[f"failures/{kind}"] = count
+    numbers |= _pass_rates(rows, tracked_criteria)
+    return {f"{prefix}/{name}": float(number) for name, number in numbers.items()}
+
+
+def _pass_rates(rows: Sequence[ScoredRow], tracked_criteria: set[str]) -> dict[str, float]:
+    scores: defaultdict[str, list[float]] = defaultdict(list)
+    by_kind: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        kinds = {criterion.id: criterion.kind for criterion in row.criteria or ()}
+        for verdict in row.answer.verdicts if row.answer is not None else ():
+            if verdict.score is not None and 0.0 <= verdict.score <= 1.0:
+                scores[verdict.criterion].append(verdict.score)
+                if verdict.criterion in kinds:
+                    by_kind[kinds[verdict.criterion]].append(verdict.score)
+    if len(tracked_criteria | scores.keys()) <= MAX_TRACKED_CRITERIA:
+        tracked_criteria.update(scores)
+        by_kind.clear()
+    means = {id_: given for id_, given in scores.items() if id_ in tracked_criteria}
+    means |= {f"kind/{kind}": given for kind, given in by_kind.items()}
+    return {f"pass/{name}": sum(given) / len(given) for name, given in means.items()}
+
+
+def verdict_summaries(rows: Sequence[ScoredRow]) -> list[str]:
+    """Say of each row what the judge said: `3 of 5: c1 ✓ c2 ✗ c3 ?`, with ? where it said nothing."""
+    return [_verdict_summary(row) for row in rows]
+
+
+def _verdict_summary(row: ScoredRow) -> str:
+    answer = row.answer
+    reason = f"no reward ({', '.join(row.failures)})" if judged_reward(answer) is None else ""
+    if answer is None or not answer.verdicts:
+        return reason or "no criteria"
+    met = sum(verdict.score or 0.0 for verdict in answer.verdicts)
+    marks = [f"{verdict.criterion} {_mark(verdict.score)}" for verdict in answer.verdicts[:_MAX_MARKS_SHOWN]]
+    if len(answer.verdicts) > _MAX_MARKS_SHOWN:
+        marks.append(f"… {len(answer.verdicts) - _MAX_MARKS_SHOWN} more")
+    policy = f" (policy {answer.policy_applied})" if answer.policy_applied else ""
+    summary = f"{met:.4g} of {len(answer.verdicts)}{policy}: {' '.join(marks)}"
+    return f"{reason}; {summary}" if reason else summary
+
+
+def _mark(score: float | None) -> str:
+    if score is None:
+        return "?"
+    return "✓" if score >= 1.0 else "✗" if score <= 0.0 else f"{score:.2g}"
 
 
 PENALTY_OPTIONS = ("length_penalty", "overlong_penalty", "truncation_factor")

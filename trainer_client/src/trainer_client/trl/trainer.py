@@ -1,4 +1,6 @@
-"""`RubricGRPOTrainer`: TRL's GRPO with advantages by one of the papers' methods, over whole groups on all ranks.
+"""`RubricGRPOTrainer`: TRL's GRPO trainer with the papers' advantages, over whole groups on all ranks.
+
+`RubricGRPOTrainer`: TRL's GRPO with advantages by one of the papers' methods, over whole groups on all ranks.
 
 TRL's methods are overridden, each around a call of the original: `_generate` (what the policy generates from,
 and whether groups are replaced),
@@ -7,6 +9,18 @@ and whether groups are replaced),
 `_get_per_token_logps_and_entropies` (what the loss compares the policy with), and `_compute_loss` (the entropy bonus,
 aggregated as the policy term is). The rest of TRL's loss stays as it is, with all its settings.
 `tests/trainer_client/trl/test_trl_shape.py` says what is relied upon.
+
+No step without a reward: an optimizer with momentum would move the policy even when every gradient is zero.
+
+Where no response of a whole optimizer step has a reward, on any rank (the judge was away, or every group was left
+out), the gradients are dropped before the step, and the optimizer leaves the parameters alone. Under DeepSpeed, which
+keeps gradients of its own, they stay zero but momentum still acts.
+
+The entropy bonus, aggregated over tokens as the policy term is.
+
+TRL takes the bonus from the loss as a mean over tokens, whatever the loss divides by. `dr_grpo` divides by the longest
+completion allowed: with 5,120 tokens allowed and 40 written, the bonus weighs 128 times as much against the policy as
+with 40 allowed. verl, which RGR-GRPO was run on, aggregates both alike, and so is it here.
 """
 
 import json
@@ -20,24 +34,134 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
-from trainer_client.trl._batch import AdvantageBatch
-from trainer_client.trl._entropy_bonus import EntropyBonus
-from trainer_client.trl._environments import reset_environments, select_environments
-from trainer_client.trl._frozen import FrozenPolicy
-from trainer_client.trl._generation import RolloutGenerator, SampledBatch
-from trainer_client.trl._readers import readers_for
+from trainer_client.trl._batch import AdvantageBatch, readers_for
+from trainer_client.trl._certainty import FrozenPolicy
+from trainer_client.trl._generation import RolloutGenerator, SampledBatch, reset_environments, select_environments
 from trainer_client.trl._refilling import Refiller
-from trainer_client.trl._skip import SkipEmptySteps
+from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 from trainer_client.trl.config import RubricGRPOConfig
-from trainer_client.trl.generation_callback import GenerationCallback, ScoredGeneration
 from trainer_client.trl.methods import Method, Rollout
 from trainer_client.trl.reward import RubricReward
 from trainer_client.wire import NEEDS_NO_RUBRIC
 
+
+def aggregate(
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    loss_type: str,
+    longest: int,
+    accumulation: float,
+    items: torch.Tensor | float,
+) -> torch.Tensor:
+    """Aggregate B x T values as TRL aggregates the policy term of a micro-batch.
+
+    Args:
+        values: B x T, one for each token.
+        mask: B x T, 1 for a token that counts, 0 for others.
+        loss_type: TRL's.
+        longest: the longest completion allowed, in tokens, which `dr_grpo` divides by.
+        accumulation: how many micro-batches make an optimizer step.
+        items: how many tokens this process has in an optimizer step, which `dapo`, `cispo` and `vespo` divide by.
+
+    Returns:
+        One number.
+    """
+    counted = values * mask
+    match loss_type:
+        case "grpo" | "sapo":
+            return (counted.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean() / accumulation
+        case "bnpo":
+            return counted.sum() / mask.sum().clamp(min=1.0) / accumulation
+        case "dr_grpo":
+            return counted.sum() / (values.size(0) * longest) / accumulation
+        case "luspo":
+            return counted.sum(-1).mean() / accumulation
+        case _:
+            return counted.sum() / items
+
+
+class EntropyBonus:
+    """What TRL's entropy bonus is replaced by, for one micro-batch at a time."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._entropies: torch.Tensor | None = None
+        self._chosen: torch.Tensor | None = None
+        self._coefficient = 0.0
+
+    def begin(self) -> None:
+        """Begin a micro-batch, with the coefficient that TRL is about to apply."""
+        trainer = self._trainer
+        self._entropies = self._chosen = None
+        self._coefficient = float(trainer.entropy_coef) if trainer._entropy_bonus_enabled else 0.0
+        if trainer.use_adaptive_entropy and trainer._last_world_entropy > trainer.args.entropy_target:
+            self._coefficient = 0.0
+
+    def observe(self, entropies: torch.Tensor | None) -> None:
+        """Take the entropies of the micro-batch's tokens, B x T, with their gradient."""
+        self._entropies = entropies
+
+    def restrict_to(self, mask: torch.Tensor) -> None:
+        """Take the mask of the tokens that the loss is restricted to, B x T (`top_entropy_quantile`)."""
+        self._chosen = mask
+
+    def correct(self, loss: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Take TRL's bonus out of a loss, and put this one in."""
+        if self._coefficient == 0.0 or self._entropies is None:
+            return loss
+        trainer, entropies = self._trainer, self._entropies
+        training = trainer.model.training
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        bonus_mask = mask if self._chosen is None else mask * self._chosen
+        accumulation = float(trainer.current_gradient_accumulation_steps) if training else 1.0
+        items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+        if training:
+            items = items * accumulation / trainer.args.steps_per_generation
+        theirs = (entropies * bonus_mask).sum() / bonus_mask.sum().clamp(min=1.0) / accumulation
+        ours = aggregate(
+            entropies if self._chosen is None else entropies * self._chosen,
+            mask,
+            loss_type=trainer.loss_type,
+            longest=trainer.max_completion_length,
+            accumulation=accumulation,
+            items=items,
+        )
+        return loss + self._coefficient * (theirs - ours)
+
+
 logger = logging.getLogger(__name__)
+
+
+class SkipEmptySteps(TrainerCallback):
+    """Drops the gradients of an optimizer step to which no token contributed."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._tokens = 0
+        self.skipped = 0
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        """Count the tokens of one micro-batch that the loss is taken over."""
+        if self._trainer.model.training:
+            self._tokens += int(inputs["completion_mask"].sum())
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Drop the gradients if no rank saw a token."""
+        accelerator = self._trainer.accelerator
+        total = accelerator.reduce(torch.tensor(float(self._tokens), device=accelerator.device), reduction="sum")
+        self._tokens = 0
+        if total.item() > 0:
+            return
+        self.skipped += 1
+        logger.warning("step %d: no response has a reward, so the policy is left as it is", state.global_step + 1)
+        for parameter in self._trainer.model.parameters():
+            parameter.grad = None
+
 
 STATE_FILE = "adjudge_state.json"
 """In a checkpoint: which version of each rubric the run is pinned to, what its method remembers, and its callbacks."""

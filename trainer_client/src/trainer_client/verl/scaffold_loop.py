@@ -24,7 +24,7 @@ from trainer_client.scaffold import (
     shown_to_sample,
     training_progress,
 )
-from trainer_client.verl._rows import read_rubric
+from trainer_client.verl.reward import read_rubric
 from trainer_client.wire import RubricContent
 
 Ratio = Literal["plain", "scaffolded"]

@@ -1,29 +1,16 @@
 """The wire contract of `/v1`: every message that crosses between a client and the service."""
 
-from trainer_client.wire.answers import (
-    Failure,
-    FailureKind,
-    GroupRewards,
-    JudgeInfo,
-    PinnedRubric,
-    ResponseReward,
-    RewardAnswer,
-    RewardEvent,
-    RewardSummary,
-    StepReward,
-    Usage,
-    Verdict,
+from trainer_client.wire.criteria import Criterion, CriterionKind, Verification, VerificationMethod, content_digest
+from trainer_client.wire.groups import (
+    Group,
+    Message,
+    Prompt,
+    Response,
+    ResponseLike,
+    RubricChoice,
+    ToolCall,
+    as_response,
 )
-from trainer_client.wire.comparisons import (
-    Comparison,
-    ComparisonAnswer,
-    ComparisonOptions,
-    ComparisonRequest,
-    OrderVerdict,
-    Pair,
-)
-from trainer_client.wire.criteria import Criterion, CriterionKind, content_digest
-from trainer_client.wire.groups import Group, RubricChoice
 from trainer_client.wire.judging import (
     DEFAULT_JUDGE,
     RATIONALE_TOKENS,
@@ -33,52 +20,74 @@ from trainer_client.wire.judging import (
     Priority,
     ReasoningPart,
 )
-from trainer_client.wire.lineage import Lineage
-from trainer_client.wire.messages import Message, Prompt, Response, ResponseLike, ToolCall, as_response
+from trainer_client.wire.ledger import CriterionFigures, JudgingFigures, RunPage, RunReport, RunStep, RunSummary
 from trainer_client.wire.problems import FieldError, Problem, ProblemType
-from trainer_client.wire.references import AliasName, NewRubricName, Reference, RubricName, RubricTag, parse_reference
 from trainer_client.wire.rewards import (
     NEEDS_NO_RUBRIC,
     PROTOCOLS_FOR,
     ZERO_POLICIES,
     AppliedPolicy,
+    Failure,
+    FailureKind,
     FailurePolicy,
+    GroupRewards,
+    JudgeInfo,
     LengthPenalty,
     OverlongPenalty,
+    PinnedRubric,
+    ResponseReward,
+    RewardAnswer,
+    RewardEvent,
     RewardMode,
     RewardOptions,
     RewardRequest,
+    RewardSummary,
+    StepReward,
+    Usage,
+    Verdict,
 )
-from trainer_client.wire.rubric_changes import (
+from trainer_client.wire.rubrics import (
     AliasMove,
-    RetirementRequest,
-    RubricAlias,
-    RubricAliases,
-    RubricTags,
-    TagSet,
-)
-from trainer_client.wire.rubric_diffs import (
+    AliasName,
     CriterionMove,
     DiffSide,
     FieldChange,
+    Lineage,
+    NewRubricName,
     PlacedCriterion,
+    Reference,
+    Retirement,
+    RetirementRequest,
     Reweighting,
     Rewording,
-    RubricDiff,
-)
-from trainer_client.wire.rubrics import (
-    Retirement,
+    RubricAlias,
+    RubricAliases,
     RubricContent,
+    RubricDiff,
     RubricHistory,
+    RubricName,
     RubricPage,
     RubricPublication,
     RubricSummary,
+    RubricTag,
+    RubricTags,
     RubricVersion,
+    TagSet,
     VersionSummary,
+    parse_reference,
 )
-from trainer_client.wire.runs import CriterionFigures, JudgingFigures, RunPage, RunReport, RunStep, RunSummary
-from trainer_client.wire.verdicts import GroupVerdicts, ResponseVerdicts, VerdictAnswer, VerdictRequest
-from trainer_client.wire.verification import Verification, VerificationMethod
+from trainer_client.wire.verdicts import (
+    Comparison,
+    ComparisonAnswer,
+    ComparisonOptions,
+    ComparisonRequest,
+    GroupVerdicts,
+    OrderVerdict,
+    Pair,
+    ResponseVerdicts,
+    VerdictAnswer,
+    VerdictRequest,
+)
 
 __all__ = [
     "DEFAULT_JUDGE",

@@ -1,12 +1,112 @@
-"""Groups: a prompt, the responses (rollouts) to it, and what the judge may see beside them."""
+"""Groups of responses to a prompt, and the conversations that prompts and responses consist of.
 
-from typing import Annotated
+Groups: a prompt, the responses (rollouts) to it, and what the judge may see beside them.
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+Conversations on the wire: what a prompt or a response may be made of, tool calls included.
+"""
 
-from trainer_client.wire.base import RequestList, RequestModel
-from trainer_client.wire.messages import Prompt, ResponseLike
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, JsonValue, StringConstraints, Tag, field_validator, model_validator
+
+from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestList, RequestModel
 from trainer_client.wire.rubrics import RubricContent
+
+
+class TextPart(RequestModel):
+    """One part of a message's content. Only text can be judged."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Function(RequestModel):
+    """The function a tool call names, as the policy wrote it, with its arguments as JSON text or as an object."""
+
+    name: str
+    arguments: str | dict[str, JsonValue] = ""
+
+
+class ToolCall(RequestModel):
+    """A call of a tool, as chat templates and chat APIs write it."""
+
+    function: Function
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
+class Message(RequestModel):
+    """One message of a conversation.
+
+    `content` is text, parts of text, or null where the message only calls tools. `reasoning_content` is a thinking
+    block kept apart from the content. `name` says which tool a message of role `tool` answers for.
+    """
+
+    role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: RequestList[ToolCall] = Field(default=(), max_length=128)
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> "Message":
+        if self.content is None and self.reasoning_content is None and not self.tool_calls:
+            raise ValueError("this message has neither content nor tool_calls; an empty one has content ''")
+        return self
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _parts_are_text(cls, content: Any) -> Any:
+        if not isinstance(content, list | tuple):
+            return content
+        texts = []
+        for part in content:
+            kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+            if kind != "text":
+                raise ValueError(f"a part of type {kind!r} cannot be judged; leave only parts of type 'text'")
+            texts.append(TextPart.model_validate(part).text)
+        return "\n".join(texts)
+
+
+def _response_tag(value: Any) -> str:
+    if isinstance(value, str):
+        return "(text)"
+    return "(messages)" if isinstance(value, list | tuple) else "(response)"
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("(text)")] | Annotated[RequestList[Message], Tag("(messages)")],
+    Discriminator(lambda value: "(text)" if isinstance(value, str) else "(messages)"),
+]
+"""A prompt as text, or as the messages of a conversation."""
+
+
+class Response(RequestModel):
+    """A response and what its generation said of it.
+
+    `tokens` is its length in the policy's tokens, which length penalties need. `stopped` is whether it ended by
+    itself: false where it was cut off.
+    """
+
+    text: Prompt
+    tokens: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    stopped: Flag | None = None
+
+
+ResponseLike = Annotated[
+    Annotated[str, Tag("(text)")]
+    | Annotated[RequestList[Message], Tag("(messages)")]
+    | Annotated[Response, Tag("(response)")],
+    Discriminator(_response_tag),
+]
+"""A response as text, as the messages the policy produced (tool calls and results among them), or with its length."""
+
+
+def as_response(given: "str | tuple[Message, ...] | Response") -> Response:
+    """Any form of a response as a `Response`."""
+    return given if isinstance(given, Response) else Response.model_construct(text=given, tokens=None, stopped=None)
+
 
 RubricRef = Annotated[str, StringConstraints(min_length=1, max_length=265)]
 RubricChoice = Annotated[

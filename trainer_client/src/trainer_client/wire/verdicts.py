@@ -1,13 +1,31 @@
-"""`POST /v1/verdicts`: judging without making a reward."""
+"""`POST /v1/verdicts`, `/v1/comparisons`, `/v1/score` and `/v1/rerank`: the other ways to ask for a judgement.
 
-from typing import Annotated
+`POST /v1/verdicts`: judging without making a reward.
 
-from pydantic import Field, model_validator
+`POST /v1/comparisons`: which of two responses is better, asked in both orders.
 
-from trainer_client.wire.answers import JudgeInfo, PinnedRubric, Usage, Verdict
-from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, Flag, RequestList, RequestModel
-from trainer_client.wire.groups import Group, RubricChoice, RunName
-from trainer_client.wire.judging import DEFAULT_JUDGE, JudgeName, JudgingOptions, JudgingProtocol, Priority
+`POST /v1/score` and `POST /v1/rerank`: rewards under a published rubric, in vLLM's and Cohere's shapes.
+
+The rubric takes the place of a reranker's model, a response that of a document, and its reward that of a score. These
+shapes have no place for a score that is missing, so a failed judgement fails the request.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from trainer_client.wire.base import STRICT_NUMBER, AnswerModel, BoundedFloat, Flag, RequestList, RequestModel, SafeInt
+from trainer_client.wire.groups import Group, GroupId, Prompt, ResponseLike, RubricChoice, RubricRef, RunName
+from trainer_client.wire.judging import (
+    DEFAULT_JUDGE,
+    JudgeName,
+    JudgingOptions,
+    JudgingProtocol,
+    Priority,
+    ReasoningPart,
+    TemplateName,
+)
+from trainer_client.wire.rewards import Failure, JudgeInfo, PinnedRubric, RewardOptions, RewardRequest, Usage, Verdict
 
 
 class VerdictRequest(RequestModel):
@@ -63,3 +81,222 @@ class VerdictAnswer(AnswerModel):
     rubrics: tuple[PinnedRubric, ...]
     usage: Usage
     groups: tuple[GroupVerdicts, ...]
+
+
+class Pair(RequestModel):
+    """Two responses to one prompt. `grounding` and `reference_answer` are shown to the judge only."""
+
+    id: GroupId
+    prompt: Prompt
+    a: ResponseLike
+    b: ResponseLike
+    grounding: str | None = None
+    reference_answer: str | None = None
+    rubric: RubricChoice | None = None
+
+
+class ComparisonOptions(RequestModel):
+    """How the judge is asked; the fields mean what they mean in `JudgingOptions`."""
+
+    rationale: Flag = False
+    think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
+    reasoning: ReasoningPart = "strip"
+    grounding_characters: Annotated[int, Field(ge=1), STRICT_NUMBER] | None = None
+    template: TemplateName | None = None
+
+
+class ComparisonRequest(RequestModel):
+    """Compare pairs of responses. A rubric, where there is one, tells the judge what to look at."""
+
+    run: RunName | None = None
+    step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
+    rubric: RubricChoice | None = None
+    allow_retired: Flag = False
+    judge: JudgeName = DEFAULT_JUDGE
+    question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2_000)] | None = None
+    judging: ComparisonOptions = ComparisonOptions()
+    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
+    priority: Priority = "online"
+    pairs: RequestList[Pair] = Field(min_length=1, max_length=4096)
+
+
+class OrderVerdict(AnswerModel):
+    """What the judge said in one order: the probability that `a` is better, wherever `a` stood."""
+
+    first: Literal["a", "b"]
+    status: Literal["ok", "failed"]
+    probability: float | None = None
+    preferred: Literal["a", "b", "tie"] | None = None
+    choice_mass: float | None = None
+    rationale: str | None = None
+    failure: Failure | None = None
+    cached: bool = False
+
+
+class Comparison(AnswerModel):
+    """One pair. `score` is the win of `a` averaged over both orders (1 win, 0 loss); null if an order failed.
+
+    `preferred` is null where an order failed, and `tie` where the orders disagree, which `consistent` says too.
+    """
+
+    id: str
+    status: Literal["ok", "failed"]
+    score: float | None = None
+    preferred: Literal["a", "b", "tie"] | None = None
+    probability: float | None = None
+    consistent: bool | None = None
+    orders: tuple[OrderVerdict, ...]
+
+
+class ComparisonAnswer(AnswerModel):
+    """The answer to a `ComparisonRequest`; pairs stand in the request's order.
+
+    `win_rate` is the mean score of `a` over the pairs that have one, null where none has.
+    """
+
+    request_id: str
+    run: str | None = None
+    step: int | None = None
+    judge: JudgeInfo
+    rubrics: tuple[PinnedRubric, ...]
+    usage: Usage
+    win_rate: float | None
+    pairs: tuple[Comparison, ...]
+
+
+MAX_TEXTS = 4096
+
+Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_TEXTS)]
+
+
+class _ScoringRequest(RequestModel):
+    """What both requests share; beside `model`, the fields mean what they mean in a `RewardRequest`."""
+
+    model: RubricRef
+    allow_retired: Flag = False
+    run: RunName | None = None
+    judge: JudgeName = DEFAULT_JUDGE
+    reward: RewardOptions = RewardOptions()
+    judging: JudgingOptions = JudgingOptions()
+    deadline_s: BoundedFloat = Field(default=60.0, gt=0, le=3600)
+
+    @model_validator(mode="after")
+    def _can_be_rewarded(self) -> "_ScoringRequest":
+        try:
+            self.rewards()
+        except ValidationError as error:
+            reason = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
+            raise ValueError(f"{reason}; POST /v1/rewards takes every field") from None
+        return self
+
+    def groups(self) -> tuple[Group, ...]:
+        """The prompts and their responses, in the order of the scores."""
+        raise NotImplementedError
+
+    def rewards(self) -> RewardRequest:
+        """The request of `POST /v1/rewards` whose rewards are the scores; raises where there is none."""
+        return RewardRequest(
+            run=self.run,
+            rubric=self.model,
+            allow_retired=self.allow_retired,
+            judge=self.judge,
+            reward=self.reward,
+            judging=self.judging,
+            on_failure="error",
+            deadline_s=self.deadline_s,
+            groups=self.groups(),
+        )
+
+
+class ScoreRequest(_ScoringRequest):
+    """Score the responses `text_2` to the prompts `text_1` by the rubric `model`.
+
+    One prompt goes with every response; several go with as many responses, one each.
+    """
+
+    text_1: str | Texts
+    text_2: str | Texts
+
+    @model_validator(mode="after")
+    def _texts_pair(self) -> "ScoreRequest":
+        prompts, responses = len(_as_tuple(self.text_1)), len(_as_tuple(self.text_2))
+        if prompts not in (1, responses):
+            raise ValueError(
+                f"text_1 and text_2 have {prompts} and {responses} texts; give one text_1, or one for each text_2"
+            )
+        return self
+
+    def groups(self) -> tuple[Group, ...]:
+        """One group of all responses to the one prompt, or a group for each pair."""
+        prompts, responses = _as_tuple(self.text_1), _as_tuple(self.text_2)
+        if len(prompts) == 1:
+            return (Group(id="0", prompt=prompts[0], responses=responses),)
+        pairs = zip(prompts, responses, strict=False)
+        return tuple(Group(id=str(n), prompt=prompt, responses=(text,)) for n, (prompt, text) in enumerate(pairs))
+
+
+class RerankRequest(_ScoringRequest):
+    """Rank the responses `documents` to the prompt `query` by the rubric `model`. `top_n` 0 gives them all."""
+
+    query: str
+    documents: Texts
+    top_n: SafeInt = Field(default=0, ge=0)
+    return_documents: Flag = True
+
+    def groups(self) -> tuple[Group, ...]:
+        """The one group."""
+        return (Group(id="0", prompt=self.query, responses=self.documents),)
+
+
+class ScoreUsage(AnswerModel):
+    """The judge's tokens: those of its prompts, known prefixes included, and those that it wrote."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ScoreData(AnswerModel):
+    """The reward of the response `text_2[index]`."""
+
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreAnswer(AnswerModel):
+    """The answer to a `ScoreRequest`. `id` is the request's id, `model` the version of the rubric that was used."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: tuple[ScoreData, ...]
+    usage: ScoreUsage
+
+
+class RankedText(AnswerModel):
+    """A document as it was sent."""
+
+    text: str
+
+
+class RankedDocument(AnswerModel):
+    """The reward of `documents[index]`; `document` is left out where `return_documents` is false."""
+
+    index: int
+    document: RankedText | None = None
+    relevance_score: float
+
+
+class RerankAnswer(AnswerModel):
+    """The answer to a `RerankRequest`: the best document first, equal ones in the request's order."""
+
+    id: str
+    model: str
+    usage: ScoreUsage
+    results: tuple[RankedDocument, ...]
+
+
+def _as_tuple(texts: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else texts

@@ -6,16 +6,24 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, Field, JsonValue, create_model
 
-from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.generator import GeneratedRubric, RubricLookup
-from judge_server.generation.kinds.answers import AGREEMENT_PROMPTS, Agreement, AnswerComparer
-from judge_server.generation.kinds.base import GroundTruth, QuestionRow, Responses, TemplateGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import Sentence, list_schema
+from judge_server.generation.kinds.base import (
+    AGREEMENT_PROMPTS,
+    Agreement,
+    AnswerComparer,
+    GroundTruth,
+    QuestionRow,
+    Responses,
+    Sentence,
+    TemplateGenerator,
+    WritingParameters,
+    list_schema,
+)
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricContent
-from trainer_client.wire.verification import MathVerification
+from trainer_client.wire.criteria import MathVerification
 
 KINDS = ("suggest", "pitfall", "bonus", "answer")
 

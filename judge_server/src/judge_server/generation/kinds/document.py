@@ -6,20 +6,20 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, Field, JsonValue, StringConstraints
 
-from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.generator import GeneratedRubric, InputRow, source_digest
-from judge_server.generation.kinds.base import TemplateGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import (
+from judge_server.generation.kinds.base import (
     Phrase,
     Sentence,
     ShortSentence,
+    TemplateGenerator,
+    WritingParameters,
     integer_schema,
     list_schema,
     with_criteria,
 )
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, check_self_contained
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricContent
 
 MAX_DOCUMENT_BYTES = 2**20
@@ -192,7 +192,13 @@ class DocumentGenerator(TemplateGenerator[DocumentRow, DocumentParameters]):
         check_drafts(
             drafts,
             RubricRules(
-                parameters.fewest, parameters.most, ("point",), 0, MAX_CRITERION_WEIGHT, integer_weights=False, least_total=least
+                parameters.fewest,
+                parameters.most,
+                ("point",),
+                0,
+                MAX_CRITERION_WEIGHT,
+                integer_weights=False,
+                least_total=least,
             ),
         )
         for at, item in enumerate(task.criteria, 1):

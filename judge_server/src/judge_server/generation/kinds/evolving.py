@@ -6,15 +6,21 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
-from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.generator import GeneratedRubric
-from judge_server.generation.kinds.base import QuestionRow, Responses, TemplateGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import Sentence, enum_schema, with_criteria
+from judge_server.generation.kinds.base import (
+    QuestionRow,
+    Responses,
+    Sentence,
+    TemplateGenerator,
+    WritingParameters,
+    enum_schema,
+    with_criteria,
+)
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, words
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricContent
-from trainer_client.wire.references import parse_reference
+from trainer_client.wire.rubrics import parse_reference
 
 
 def _is_reference(text: str) -> str:

@@ -5,9 +5,17 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, Field
 
 from judge_server.generation.generator import GeneratedRubric
-from judge_server.generation.kinds.answers import ANSWER_PROMPTS, write_answer
-from judge_server.generation.kinds.base import QuestionRow, ReferenceAnswer, TemplateGenerator, WritingParameters
-from judge_server.generation.kinds.shapes import Sentence, integer_schema, with_criteria
+from judge_server.generation.kinds.base import (
+    ANSWER_PROMPTS,
+    QuestionRow,
+    ReferenceAnswer,
+    Sentence,
+    TemplateGenerator,
+    WritingParameters,
+    integer_schema,
+    with_criteria,
+    write_answer,
+)
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
 from judge_server.generation.writer import Writer

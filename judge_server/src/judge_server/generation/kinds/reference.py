@@ -5,20 +5,25 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, Field
 
-from judge_server.generation.discards import RubricDiscarded
 from judge_server.generation.generator import GeneratedRubric, RubricLookup
-from judge_server.generation.kinds.answers import AGREEMENT_PROMPTS, ANSWER_PROMPTS, AnswerComparer, write_answer
 from judge_server.generation.kinds.base import (
+    AGREEMENT_PROMPTS,
+    ANSWER_PROMPTS,
+    AnswerComparer,
     GroundTruth,
     QuestionRow,
     ReferenceAnswer,
+    Sentence,
     TemplateGenerator,
     WritingParameters,
+    enum_schema,
+    integer_schema,
+    with_criteria,
+    write_answer,
 )
-from judge_server.generation.kinds.shapes import Sentence, enum_schema, integer_schema, with_criteria
 from judge_server.generation.structure import Draft, RubricRules, check_drafts, contains_result, criteria_from_drafts
 from judge_server.generation.wording import GeneratorTemplates
-from judge_server.generation.writer import Writer
+from judge_server.generation.writer import RubricDiscarded, Writer
 from trainer_client.wire import Criterion, RubricContent
 
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-from rubric_store.search import kept_words, words_of, words_parameter
+from rubric_store.rubrics.queries import kept_words, words_of, words_parameter
 
 revision = "0002"
 down_revision = "0001"

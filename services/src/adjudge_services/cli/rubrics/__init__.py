@@ -2,10 +2,10 @@
 
 import typer
 
-from adjudge_services.cli.rubrics import changes, diff, discriminate, export, import_, lint, publish, show, validate
+from adjudge_services.cli.rubrics import changes, diff, discriminate, files, lint, show, validate
 
 app = typer.Typer(help="Publish, find, compare and keep rubrics.", no_args_is_help=True)
-app.command("publish")(publish.publish)
+app.command("publish")(changes.publish)
 app.command("show")(show.show)
 app.command("list")(show.list_rubrics)
 app.command("search")(show.search)
@@ -15,7 +15,7 @@ app.command("alias")(changes.alias)
 app.command("tag")(changes.tag)
 app.command("retire")(changes.retire)
 app.command("discriminate")(discriminate.discriminate)
-app.command("import")(import_.import_rubrics)
-app.command("export")(export.export)
+app.command("import")(files.import_rubrics)
+app.command("export")(files.export)
 app.command("lint")(lint.lint_rubrics)
 app.command("validate")(validate.validate)

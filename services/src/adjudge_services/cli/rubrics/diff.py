@@ -10,8 +10,7 @@ from rich.text import Text
 
 from adjudge_services.cli.output import out
 from adjudge_services.cli.rubrics.store import with_store
-from judge_server.rubric_changes import difference
-from judge_server.rubrics import PROJECT_ID
+from judge_server.rubrics import PROJECT_ID, difference
 from trainer_client.wire import Criterion, RubricDiff
 
 _PIECES = re.compile(r"\w+|\s+|[^\w\s]")

@@ -1,7 +1,13 @@
-"""`adjudge rubrics discriminate`: whether a rubric tells good responses from bad ones, before anything trains on it."""
+"""`adjudge rubrics discriminate`: whether a rubric tells good responses from bad ones.
+
+`adjudge rubrics discriminate`: whether a rubric tells good responses from bad ones, before anything trains on it.
+
+What `adjudge rubrics discriminate` prints: one line for the rubric, one row for each criterion.
+"""
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -10,18 +16,94 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
-from adjudge_services.cli.judging_options import ConcurrencyOption, DeadlineOption, EngineOption, UrlOption
-from adjudge_services.cli.output import err, exit_with_error, print_refused_lines
-from adjudge_services.cli.rubrics.discriminate_report import print_report
-from adjudge_services.cli.score_input import BadLine, PairLine, read_pairs, read_rubric_argument
-from adjudge_services.cli.score_run import ScoredFile, open_client, score_groups
+from adjudge_services.cli.output import err, exit_with_error, out, print_refused_lines
+from adjudge_services.cli.score_file import (
+    BadLine,
+    ConcurrencyOption,
+    DeadlineOption,
+    EngineOption,
+    PairLine,
+    ScoredFile,
+    UrlOption,
+    open_client,
+    read_pairs,
+    read_rubric_argument,
+    score_groups,
+)
 from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError
-from judge_server.evaluation import LabelledPrompt, separation
+from judge_server.evaluation import CriterionSeparation, LabelledPrompt, Separation, separation
 from rubric_store import FormatError
 from trainer_client import AdjudgeError, AsyncClient
 from trainer_client.wire import Criterion, JudgingProtocol, RewardMode, RubricContent
+
+_ROWS = 25
+_USEFUL = 0.1
+"""A criterion that differs by less than this tells nearly nothing; it is an aid for the eye, not a test."""
+
+
+def print_report(found: Separation, by_rubric: Sequence[Separation], title: str) -> None:
+    """Print a report; `by_rubric` has the same figures for each rubric by itself."""
+    out.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+    out.print(_criteria_table(found.criteria, several=len(by_rubric) > 1))
+    if len(found.criteria) > _ROWS:
+        out.print(f"the {_ROWS} least useful of {len(found.criteria)} criteria", style="dim", highlight=False)
+    for line in _summary(found, by_rubric):
+        out.print(line, highlight=False, soft_wrap=True)
+
+
+def _criteria_table(criteria: Sequence[CriterionSeparation], *, several: bool) -> Table:
+    table = Table(header_style="bold")
+    for name in ("rubric", "criterion") if several else ("criterion",):
+        table.add_column(name)
+    for name in ("good", "bad", "difference", "verdicts", "failed"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for one in criteria[:_ROWS]:
+        names = (one.rubric, one.criterion) if several else (one.criterion,)
+        figures = (_number(one.good), _number(one.bad), _number(one.difference, signed=True))
+        table.add_row(*names, *figures, str(one.verdicts), str(one.failed or "–"), _reading(one))
+    return table
+
+
+def _reading(one: CriterionSeparation) -> Text:
+    if one.difference is None:
+        return Text("not judged on both sides", style="dim")
+    if one.difference >= _USEFUL:
+        return Text("tells them apart", style="green")
+    if one.difference <= -_USEFUL:
+        return Text("points the wrong way", style="bold red")
+    return Text("says the same of both", style="yellow")
+
+
+def _summary(found: Separation, by_rubric: Sequence[Separation]) -> list[str]:
+    if found.ordered is None or found.tied is None:
+        return []
+    between = f" (95% interval {found.interval[0]:.2f} to {found.interval[1]:.2f})" if found.interval else ""
+    lines = [
+        f"mean reward of good {_number(found.mean_good)}, of bad {_number(found.mean_bad)}: "
+        f"{found.good} good and {found.bad} bad responses to {found.prompts} prompts, {found.unscored} unscored",
+        f"[bold]good ranks above bad {found.ordered:.2f} of the time[/]{between}; 0.5 is chance; "
+        f"{found.tied:.0%} of the pairs are tied",
+    ]
+    if len(by_rubric) > 1:
+        kinds = Counter(_better(one) for one in by_rubric)
+        counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("above chance", "at chance", "below", "not judged"))
+        lines.append(f"of {len(by_rubric)} rubrics: {counts}")
+    return lines
+
+
+def _better(one: Separation) -> str:
+    if one.ordered is None:
+        return "not judged"
+    return "at chance" if one.ordered == 0.5 else "above chance" if one.ordered > 0.5 else "below"
+
+
+def _number(value: float | None, *, signed: bool = False) -> str:
+    return "–" if value is None else f"{value:+.2f}" if signed else f"{value:.2f}"
 
 
 def discriminate(

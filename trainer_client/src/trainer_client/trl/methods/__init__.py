@@ -5,11 +5,10 @@ from dataclasses import fields
 from typing import Any
 
 from trainer_client.trl.methods.base import Method, Rollout, ScoredResponse
+from trainer_client.trl.methods.baselines import Rar, RubricGrpo
 from trainer_client.trl.methods.dro import Dro
 from trainer_client.trl.methods.grounded import Grounded
-from trainer_client.trl.methods.rar import Rar
 from trainer_client.trl.methods.rgr import Rgr
-from trainer_client.trl.methods.rubric import RubricGrpo
 from trainer_client.trl.methods.ruscarl import Ruscarl
 from trainer_client.trl.methods.srar import Srar
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from trainer_client._variance_filter import RollingThreshold
 from trainer_client.dro import (
     SMALLEST_PROBABILITY,
     Gates,
+    RollingThreshold,
     average_log_probability,
     average_probability,
     gate,
@@ -24,7 +24,7 @@ from trainer_client.dro import (
     variance_score,
 )
 from trainer_client.reasoning import SplitRule, find_answer
-from trainer_client.trl._rows import WithoutRubric
+from trainer_client.trl._dataset import WithoutRubric
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
 GroupStatus = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]

@@ -1,0 +1,108 @@
+"""What both sides are asked, turn by turn, and how turns become a row of figures. Knows no engine."""
+
+import json
+import secrets
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from judge_server.judging.plan import GroupContext, GroupPlanner
+from judge_server.judging.questions import JudgingConfig, PreparedConfig
+from judge_server.ports import Batch
+from judge_server.prompts import PromptForm, PromptTemplates
+from judge_server.prompts.fencing import Fence
+from trainer_client.thinking import judged_content
+from trainer_client.wire import Criterion, Group, JudgingProtocol, RubricContent, as_response
+
+SECRET = secrets.token_hex(16)
+"""The fence's, so that the service makes the prompts that are made here."""
+
+RUBRIC = RubricContent(
+    criteria=(
+        Criterion(id="answer", description="The final answer of the response equals the correct final answer."),
+        Criterion(id="arithmetic", description="Every calculation in the response is carried out correctly."),
+        Criterion(id="quantities", description="Every quantity given in the problem is used in the response."),
+        Criterion(id="order", description="The calculations come in an order in which each uses only known values."),
+        Criterion(id="units", description="The response says what the numbers it calculates stand for."),
+        Criterion(id="concise", description="The response contains nothing that the problem does not ask for."),
+    )
+)
+
+
+class Prompts(NamedTuple):
+    """A response's calls as token ids: what they have in common, and what follows for each criterion."""
+
+    prefix: list[int]
+    questions: list[list[int]]
+
+    @property
+    def whole(self) -> list[list[int]]:
+        """The prompt of each call."""
+        return [self.prefix + question for question in self.questions]
+
+    @property
+    def ideal(self) -> int:
+        """The fewest tokens to compute without anything from another response: the prefix once, each question once."""
+        return len(self.prefix) + sum(map(len, self.questions))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A turn of each side on texts of about one length: seconds taken, and the ideal number of tokens of each."""
+
+    adjudge_s: float
+    adjudge_ideal: int
+    adjudge_computed: int
+    bare_s: float
+    bare_ideal: int
+
+    @property
+    def ratio(self) -> float:
+        """Tokens a second through Adjudge over those of the bare engine."""
+        return (self.adjudge_ideal / self.adjudge_s) / (self.bare_ideal / self.bare_s)
+
+
+def groups(per_turn: int) -> Iterator[Group]:
+    """Real problems with `per_turn` real rollouts each, in an endless round, marked so that no prompt recurs."""
+    lines = Path("examples/gsm8k.jsonl").read_text(encoding="utf-8").splitlines()
+    turn = 0
+    while True:
+        for line in lines:
+            row = json.loads(line)
+            turn += 1
+            prompt = f"Problem {turn}. {row['prompt']}"
+            yield Group.model_validate(row | {"prompt": prompt, "responses": row["responses"][:per_turn]})
+
+
+def batches(group: Group, protocol: JudgingProtocol = "binary") -> list[Batch]:
+    """The calls that Adjudge makes of a group, a batch for each response."""
+    fence = Fence(SECRET.encode())
+    alone, together = (PromptTemplates(PromptForm(protocol, several=several), fence) for several in (False, True))
+    prepared = PreparedConfig(JudgingConfig(protocol), alone, together, "benchmark")
+    context = GroupContext(group.prompt, group.grounding, group.reference_answer, group.ground_truth)
+    responses = [judged_content(as_response(response), "strip") for response in group.responses]
+    planner = GroupPlanner(prepared, context, RUBRIC.criteria)
+    return [planner.plan(response).batch for response in responses]
+
+
+def figures(pairs: Sequence[Pair], judgements: int) -> dict[str, Any]:
+    """The columns that turns make; `judgements` is how many one turn has.
+
+    Turns differ in length, so rates are of tokens, turned into judgements by what the mean judgement takes.
+    """
+    ideal = sum(pair.adjudge_ideal for pair in pairs)
+    each = ideal / (len(pairs) * judgements)
+    ratios = [pair.ratio for pair in pairs]
+    return {
+        "pairs": len(pairs),
+        "judgements": len(pairs) * judgements,
+        "Adjudge /s": statistics.median(pair.adjudge_ideal / pair.adjudge_s for pair in pairs) / each,
+        "bare /s": statistics.median(pair.bare_ideal / pair.bare_s for pair in pairs) / each,
+        "ratio": statistics.median(ratios),
+        "ratio min": min(ratios),
+        "ratio max": max(ratios),
+        "tokens computed": sum(pair.adjudge_computed for pair in pairs),
+        "over ideal": sum(pair.adjudge_computed for pair in pairs) / ideal,
+    }

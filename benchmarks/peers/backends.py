@@ -1,0 +1,126 @@
+"""The server of the OpenAI API that every contender asks, and what it counts: the scripted one, or llama.cpp's."""
+
+import asyncio
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import psutil
+
+from benchmarks.peers.driving import cpu_seconds
+from benchmarks.peers.scripted_server import control
+from benchmarks.server import running, unused_port
+from judge_server.engines.llamacpp.process import locate_weights
+
+SLOTS = 4
+SLOT_TOKENS = 4096
+AWAY_TENTHS = 600
+"""Tenths of a second for which the scripted server may be away."""
+
+
+@dataclass
+class Counts:
+    """What reached the server in a pass; `answered` are the pairs that it gave a true verdict on."""
+
+    calls: int = 0
+    computed: int = 0
+    written: int = 0
+    again: int = 0
+    cpu_s: float = 0.0
+    answered: set[str] = field(default_factory=set)
+
+
+class Backend(ABC):
+    """A running server; `root` is its address without `/v1`."""
+
+    def __init__(self, root: str, process: psutil.Process, http: httpx2.AsyncClient) -> None:
+        self.root = root
+        self._pids = [process.pid]
+        self._http = http
+        self._before = Counts()
+
+    async def begin(self, **faults: float) -> None:
+        """Count anew, and go wrong as told."""
+        self._before = await self._totals()
+
+    async def counts(self) -> Counts:
+        """Since `begin`."""
+        now, before = await self._totals(), self._before
+        return Counts(
+            now.calls - before.calls,
+            now.computed - before.computed,
+            now.written - before.written,
+            now.again - before.again,
+            now.cpu_s - before.cpu_s,
+            now.answered,
+        )
+
+    @abstractmethod
+    async def _totals(self) -> Counts:
+        """Since the server began."""
+
+    async def _get(self, path: str) -> httpx2.Response:
+        return (await self._http.get(f"{self.root}{path}")).raise_for_status()
+
+
+class ScriptedBackend(Backend):
+    """The scripted server."""
+
+    async def begin(self, **faults: float) -> None:
+        """Count anew, and go wrong as told."""
+        (await self._http.post(f"{self.root}/control", content=control(**faults))).raise_for_status()
+        self._before = Counts(cpu_s=cpu_seconds(self._pids))
+
+    async def _totals(self) -> Counts:
+        for _ in range(AWAY_TENTHS):
+            try:
+                told: dict[str, Any] = (await self._get("/counts")).json()
+                break
+            except httpx2.TransportError:  # it is away for a moment, as it was told
+                await asyncio.sleep(0.1)
+        else:
+            raise RuntimeError("the scripted server went away and did not come back")
+        cpu_s = cpu_seconds(self._pids)
+        return Counts(told["calls"], told["computed"], told["written"], told["again"], cpu_s, set(told["answered"]))
+
+
+class LlamaCppBackend(Backend):
+    """llama.cpp's server, which counts no calls."""
+
+    async def _totals(self) -> Counts:
+        page = (await self._get("/metrics")).text
+        told = dict(line.split(" ")[:2] for line in page.splitlines() if line.startswith("llamacpp:"))
+        return Counts(
+            computed=int(float(told["llamacpp:prompt_tokens_total"])),
+            written=int(float(told["llamacpp:tokens_predicted_total"])),
+            cpu_s=cpu_seconds(self._pids),
+        )
+
+
+@asynccontextmanager
+async def scripted() -> AsyncIterator[ScriptedBackend]:
+    """The scripted server on a free port."""
+    port = unused_port()
+    root = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "benchmarks.peers.scripted_server", str(port)]
+    with running(command, dict(os.environ), f"{root}/health") as process:
+        async with httpx2.AsyncClient(timeout=10.0) as http:
+            yield ScriptedBackend(root, process, http)
+
+
+@asynccontextmanager
+async def llamacpp(model: str) -> AsyncIterator[LlamaCppBackend]:
+    """A server of llama.cpp with four slots on a free port."""
+    port = unused_port()
+    root = f"http://127.0.0.1:{port}"
+    file = locate_weights(model).path
+    context = str(SLOTS * SLOT_TOKENS)
+    command = [sys.executable, "-m", "benchmarks.bare_engine.llamacpp_server", str(file), str(port), context, "counts"]
+    with running(command, dict(os.environ), f"{root}/health") as process:
+        async with httpx2.AsyncClient(timeout=10.0) as http:
+            yield LlamaCppBackend(root, process, http)

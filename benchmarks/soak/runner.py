@@ -1,0 +1,182 @@
+"""A soak from start to end: capacity, a calm time, faults, and what there is to check when all has been answered."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from benchmarks.soak.bulk import Bulk, FinishedOperation
+from benchmarks.soak.cluster import Cluster, running_cluster
+from benchmarks.soak.faults import FAULTS, Fault, order, strike
+from benchmarks.soak.process_monitor import ProcessMonitor, ProcessSample
+from benchmarks.soak.workload import AT_A_JUDGE, CRITERIA, RUBRIC, RULES, VERDICTS
+from trainer_client import Client
+
+RUNS = (1, 2)
+_ANSWERED_WITHIN_S = 150.0
+_WRITTEN_WITHIN_S = 120.0
+
+Lines = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a soak goes; times in seconds. `share` of the capacity is asked for, `bulk_share` of it by operations.
+
+    A fault begins every `every_s`, but never sooner than `rest_s` after the end of the one before.
+    """
+
+    faults: int
+    interval_s: float = 30.0
+    hold_s: float = 6.0
+    rest_s: float = 15.0
+    seed: int = 1
+    kinds: Sequence[str] = tuple(FAULTS)
+    capacity_s: float = 15.0
+    calm_s: float = 60.0
+    share: float = 0.7
+    bulk_share: float = 0.1
+    bulk_interval_s: float = 15.0
+    senders: int = 12
+    engine: str = f"scripted://hash?delay_s=0.02&concurrency={AT_A_JUDGE // CRITERIA}"
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class SoakResult:
+    """What came of it. `lines` are what trainers were told, but for the capacity's; times in seconds since 1970."""
+
+    capacity: float
+    calm: tuple[float, float]
+    faults: list[Fault]
+    end: float
+    lines: Lines
+    operations: list[FinishedOperation]
+    refused: list[str]
+    samples: list[ProcessSample]
+    unwritten: list[str]
+    database: str
+    kills: list[float]
+
+
+def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[SoakResult], None]) -> SoakResult:
+    """Do it; `say` is told how it goes on, and `check` is called at the end, while the stores are still there."""
+    with ExitStack() as closing:
+        say("starting two apis, two judges, two workers, PostgreSQL and Redis")
+        cluster = closing.enter_context(running_cluster(folder, plan.engine, **plan.settings))
+        with Client(cluster.url) as client:
+            client.publish_rubric(RUBRIC, RULES)
+        say(f"measuring the capacity for {plan.capacity_s:g} s")
+        capacity = _capacity(cluster, plan)
+        groups = max(1, round(plan.bulk_share * capacity * plan.bulk_interval_s / VERDICTS))
+        period = plan.senders * len(RUNS) * VERDICTS / (capacity * (plan.share - plan.bulk_share))
+        say(f"capacity {capacity:,.0f} verdicts/s; a calm time of {plan.calm_s:g} s at {plan.share:.0%} of it")
+        bulk = closing.enter_context(_bulk(cluster, groups, plan.bulk_interval_s))
+        with _trainers(cluster, plan.senders, period, 0) as logs:
+            time.sleep(min(5.0, plan.calm_s / 2))
+            watch = ProcessMonitor(cluster.hosts)
+            begin = time.time()
+            time.sleep(plan.calm_s)
+            calm = (begin, time.time())
+            faults = list(_faults(cluster, plan, say))
+            end = time.time()
+            bulk.stop()
+            say("the last requests")
+        watch.stop()
+        lines = [line for log in logs for line in _read(log)]
+        say("waiting for operations and the ledger")
+        result = SoakResult(
+            capacity=capacity,
+            calm=calm,
+            faults=faults,
+            end=end,
+            lines=lines,
+            operations=bulk.ended(_ANSWERED_WITHIN_S),
+            refused=bulk.refused,
+            samples=watch.samples,
+            unwritten=_written(cluster),
+            database=cluster.database,
+            kills=[kill for api in cluster.apis.values() for kill in api.kills],
+        )
+        check(result)
+        return result
+
+
+def _faults(cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Iterator[Fault]:
+    for kind, n in islice(order(plan.seed, plan.kinds), plan.faults):
+        next_at = time.monotonic() + plan.interval_s
+        fault = strike(cluster, kind, n, plan.hold_s)
+        say(f"{kind}: {fault.victim}, {fault.ended - fault.began:.1f} s")
+        yield fault
+        time.sleep(max(plan.rest_s, next_at - time.monotonic()))
+
+
+def _capacity(cluster: Cluster, plan: Plan) -> float:
+    """Verdicts a second that trainers get who ask as fast as they can; the first seconds do not count."""
+    with _trainers(cluster, plan.senders, 0.0, 500_000) as logs:
+        time.sleep(plan.capacity_s)
+        end = time.time()
+    begin = end - plan.capacity_s * 0.7
+    answered = [line for log in logs for line in _read(log) if begin <= line["ended"] < end and "error" not in line]
+    if not answered:
+        raise RuntimeError(f"no request was answered in {plan.capacity_s:g} s; the logs are in {cluster.folder}")
+    return len(answered) * VERDICTS / (end - begin)
+
+
+@contextmanager
+def _trainers(cluster: Cluster, senders: int, period_s: float, first: int) -> Iterator[list[Path]]:
+    """Training runs that score in the block, and until what is on its way has been answered; where they write."""
+    logs = [cluster.folder / f"run-{run}-{first}.jsonl" for run in RUNS]
+    processes = []
+    try:
+        for run, log in zip(RUNS, logs, strict=True):
+            given = ["--number", run, "--first", first + 1, "--senders", senders, "--period", period_s]
+            command = [sys.executable, "-m", "benchmarks.soak.trainer", cluster.url, str(log), *map(str, given)]
+            processes.append(subprocess.Popen([*command, *(["--inline"] if run == 1 else [])]))
+        yield logs
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            if process.wait(_ANSWERED_WITHIN_S):
+                raise RuntimeError(f"a training run ended with {process.returncode}")
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def _bulk(cluster: Cluster, groups: int, interval_s: float) -> Iterator[Bulk]:
+    bulk = Bulk(cluster.url, groups, interval_s)
+    try:
+        yield bulk
+    finally:
+        bulk.close()
+
+
+def _written(cluster: Cluster) -> list[str]:
+    """Wait until every api has written its ledger; what is wrong with those that have not, or lost some."""
+    violations = []
+    for api in cluster.apis.values():
+        until = time.monotonic() + _WRITTEN_WITHIN_S
+        while (state := httpx2.get(f"{api.url}/v1/ledger", timeout=30.0).json())["waiting"]:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.2)
+        if state["waiting"] or state["lost"] or state["spool_bytes"]:
+            violations.append(f"the ledger of {api.name}: {state}")
+    return violations
+
+
+def _read(log: Path) -> Lines:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,127 @@
+"""`Idempotency-Key`: a request that is sent again is done once, and answered as it was.
+
+What fails is forgotten, so that it may be tried again. Requests that are judged are done again, which costs no call
+that succeeded, and are recorded once. Knows keys and digests; refuses to know what is asked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from hashlib import sha256
+from math import ceil
+from typing import Annotated
+
+from fastapi import Header, Request, Response
+
+from judge_server.api.auth import identity_of, project_of
+from judge_server.api.problems import invalid_request
+from judge_server.api.service import service_of
+from judge_server.errors import InProgress
+from judge_server.ledger.recorder import AttemptRecorder
+from judge_server.operations.worker_tokens import WORKER_ACTOR
+from judge_server.scoring.planner import RecordSink
+from trainer_client.wire import FieldError
+from trainer_client.wire.operations import WILL_RETRY_HEADER
+from trainer_client.wire.tenants import KeyClaim, StoredAnswer
+
+log = logging.getLogger("adjudge")
+
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+HOLD_S = 10.0
+"""Seconds after which who began a request and neither ended nor failed is taken for dead."""
+
+_LOOKUP_TIMEOUT_S = 1.0
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias=IDEMPOTENCY_HEADER,
+        description="Requests with the same key are one, for 24 hours; a key that came with another one is refused.",
+        min_length=1,
+        max_length=256,
+        examples=["0123456789abcdef"],
+    ),
+]
+
+
+async def run_idempotent(request: Request, key: str | None, work: Callable[[], Awaitable[Response]]) -> Response:
+    """Do the work, or answer as it was answered when this request came before; without a key, just do it.
+
+    Raises:
+        InvalidRequest: the key came with another request.
+        InProgress: the same request is being done now.
+        ConnectionError: what the key stands for cannot be looked up now.
+    """
+    keys = service_of(request).idempotency_keys
+    if key is None or keys is None:
+        return await work()
+    project_id = project_of(request)
+    claim = await _claim(request, key, HOLD_S)
+    if claim.answer is not None:
+        return _replay(claim.answer)
+    if claim.wait_s:
+        raise InProgress(
+            "The same request is being worked on; send it again when it is done.", retry_after_s=ceil(claim.wait_s)
+        )
+    try:
+        response = await work()
+    except Exception:
+        with suppress(ConnectionError):  # else it is free when its time is over
+            await keys.release(project_id, key)
+        raise
+    answer = StoredAnswer(response.status_code, response.headers.get("Location"), bytes(response.body))
+    try:
+        await keys.store_answer(project_id, key, answer)
+    except ConnectionError as error:
+        log.warning("the answer to an %s is not kept: %s", IDEMPOTENCY_HEADER, error)
+    return response
+
+
+async def record_id_of(request: Request, key: str | None) -> bytes | None:
+    """The id that what is judged for this request is recorded under: the same each time that the key comes.
+
+    None where there is no key, or none can be looked up now: judging does not wait for the database.
+
+    Raises:
+        InvalidRequest: the key came with another request.
+    """
+    if key is None or service_of(request).idempotency_keys is None:
+        return None
+    try:
+        async with asyncio.timeout(_LOOKUP_TIMEOUT_S):
+            claim = await _claim(request, key, 0.0)
+    except (ConnectionError, TimeoutError) as error:
+        why = error or f"the store has not answered within {_LOOKUP_TIMEOUT_S:g} s"
+        log.warning(
+            "request %s is judged without regard to its %s: %s", request.state.request_id, IDEMPOTENCY_HEADER, why
+        )
+        return None
+    began = int(claim.first_at.timestamp() * 1e6).to_bytes(8, "big")
+    return began + sha256(f"{project_of(request)}\0{key}".encode()).digest()[:8]
+
+
+def recorder_of(request: Request) -> RecordSink | None:
+    """What takes over what is judged for this request, if anything; a worker is believed that it will ask again."""
+    recorder, will_retry = service_of(request).recorder, request.headers.get(WILL_RETRY_HEADER)
+    if recorder is None or will_retry is None or identity_of(request).actor != WORKER_ACTOR:
+        return recorder
+    return AttemptRecorder(recorder, will_retry=will_retry == "true")
+
+
+async def _claim(request: Request, key: str, hold_s: float) -> KeyClaim:
+    keys = service_of(request).idempotency_keys
+    assert keys is not None  # those who call this have looked
+    about = f"{request.method} {request.url.path}?{request.url.query}\n".encode()
+    request_digest = sha256(about + await request.body()).digest()
+    try:
+        return await keys.claim(project_of(request), key, request_digest, hold_s=hold_s)
+    except ValueError as error:
+        raise invalid_request((FieldError(field=IDEMPOTENCY_HEADER, message=str(error)),)) from None
+
+
+def _replay(answer: StoredAnswer) -> Response:
+    headers = {"Idempotent-Replayed": "true"}
+    if answer.location is not None:
+        headers["Location"] = answer.location
+    return Response(answer.body, answer.status, headers, "application/json")

@@ -1,0 +1,212 @@
+"""The routes that read the ledger, training runs, the caller's project and the audit log.
+
+`GET /v1/verdicts` and `GET /v1/ledger`: what was judged, and how recording stands.
+
+`GET /v1/runs` and `GET /v1/runs/{run}`: the training runs of the ledger, and the figures of one.
+
+`GET /v1/project` and `GET /v1/audit`: what a project may use and has used, and who changed what of it.
+"""
+
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Annotated, Literal, TypeVar
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Path as PathParameter
+from pydantic import ValidationError
+
+from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.problems import invalid_request, problem_responses
+from judge_server.api.service import Service, service_of
+from judge_server.errors import NotReady
+from judge_server.ledger.reading import decode_cursor, recorded_page
+from judge_server.ledger.rows import digest_bytes, storable_text
+from judge_server.rubrics import find_rubric
+from judge_server.scoring.recompute import UnknownRun
+from trainer_client.wire import FieldError, parse_reference
+from trainer_client.wire.ledger import LedgerState, RecordedPage, RunPage, RunReport
+from trainer_client.wire.ledger_rows import RunReportQuery, UseFilter
+from trainer_client.wire.tenants import AuditTail, ProjectState
+
+ledger_router = APIRouter(prefix="/v1", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
+
+
+@ledger_router.get(
+    "/verdicts",
+    summary="Read the verdicts of a run from the ledger",
+    response_model=RecordedPage,
+    responses=problem_responses(404, 422, 503),
+)
+async def recorded_verdicts(
+    request: Request,
+    run: Annotated[str, Query(description="The run; empty for what was judged under no run's name.", max_length=256)],
+    step: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
+    rubric: Annotated[str | None, Query(description="`name`, `name@3`, `name@alias` or `sha256:…`")] = None,
+    criterion: Annotated[str | None, Query(description="A criterion's id.", max_length=128)] = None,
+    status: Annotated[Literal["ok", "failed"] | None, Query(description="Of the verdict.")] = None,
+    texts: Annotated[bool, Query(description="With prompts, responses and groundings, where they are kept.")] = False,
+    after: Annotated[str | None, Query(description="The `next_cursor` of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> RecordedPage:
+    """Oldest first. What was judged a second ago may not be there yet; `GET /v1/ledger` says how much is on its way."""
+    service = service_of(request)
+    ledger = service.readable_ledger()
+    try:
+        place = None if after is None else decode_cursor(after)
+    except ValueError as error:
+        raise invalid_request((FieldError(field="after", message=str(error)),)) from None
+    digest = None if rubric is None else digest_bytes(await digest_of_reference(service, project_of(request), rubric))
+    failed = None if status is None else status == "failed"
+    wanted = UseFilter(project_of(request), storable_text(run), step, digest, criterion, failed, place, limit)
+    try:
+        return await recorded_page(ledger, wanted, texts=texts)
+    except ConnectionError as error:
+        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
+
+
+@ledger_router.get("/ledger", summary="How recording stands", response_model=LedgerState)
+async def ledger_state(request: Request) -> LedgerState:
+    """Of this process, since it started. Rewards are served whatever it says."""
+    recorder = service_of(request).recorder
+    return LedgerState(keeps="nothing") if recorder is None else recorder.state()
+
+
+async def digest_of_reference(service: Service, project_id: str, rubric: str) -> str:
+    """The digest a reference stands for; a digest need not be in the store, for rubrics come with requests too."""
+    with suppress(ValueError):
+        if (digest := parse_reference(rubric).digest) is not None:
+            return digest
+    return (await find_rubric(service.rubrics, project_id, rubric)).digest
+
+
+runs_router = APIRouter(prefix="/v1/runs", tags=["ledger"], dependencies=[Depends(RequiredScope("read"))])
+
+After = Annotated[str | None, Query(description="The `next_cursor` of the page before.", max_length=2000)]
+Step = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
+T = TypeVar("T")
+
+
+@runs_router.get(
+    "", summary="List the training runs of the ledger", response_model=RunPage, responses=problem_responses(422, 503)
+)
+async def list_runs(request: Request, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> RunPage:
+    """The run that was judged for last comes first.
+
+    What was judged a second ago may not be there yet; `GET /v1/ledger` says how much is on its way.
+    """
+    ledger = service_of(request).readable_ledger()
+    return await _read(ledger.runs(project_of(request), after=after, limit=limit))
+
+
+@runs_router.get(
+    "/{run:path}",
+    summary="Read the figures of a run, by step and by criterion",
+    response_model=RunReport,
+    responses=problem_responses(404, 422, 503),
+)
+async def read_run(
+    request: Request,
+    run: Annotated[
+        str,
+        PathParameter(
+            description="The run's name, which may hold slashes; empty for what was judged under no run's name.",
+            examples=["llama-srar-3"],
+            max_length=256,
+        ),
+    ],
+    first_step: Step = None,
+    last_step: Step = None,
+    order: Annotated[Literal["oldest", "newest"], Query(description="Which step comes first.")] = "oldest",
+    rubric: Annotated[
+        str | None, Query(description="Only criteria as judged by `name`, `name@3`, `name@alias` or `sha256:…`.")
+    ] = None,
+    criterion: Annotated[
+        list[str] | None, Query(description="Only these criteria, by id; may be given several times.", max_length=200)
+    ] = None,
+    criteria: Annotated[
+        int, Query(description="At most this many criteria: those with the most verdicts.", ge=0, le=200)
+    ] = 50,
+    after: After = None,
+    limit: Annotated[int, Query(description="Steps a page.", ge=1, le=500)] = 100,
+) -> RunReport:
+    """The figures of the whole run, and a page of its steps, each with the pass rate and mean score of its criteria.
+
+    `rubric`, `criterion` and `criteria` narrow which criteria are told of; the other figures stay those of all that
+    was judged. Everything is read from sums that are kept while the ledger is written, so a long run is read as fast
+    as a short one.
+    """
+    service = service_of(request)
+    ledger, project_id = service.readable_ledger(), project_of(request)
+    if first_step is not None and last_step is not None and first_step > last_step:
+        raise invalid_request((FieldError(field="last_step", message=f"is before first_step, which is {first_step}"),))
+    view = RunReportQuery(
+        project_id,
+        storable_text(run),
+        first_step,
+        last_step,
+        order == "newest",
+        None if rubric is None else digest_bytes(await digest_of_reference(service, project_id, rubric)),
+        tuple(map(storable_text, criterion or ())),
+        criteria,
+        after,
+        limit,
+    )
+    found = await _read(ledger.run(view))
+    if found is None:
+        raise UnknownRun(
+            f"The ledger has nothing of run {run!r}. GET /v1/runs lists the runs there are; what was judged a moment "
+            "ago may still be on its way"
+        )
+    return found
+
+
+async def _read(reading: Awaitable[T]) -> T:
+    try:
+        return await reading
+    except ConnectionError as error:
+        raise NotReady(f"The ledger cannot be read now: {error}", retry_after_s=5) from error
+    except ValidationError:
+        raise
+    except ValueError as error:
+        raise invalid_request((FieldError(field="after", message=str(error)),)) from None
+
+
+projects_router = APIRouter(prefix="/v1", tags=["project"], dependencies=[Depends(RequiredScope("read"))])
+
+
+@projects_router.get("/project", summary="What the project may use, and has used", response_model=ProjectState)
+async def project(request: Request) -> ProjectState:
+    """Of the project that the key belongs to: its limits, and the prompt tokens computed for it today (UTC) and ever.
+
+    Other processes' counts come in every few seconds.
+    """
+    identity, authenticator = identity_of(request), service_of(request).authenticator
+    if authenticator is None:
+        raise NotReady("This process counts nothing. Ask one that was started with a database.")
+    used = await authenticator.usage.used(identity.project_id)
+    scopes = tuple(sorted(identity.permissions))
+    return ProjectState(
+        id=identity.project_id, scopes=scopes, limits=identity.limits, tokens_today=used.on_day, tokens_ever=used.total
+    )
+
+
+@projects_router.get(
+    "/audit",
+    summary="Who changed what",
+    response_model=AuditTail,
+    dependencies=[Depends(RequiredScope("admin"))],
+    responses=problem_responses(422),
+)
+async def audit(
+    request: Request,
+    subject: Annotated[
+        str | None,
+        Query(description="Only changes of this.", examples=["team/math@production"], max_length=400),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> AuditTail:
+    """The newest changes of the project's rubrics, aliases, tags, keys and limits, the newest first."""
+    trail = service_of(request).audit
+    if trail is None:
+        raise NotReady("This process keeps no audit. Ask one that was started with a database.")
+    return AuditTail(entries=tuple(await trail.audit(project_of(request), subject=subject, limit=limit)))

@@ -1,0 +1,151 @@
+"""The outermost ASGI layer: request ids and bounded bodies.
+
+The outermost layer of HTTP: a request id and the headers of safety on everything, and limits on the body.
+
+What a request's body may weigh, and how long it may take to come. Knows bytes and seconds, not what they mean.
+"""
+
+import asyncio
+import re
+import secrets
+from urllib.parse import unquote_to_bytes
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from judge_server.api.problems import invalid_request, problem_response
+from judge_server.api.responses import HTML_PAGES, add_headers
+from judge_server.errors import InvalidRequest, TooLarge, TooSlow
+from judge_server.observability.logs import bind_log_context
+from trainer_client.wire import FieldError
+
+MIN_BYTES_PER_SECOND = 64 * 1024
+"""Bytes a second that a body must come with on the whole, beside the patience that its sender is granted once."""
+
+
+class BoundedBody:
+    """The `receive` of a request, refusing a body that is too large or that comes too slowly.
+
+    Args:
+        receive: the server's.
+        most_bytes: what the body may weigh.
+        patience_s: seconds that may pass without a byte, and in which the body must come beside one second for each
+            `MIN_BYTES_PER_SECOND` bytes of it.
+
+    Raises:
+        TooLarge, TooSlow: when it is called.
+    """
+
+    def __init__(self, receive: Receive, *, max_bytes: int, body_timeout_s: float) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._body_timeout_s = body_timeout_s
+        self._started_at: float | None = None
+        self._received = 0
+        self._complete = False
+
+    async def __call__(self) -> Message:
+        """The next message; what comes behind the body, that the caller has left, is waited for without end."""
+        if self._complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._seconds_left()):
+                message = await self._receive()
+        except TimeoutError:
+            raise TooSlow(
+                f"the body came too slowly: {self._received} bytes so far; send it within {self._body_timeout_s:g} s, and "
+                f"one second more for each {MIN_BYTES_PER_SECOND} bytes, or raise ADJUDGE_CLIENT_TIMEOUT_S on the server"
+            ) from None
+        self._received += len(message.get("body", b""))
+        self.refuse_above_limit(self._received)
+        self._complete = not message.get("more_body", False)
+        return message
+
+    def refuse_above_limit(self, size: int) -> None:
+        """Raise `TooLarge` for a body of so many bytes, if it is."""
+        if size > self._max_bytes:
+            raise TooLarge(
+                f"the body is larger than the {self._max_bytes} bytes allowed; send fewer groups at once, "
+                "or raise ADJUDGE_MAX_BODY_BYTES on the server"
+            )
+
+    def _seconds_left(self) -> float:
+        now = asyncio.get_running_loop().time()
+        if self._started_at is None:
+            self._started_at = now
+        until = self._started_at + self._body_timeout_s + self._received / MIN_BYTES_PER_SECOND
+        return min(self._body_timeout_s, until - now)
+
+
+_CALLER_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+class BoundaryMiddleware:
+    """ASGI middleware. A caller's `X-Request-Id` is kept if it is plain; else the request gets one."""
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, body_timeout_s: float = 30.0) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_s = body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        caller_id = headers.get("x-request-id", "")
+        request_id = caller_id if _CALLER_REQUEST_ID.fullmatch(caller_id) else f"req_{secrets.token_hex(8)}"
+        scope.setdefault("state", {})["request_id"] = request_id
+        bind_log_context(request_id=request_id)
+        body = BoundedBody(receive, max_bytes=self._max_body_bytes, body_timeout_s=self._body_timeout_s)
+        sender = _ResponseSender(send, scope["path"], request_id)
+        try:
+            _refuse_nul(scope)
+            content_length = headers.get("content-length", "")
+            if content_length.isascii() and content_length.isdigit():
+                body.refuse_above_limit(int(content_length))
+            await self._app(scope, body, sender.send)
+        except (InvalidRequest, TooLarge, TooSlow) as error:
+            if sender.started:
+                raise
+            await problem_response(error, request_id)(scope, receive, sender.send)
+
+
+def _refuse_nul(scope: Scope) -> None:
+    """Refuse the character NUL in a path or query: no name has it, and no database keeps it."""
+    for field, value in (("path", scope["path"].encode()), ("query", unquote_to_bytes(scope.get("query_string", b"")))):
+        if b"\0" in value:
+            message = "the character NUL (%00) is in no name; leave it out"
+            raise invalid_request((FieldError(field=field, message=message),))
+
+
+class _ResponseSender:
+    """One answer on its way out; a page's head waits for its HTML, whose scripts its policy names."""
+
+    def __init__(self, send: Send, path: str, request_id: str) -> None:
+        self._send, self._path, self._request_id = send, path, request_id
+        self._head: Message | None = None
+        self.started = False
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on, with the headers that everything has."""
+        if message["type"] == "http.response.start":
+            self.started = True
+            if self._path in HTML_PAGES and message["status"] == 200:
+                self._head = message
+                return
+            await self._send(self._with_headers(message))
+            return
+        if self._head is not None:
+            await self._send(self._with_headers(self._head, message.get("body", b"")))
+            self._head = None
+        await self._send(message)
+
+    def _with_headers(self, message: Message, page: bytes | None = None) -> Message:
+        headers = MutableHeaders(scope=message)
+        headers["X-Request-Id"] = self._request_id
+        if message["status"] == TooSlow.status:
+            headers["Connection"] = "close"
+        add_headers(headers, self._path, page)
+        return message

@@ -1,0 +1,299 @@
+"""The routes of `/v1/operations`, and their event streams.
+
+`/v1/operations`: long work submitted, followed, read, cancelled and tried again.
+
+Knows HTTP and the `Operations` port. Refuses to know who does the work.
+
+An operation's changes as server-sent events. Knows the form of a stream; refuses to know where changes come from.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from judge_server.api.auth import RequiredScope, identity_of, project_of
+from judge_server.api.idempotency import IdempotencyKey, run_idempotent
+from judge_server.api.problems import invalid_request, problem_responses
+from judge_server.api.requests import StrictRoute, refuse_unusable_patterns
+from judge_server.api.service import service_of
+from judge_server.auth.authenticator import require_scope
+from judge_server.errors import NotReady, ServiceError
+from judge_server.observability.logs import bind_log_context
+from judge_server.ports import Operations, UnknownOperation
+from trainer_client.wire import FieldError
+from trainer_client.wire.operations import (
+    MAX_PAGE_RESULTS,
+    EvaluateOperation,
+    Operation,
+    OperationList,
+    OperationRequest,
+    ResultPage,
+    ScoreOperation,
+)
+
+log = logging.getLogger("adjudge")
+
+EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
+SHUTDOWN_STATE_KEY = "stopping"
+"""The name under which a request's state may have an `asyncio.Event`: the server that took it begins to stop."""
+
+SSE_HEARTBEAT_INTERVAL_S = 15.0
+"""Seconds without an event after which a comment says that the connection lives."""
+
+_HEARTBEAT = b": still here\n\n"
+
+EVENT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "One event of the stream. Its data is an `ArithmeticOperation`, as JSON in one line.",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "event": {"const": "operation"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/Operation"},
+        },
+    },
+}
+"""What the OpenAPI document says of each event."""
+
+
+async def event_stream(changes: AsyncIterator[Operation], stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    """Events, and comments where none comes for a while.
+
+    Ends early where the store is away, and when the server begins to stop: whoever follows asks again, of another one.
+    """
+    next_change = asyncio.ensure_future(anext(changes, None))
+    shutdown = asyncio.ensure_future(stopping.wait())
+    try:
+        yield _HEARTBEAT
+        while not stopping.is_set():
+            done, _ = await asyncio.wait(
+                {next_change, shutdown}, timeout=SSE_HEARTBEAT_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if next_change not in done:
+                yield _HEARTBEAT
+                continue
+            operation = next_change.result()
+            if operation is None:
+                return
+            yield f"id: {operation.revision}\nevent: operation\ndata: {operation.model_dump_json()}\n\n".encode()
+            next_change = asyncio.ensure_future(anext(changes, None))
+    except (ConnectionError, UnknownOperation) as error:
+        log.warning("events end early: %s", error)
+    finally:
+        next_change.cancel()
+        shutdown.cancel()
+        await asyncio.gather(next_change, shutdown, return_exceptions=True)
+
+
+NDJSON = "application/x-ndjson"
+T = TypeVar("T")
+
+router = APIRouter(
+    prefix="/v1/operations",
+    tags=["operations"],
+    route_class=StrictRoute,
+    dependencies=[Depends(RequiredScope("read", write_scope="score"))],
+)
+
+OperationId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", examples=["op-0123456789abcdef"])]
+
+EXAMPLE: dict[str, Any] = {
+    "kind": "score",
+    "run": "llama-srar-3",
+    "rubric": {"criteria": [{"id": "prime", "description": "States that 7 is prime."}]},
+    "groups": [{"id": "q1", "prompt": "Is 7 prime?", "responses": ["Yes, 7 is prime.", "No."]}],
+}
+
+
+class UnknownOperationProblem(ServiceError):
+    """An operation that is not there."""
+
+    type = "urn:adjudge:not-found"
+    title = "Unknown operation"
+    status = 404
+
+
+@router.post(
+    "",
+    summary="Submit long work",
+    status_code=202,
+    response_model=Operation,
+    responses={202: {"headers": {"Location": {"schema": {"type": "string"}}}}, **problem_responses(404, 413, 422, 503)},
+)
+async def submit(
+    request: Request,
+    response: Response,
+    body: Annotated[OperationRequest, Body(openapi_examples={"score": {"summary": "Score", "value": EXAMPLE}})],
+    idempotency_key: Annotated[
+        str | None, Header(description="Submissions with the same key are one.", min_length=1, max_length=256)
+    ] = None,
+) -> Operation:
+    """Kept when this is answered, and worked on by whoever is free; `Location` is where it stands.
+
+    Inputs come in the request: a list, or the text of a JSONL file. Lines that cannot be read refuse all of it, and
+    references to rubrics are settled now: what is published later changes nothing.
+    """
+    if body.kind in ("generate_rubrics", "validate_rubrics"):
+        require_scope(identity_of(request), "rubrics:write")
+    if isinstance(body, ScoreOperation | EvaluateOperation):
+        own = [group.rubric for group in body.groups]
+        await refuse_unusable_patterns(service_of(request).checker, project_of(request), body.rubric, own)
+    given = await asyncio.to_thread(body.model_dump, mode="json", exclude_unset=True, exclude={"kind"})
+    try:
+        work = operations_of(request).submit(project_of(request), body.kind, given, submission=idempotency_key)
+        operation = await _translate_store_errors(work)
+    except ValueError as error:
+        raise invalid_request((FieldError(field="", message=str(error)),)) from None
+    bind_log_context(operation_id=operation.id)
+    response.headers["Location"] = f"/v1/operations/{operation.id}"
+    return operation
+
+
+@router.get("", summary="List operations", response_model=OperationList, responses=problem_responses(503))
+async def list_operations(request: Request) -> OperationList:
+    """The newest 500, the newest first. A `request` of more than 16 KiB is left out: it is empty."""
+    return OperationList(operations=await _translate_store_errors(operations_of(request).list(project_of(request))))
+
+
+@router.get(
+    "/{id}", summary="How an operation stands", response_model=Operation, responses=problem_responses(404, 422, 503)
+)
+async def read_operation(request: Request, id: OperationId) -> Operation:
+    """Its state, its progress, what it cost, and what went wrong, if anything did."""
+    return await _translate_store_errors(operations_of(request).get(project_of(request), id))
+
+
+@router.delete(
+    "/{id}", summary="Cancel an operation", response_model=Operation, responses=problem_responses(404, 422, 503)
+)
+async def cancel_operation(request: Request, id: OperationId) -> Operation:
+    """What is done stays done, and its results stay. One that has ended stays as it is."""
+    return await _translate_store_errors(operations_of(request).cancel(project_of(request), id))
+
+
+@router.post(
+    "/{id}/retry",
+    summary="Try an operation again",
+    response_model=Operation,
+    responses=problem_responses(404, 409, 422, 503),
+)
+async def retry_operation(request: Request, id: OperationId, idempotency_key: IdempotencyKey = None) -> Response:
+    """Go on with one that failed or was cancelled, from what is done. Any other stays as it is.
+
+    A request that is sent again under its `Idempotency-Key` is answered as it was, and begins no other try.
+    """
+
+    async def work() -> Response:
+        operation = await _translate_store_errors(operations_of(request).retry(project_of(request), id))
+        return Response(operation.model_dump_json(), media_type="application/json")
+
+    return await run_idempotent(request, idempotency_key, work)
+
+
+class _EventStreamResponse(Response):
+    media_type = EVENT_STREAM_MEDIA_TYPE
+
+
+@router.get(
+    "/{id}/events",
+    summary="Follow an operation",
+    response_class=_EventStreamResponse,
+    responses={
+        200: {"content": {EVENT_STREAM_MEDIA_TYPE: {"schema": EVENT_SCHEMA}}},
+        **problem_responses(404, 422, 503),
+    },
+)
+async def operation_events(
+    request: Request,
+    id: OperationId,
+    last_event_id: Annotated[str | None, Header(description="The revision that was seen last.")] = None,
+) -> Response:
+    """Server-sent events: the operation, as `GET` shows it, whenever it changed; the stream ends when it has ended.
+
+    Each event's id is the operation's revision, so that who comes back with `Last-Event-ID` misses nothing. Changes
+    that come fast are told as one. A comment every 15 seconds says that the connection lives.
+    """
+    after = _revision(last_event_id)
+    operations, project_id = operations_of(request), project_of(request)
+    await _translate_store_errors(operations.get(project_id, id))  # what is wrong with the request is no 200
+    stopping = getattr(request.state, SHUTDOWN_STATE_KEY, None) or asyncio.Event()
+    stream = event_stream(operations.events(project_id, id, after=after), stopping)
+    return StreamingResponse(
+        stream, media_type=EVENT_STREAM_MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    )
+
+
+@router.get(
+    "/{id}/results",
+    summary="Read the results of an operation",
+    response_model=ResultPage,
+    responses={
+        200: {"content": {NDJSON: {"schema": {"type": "object"}}}},
+        **problem_responses(404, 422, 503),
+    },
+)
+async def operation_results(
+    request: Request,
+    id: OperationId,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="The `next_after` of the page before.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE_RESULTS)] = 100,
+) -> Response:
+    """In the order in which they were made; `index` is the place of the input.
+
+    With `Accept: application/x-ndjson` all that there are after `after` come as lines.
+    """
+    operations, project_id = operations_of(request), project_of(request)
+    lines = NDJSON in request.headers.get("accept", "")
+    page = await _translate_store_errors(
+        operations.results(project_id, id, after=after, limit=MAX_PAGE_RESULTS if lines else limit)
+    )
+    if lines:
+        return StreamingResponse(_lines(operations, project_id, id, page), media_type=NDJSON)
+    return Response(await asyncio.to_thread(page.model_dump_json), media_type="application/json")
+
+
+def operations_of(request: Request) -> Operations:
+    """The operations of this service; raises `NotReady` where this process has none."""
+    operations = service_of(request).operations
+    if operations is None:
+        raise NotReady("This process runs no operations. Ask one that was started with a database.")
+    return operations
+
+
+async def _translate_store_errors(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except UnknownOperation as error:
+        raise UnknownOperationProblem(f"{error}; GET /v1/operations lists those there are") from None
+    except ConnectionError as error:
+        raise NotReady(f"Operations cannot be read or changed now: {error}", retry_after_s=5) from error
+
+
+def _revision(last_event_id: str | None) -> int:
+    if last_event_id is None or not last_event_id.strip():
+        return 0
+    given = last_event_id.strip()
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        message = f"{last_event_id[:50]!r} is no id of an event; send one that an event had, or leave the header out"
+        raise invalid_request((FieldError(field="Last-Event-ID", message=message),))
+    return int(given)
+
+
+async def _lines(operations: Operations, project_id: str, id_: str, page: ResultPage) -> AsyncIterator[bytes]:
+    while page.results:
+        yield await asyncio.to_thread(_encode_results, page)
+        if page.next_after is None:
+            return
+        page = await operations.results(project_id, id_, after=page.next_after, limit=MAX_PAGE_RESULTS)
+
+
+def _encode_results(page: ResultPage) -> bytes:
+    return b"".join([json.dumps(result).encode() + b"\n" for result in page.results])

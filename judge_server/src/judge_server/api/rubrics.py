@@ -1,0 +1,364 @@
+"""The routes of `/v1/rubrics`: publish, read, search, compare; aliases, tags and retirement.
+
+`/v1/rubrics`: publish a version, read one, list and search the names, follow a name's history.
+
+`/v1/rubrics/{name}/…`: aliases, tags, and what is in use. Moves of aliases go by If-Match.
+"""
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi import Path as PathParameter
+from pydantic import TypeAdapter, ValidationError
+
+from judge_server import rubrics as changes
+from judge_server.api.auth import RequiredScope, project_of
+from judge_server.api.idempotency import IdempotencyKey, run_idempotent
+from judge_server.api.problems import invalid_request, problem_responses
+from judge_server.api.requests import StrictRoute, refuse_unusable_criteria
+from judge_server.api.service import service_of
+from judge_server.errors import PreconditionRequired
+from judge_server.rubrics import find_rubric
+from trainer_client.wire import (
+    AliasMove,
+    FieldError,
+    NewRubricName,
+    RetirementRequest,
+    RubricAlias,
+    RubricAliases,
+    RubricDiff,
+    RubricHistory,
+    RubricPage,
+    RubricPublication,
+    RubricTags,
+    RubricVersion,
+    TagSet,
+)
+
+RUBRIC_SCOPES = RequiredScope("read", write_scope="rubrics:write")
+
+rubric_changes_router = APIRouter(route_class=StrictRoute, dependencies=[Depends(RUBRIC_SCOPES)])
+
+Name = Annotated[str, PathParameter(description="The rubric's name.", examples=["team/math/quadratics"])]
+Alias = Annotated[str, PathParameter(description="Begins with a lower-case letter.", examples=["production"])]
+PinnedReference = Annotated[str, PathParameter(description="`name@3`", examples=["team/math/quadratics@3"])]
+IfMatch = Annotated[
+    str | None, Header(description="The version the alias stands for now, in quotes: its ETag.", examples=['"2"'])
+]
+IfNoneMatch = Annotated[str | None, Header(description="`*`: only if there is no such alias yet.", examples=["*"])]
+
+_ETAG = re.compile(r'"([1-9][0-9]{0,8})"')
+_ETAG_HEADERS: dict[str, Any] = {"ETag": {"description": "The version, in quotes.", "schema": {"type": "string"}}}
+
+
+@rubric_changes_router.get(
+    "/{name:path}/aliases",
+    summary="List the aliases of a rubric",
+    response_model=RubricAliases,
+    responses=problem_responses(404, 422),
+)
+async def aliases(request: Request, name: Name) -> RubricAliases:
+    """Each alias and the version it stands for."""
+    rubrics = service_of(request).rubrics
+    await find_rubric(rubrics, project_of(request), name)
+    return await rubrics.aliases(project_of(request), name)
+
+
+@rubric_changes_router.get(
+    "/{name:path}/aliases/{alias}",
+    summary="Read one alias of a rubric",
+    response_model=RubricAlias,
+    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 422)},
+)
+async def read_alias(request: Request, response: Response, name: Name, alias: Alias) -> RubricAlias:
+    """The version it stands for, and the ETag that moving it takes."""
+    found = await changes.alias_of(service_of(request).rubrics, project_of(request), name, alias)
+    response.headers["ETag"] = f'"{found.version}"'
+    return found
+
+
+@rubric_changes_router.put(
+    "/{name:path}/aliases/{alias}",
+    summary="Move an alias to a version, or create it",
+    response_model=RubricAlias,
+    responses={200: {"headers": _ETAG_HEADERS}, **problem_responses(404, 412, 413, 422, 428)},
+)
+async def move_alias(
+    request: Request,
+    response: Response,
+    name: Name,
+    alias: Alias,
+    body: Annotated[
+        AliasMove, Body(openapi_examples={"release": {"summary": "To version 3", "value": {"version": 3}}})
+    ],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> RubricAlias:
+    """`If-Match: "2"` moves the alias from version 2 and from no other; `If-None-Match: *` creates it.
+
+    An alias that somebody else moved in between stays where it is (412). One that stands for the version already is
+    answered like one that was moved, so that a request whose answer was lost may be sent again.
+    """
+    expected = _expected(if_match, if_none_match)
+    moved = await changes.move_alias(
+        service_of(request).rubrics, project_of(request), name, alias, body.version, expected=expected
+    )
+    response.headers["ETag"] = f'"{moved.version}"'
+    return moved
+
+
+@rubric_changes_router.delete(
+    "/{name:path}/aliases/{alias}",
+    summary="Remove an alias",
+    response_model=RubricAliases,
+    responses=problem_responses(404, 412, 422, 428),
+)
+async def remove_alias(request: Request, name: Name, alias: Alias, if_match: IfMatch = None) -> RubricAliases:
+    """The version stays. Takes `If-Match` like a move, and answers with the aliases that are left."""
+    expected = _expected(if_match, None)
+    assert expected is not None  # without If-None-Match there is a version, or a problem
+    rubrics = service_of(request).rubrics
+    await changes.remove_alias(rubrics, project_of(request), name, alias, expected=expected)
+    return await rubrics.aliases(project_of(request), name)
+
+
+@rubric_changes_router.put(
+    "/{name:path}/tags",
+    summary="Replace the tags of a rubric",
+    response_model=RubricTags,
+    responses=problem_responses(404, 413, 422),
+)
+async def replace_tags(
+    request: Request,
+    name: Name,
+    body: Annotated[
+        TagSet, Body(openapi_examples={"two": {"summary": "Two tags", "value": {"tags": ["math", "reviewed"]}}})
+    ],
+) -> RubricTags:
+    """Tags belong to the name, not to a version. An empty list takes them all away."""
+    return await changes.replace_tags(service_of(request).rubrics, project_of(request), name, body.tags)
+
+
+@rubric_changes_router.put(
+    "/{reference:path}/retirement",
+    summary="Retire a version",
+    response_model=RubricVersion,
+    responses=problem_responses(404, 413, 422),
+)
+async def retire(
+    request: Request,
+    reference: PinnedReference,
+    body: Annotated[
+        RetirementRequest,
+        Body(
+            openapi_examples={
+                "flaw": {"summary": "With its reason", "value": {"reason": "Rewards guessing; use version 4."}}
+            }
+        ),
+    ],
+) -> RubricVersion:
+    """It stays readable. Requests that would judge by it are refused with the reason, unless they allow it."""
+    return await changes.retire(service_of(request).rubrics, project_of(request), reference, body.reason)
+
+
+@rubric_changes_router.delete(
+    "/{reference:path}/retirement",
+    summary="Take a retired version back into use",
+    response_model=RubricVersion,
+    responses=problem_responses(404, 422),
+)
+async def restore(request: Request, reference: PinnedReference) -> RubricVersion:
+    """Nothing happens to a version that is in use."""
+    return await changes.retire(service_of(request).rubrics, project_of(request), reference, None)
+
+
+def _expected(if_match: str | None, if_none_match: str | None) -> int | None:
+    """The version an alias must stand for; None where there must be no such alias."""
+    if if_match is None and if_none_match is None:
+        raise PreconditionRequired(
+            "Say what the alias stands for now, so that nobody's move is lost: If-Match with the ETag that "
+            'GET …/aliases/{alias} gives (such as "2"), or If-None-Match: * for an alias that does not exist yet.'
+        )
+    if if_match is not None and if_none_match is not None:
+        raise _invalid_header("If-None-Match", "If-Match and If-None-Match rule each other out; send one of them")
+    if if_match is None:
+        if (if_none_match or "").strip() != "*":
+            raise _invalid_header("If-None-Match", f"{if_none_match!r} cannot be used here; write *")
+        return None
+    match = _ETAG.fullmatch(if_match.strip())
+    if match is None:
+        raise _invalid_header(
+            "If-Match", f'{if_match!r} is no ETag of an alias; write its version in quotes, such as "2"'
+        )
+    return int(match[1])
+
+
+def _invalid_header(header: str, message: str) -> Exception:
+    return invalid_request((FieldError(field=header, message=message),))
+
+
+rubrics_router = APIRouter(
+    prefix="/v1/rubrics", tags=["rubrics"], route_class=StrictRoute, dependencies=[Depends(RUBRIC_SCOPES)]
+)
+
+
+After = Annotated[str | None, Query(description="The `next_cursor` of the page before.")]
+
+PUBLICATION_EXAMPLE: dict[str, Any] = {
+    "criteria": [
+        {"id": "answer", "kind": "factual", "weight": 3, "description": "The final answer is 80 km/h."},
+        {"id": "method", "kind": "process", "description": "Divides the distance by the time."},
+    ],
+    "tags": ["math", "gsm8k"],
+    "metadata": {"reviewed_by": "Ada"},
+    "lineage": {"author": "team-math"},
+}
+_NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
+_MAX_SHOWN_CHARACTERS = 100
+
+
+@rubrics_router.post(
+    "/{name:path}/versions",
+    summary="Publish a version of a rubric",
+    status_code=201,
+    response_model=RubricVersion,
+    responses={
+        200: {"description": "These criteria are published already.", "model": RubricVersion},
+        **problem_responses(409, 413, 422),
+    },
+)
+async def publish(
+    request: Request,
+    name: Annotated[str, PathParameter(description="Lower-case, may have folders: team/math/quadratics")],
+    body: Annotated[
+        RubricPublication, Body(openapi_examples={"speed": {"summary": "A word problem", "value": PUBLICATION_EXAMPLE}})
+    ],
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Versions are immutable and numbered from 1. Publishing the same criteria again returns the version there is.
+
+    Metadata and lineage are kept with the version, and those of a version there is stand. Tags are added to the
+    name's. `parent` is the version of this name that the new one was made from, the newest unless given.
+
+    A request that is sent again under its `Idempotency-Key` is answered as it was, and changes nothing.
+    """
+    _check_name(name)
+    await refuse_unusable_criteria(service_of(request).checker, project_of(request), body)
+
+    async def work() -> Response:
+        try:
+            version, added = await service_of(request).rubrics.publish(
+                project_of(request),
+                name,
+                body,
+                metadata=body.metadata,
+                tags=body.tags,
+                lineage=body.lineage,
+                parent=body.parent,
+            )
+        except ValueError as error:
+            field, _, message = str(error).partition(": ")
+            raise invalid_request((FieldError(field=field, message=message),)) from None
+        status, headers = 201 if added else 200, {"Location": f"/v1/rubrics/{version.reference}"}
+        return Response(version.model_dump_json(), status, headers, "application/json")
+
+    return await run_idempotent(request, idempotency_key, work)
+
+
+@rubrics_router.get("", summary="List and search rubrics", response_model=RubricPage, responses=problem_responses(422))
+async def list_rubrics(
+    request: Request,
+    prefix: Annotated[str, Query(description="Only names that begin with this.", examples=["team/math/"])] = "",
+    tag: Annotated[str | None, Query(description="Only rubrics that have this tag.", examples=["safety"])] = None,
+    text: Annotated[
+        str,
+        Query(
+            description="Only rubrics whose criteria have, for each of these words, one that begins with it.",
+            examples=["final answer"],
+            max_length=1000,
+        ),
+    ] = "",
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> RubricPage:
+    """By name, each with the version that its bare name stands for: the newest that is not retired.
+
+    Words are found whatever their case, in that version only. A page costs the same wherever it is in the list.
+    """
+    try:
+        return await service_of(request).rubrics.list(
+            project_of(request), prefix=prefix, tag=tag, text=text, after=after, limit=limit
+        )
+    except ValueError as error:
+        raise invalid_request((FieldError(field="after", message=str(error)),)) from None
+
+
+@rubrics_router.get(
+    "/{name:path}/versions",
+    summary="List the versions of a rubric",
+    response_model=RubricHistory,
+    responses=problem_responses(404, 422),
+)
+async def history(
+    request: Request,
+    name: Name,
+    after: After = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+) -> RubricHistory:
+    """The newest first, each with its lineage, metadata, retirement and aliases, and without its criteria."""
+    return await changes.history(service_of(request).rubrics, project_of(request), name, after=after, limit=limit)
+
+
+@rubrics_router.get(
+    "/{name:path}/diff",
+    summary="What differs between two versions of a rubric",
+    response_model=RubricDiff,
+    responses=problem_responses(404, 422),
+)
+async def diff(
+    request: Request,
+    name: Name,
+    from_: Annotated[str, Query(alias="from", description="A version's number, or an alias.", examples=["3"])],
+    to: Annotated[str, Query(description="The same.", examples=["production"])] = "latest",
+) -> RubricDiff:
+    """By criterion id: what was added, removed, reworded, reweighted, otherwise changed, or moved."""
+    return await changes.difference(service_of(request).rubrics, project_of(request), name, from_, to)
+
+
+rubrics_router.include_router(rubric_changes_router)
+
+
+@rubrics_router.get(
+    "/{reference:path}",
+    summary="Read one version of a rubric",
+    response_model=RubricVersion,
+    responses=problem_responses(404, 422),
+)
+async def read(
+    request: Request,
+    reference: Annotated[
+        str,
+        PathParameter(
+            description="`name` (its newest version in use), `name@3`, `name@alias`, or `sha256:…`",
+            examples=["team/math/quadratics@production"],
+        ),
+    ],
+) -> RubricVersion:
+    """Retired versions are read like others. An unknown reference is answered with the closest one there is."""
+    return await find_rubric(service_of(request).rubrics, project_of(request), reference)
+
+
+def _check_name(name: str) -> None:
+    try:
+        _NAME.validate_python(name)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        why = "use lower-case letters, digits, '.', '_', '-' and '/' between folders, at most 200 characters"
+        if problem["type"] == "value_error":
+            why = str(problem["ctx"]["error"])
+        shown = (
+            name if len(name) <= _MAX_SHOWN_CHARACTERS else f"{name[:_MAX_SHOWN_CHARACTERS]}… ({len(name)} characters)"
+        )
+        message = f"{shown!r} is no rubric name; {why}"
+        raise invalid_request((FieldError(field="name", message=message),)) from None

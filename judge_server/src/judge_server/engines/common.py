@@ -1,0 +1,108 @@
+"""What engines share: URL options, batches in flight, chat templates split at marks.
+
+Options of an engine URL: typed, and a misspelt one is refused rather than ignored.
+
+Calls of an engine that are under way at the same time: each yielded as it is done, all of them to be given up.
+
+A chat template rendered around marks, taken apart at them. What a template means is not known here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl
+
+from judge_server.ports import CallFailure, Reply
+
+
+class UrlOptions:
+    """Reads `?name=value` pairs; `reject_unknown` complains of any that nobody asked for."""
+
+    def __init__(self, url: SplitResult) -> None:
+        self._url = url.geturl()
+        self._values = dict(parse_qsl(url.query))
+        self._known: list[str] = []
+
+    def number(self, name: str, default: float) -> float:
+        """A number of at least zero."""
+        self._known.append(name)
+        text = self._values.get(name)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{self._url}: {name}={text} should be a number of at least 0")
+        return value
+
+    def integer(self, name: str, default: int) -> int:
+        """A whole number of at least one."""
+        self._known.append(name)
+        text = self._values.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit() and int(text) > 0):
+            raise ValueError(f"{self._url}: {name}={text} should be a whole number of at least 1")
+        return int(text)
+
+    def text(self, name: str) -> str | None:
+        """Any text; None where the option is not given."""
+        self._known.append(name)
+        return self._values.get(name)
+
+    def reject_unknown(self) -> None:
+        """Raise `ValueError` for an option that was not read."""
+        others = sorted(set(self._values) - set(self._known))
+        if others:
+            raise ValueError(f"{self._url}: unknown option {others[0]!r}; it takes {', '.join(self._known)}")
+
+
+_CLOSED = CallFailure("engine", "the engine was closed")
+
+
+class RunningCalls:
+    """The calls under way, of any number of batches."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Reply | CallFailure]] = set()
+
+    async def answers(
+        self, calls: Mapping[int, Coroutine[Any, Any, Reply | CallFailure]]
+    ) -> AsyncGenerator[tuple[int, Reply | CallFailure], None]:
+        """Begin all calls, in order, and yield each one's index and outcome. Closing it gives up those not done."""
+        tasks = {asyncio.create_task(call): index for index, call in calls.items()}
+        self._tasks |= tasks.keys()
+        waiting = set(tasks)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in sorted(done, key=tasks.__getitem__):
+                    yield tasks[task], _CLOSED if task.cancelled() else task.result()
+        finally:
+            await _cancel_tasks(tasks)
+            self._tasks -= tasks.keys()
+
+    async def cancel_all(self) -> None:
+        """Cancel every call under way and wait until it has ended; its outcome says that the engine was closed."""
+        await _cancel_tasks(self._tasks.copy())
+
+
+async def _cancel_tasks(tasks: Collection[asyncio.Task[Reply | CallFailure]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def split_at_marks(text: str, *marks: str) -> list[str] | None:
+    """What stands before, between and after the marks; None unless each is there once, in this order."""
+    if any(text.count(mark) != 1 for mark in marks):
+        return None
+    pieces = []
+    for mark in marks:
+        piece, found, text = text.partition(mark)
+        if not found:
+            return None
+        pieces.append(piece)
+    return [*pieces, text]

@@ -1,0 +1,40 @@
+"""The process that holds a llama.cpp model: `python -m judge_server.engines.llamacpp.child`.
+
+It reads one JSON line of settings, serves llama.cpp's HTTP API on a loopback port of its own under a key that only
+its parent knows, prints one JSON line with the address, and ends when its standard input closes, so that it never
+outlives its parent. A process of its own, because an assertion in native code must not take the service with it.
+"""
+
+import json
+import os
+import sys
+from importlib.metadata import version
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    import xllamacpp
+
+    settings = json.loads(sys.stdin.readline())
+    params = xllamacpp.CommonParams()
+    params.model.path = settings["model"]
+    params.n_ctx = settings["context_tokens"]
+    params.n_parallel = 1
+    params.n_batch = 256  # a call that is given up is noticed between two of these
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
+    params.api_keys = [settings["key"]]
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.ui = False
+    params.cors_origins = "http://127.0.0.1"
+    params.fit_params = False
+    params.cache_ram_mib = 0
+    params.verbosity = 1
+    server = xllamacpp.Server(params)
+    print(json.dumps({"address": server.listening_address, "build": f"xllamacpp {version('xllamacpp')}"}), flush=True)
+    sys.stdin.read()
+    os._exit(0)  # the native server's own teardown can wait on a running decode; nothing here needs it
+
+
+if __name__ == "__main__":
+    main()

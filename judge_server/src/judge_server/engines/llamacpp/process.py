@@ -1,0 +1,155 @@
+"""The child process that holds a llama.cpp model: its weights, start, reach and stop.
+
+The child process that holds a llama.cpp model, seen from its parent: start it, reach it, stop it.
+
+Which weights an engine is about to load: found where `adjudge models` keeps them, and checked before they are.
+"""
+
+import asyncio
+import json
+import re
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2
+
+from judge_server.errors import EngineStartError, EngineUnavailable
+from judge_server.models import ModelError, check_installed, model_path, models_dir, parse_model_reference
+
+START_TIMEOUT_S = 180.0
+_KEPT_OUTPUT = 4096
+_COMPLAINT = re.compile(r"^[0-9.]+ E +(?:[a-z]+ +)?[a-z_]+: +(.*)$", re.MULTILINE)
+"""A line of llama.cpp's log that says what went wrong; those after the first one follow from it."""
+
+
+class LlamaCppProcess:
+    """Runs `judge_server.engines.llamacpp.child`; `http` reaches it under a key nobody else has."""
+
+    def __init__(self, *, context_tokens: int, threads: int) -> None:
+        self._context_tokens = context_tokens
+        self._threads = threads
+        self._child: asyncio.subprocess.Process | None = None
+        self._http: httpx2.AsyncClient | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._stderr_tail = b""
+
+    @property
+    def http(self) -> httpx2.AsyncClient:
+        """The client of llama.cpp's HTTP API; raises `EngineUnavailable` before `start`."""
+        if self._http is None:
+            raise EngineUnavailable("the engine is not started")
+        return self._http
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._child.pid if self._child is not None else None
+
+    async def start(self, model: Path) -> str:
+        """Load a model file; returns what build of llama.cpp reads it. Raises `EngineStartError`."""
+        key = secrets.token_hex(16)
+        settings = {
+            "model": str(model),
+            "context_tokens": self._context_tokens,
+            "threads": self._threads,
+            "key": key,
+        }
+        pipe = asyncio.subprocess.PIPE
+        self._stderr_tail = b""
+        self._child = child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "judge_server.engines.llamacpp.child", stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._listener = asyncio.create_task(self._listen(child.stderr))
+        child.stdin.write(json.dumps(settings).encode() + b"\n")
+        try:
+            line = await asyncio.wait_for(child.stdout.readline(), START_TIMEOUT_S)
+        except TimeoutError:
+            line = b""
+        if not line:
+            reason = await self._start_failure()
+            raise EngineStartError(
+                f"llama.cpp could not load {model}: {reason}. Check the file with adjudge doctor, free some memory, "
+                "lower the engine's ?context=, or choose a smaller model"
+            )
+        ready = json.loads(line)
+        self._http = httpx2.AsyncClient(
+            base_url=ready["address"],
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=httpx2.Timeout(None, connect=5.0),
+        )
+        return str(ready["build"])
+
+    async def healthy(self) -> bool:
+        """Whether the child runs and its HTTP API says that it is well."""
+        if self._http is None or self._child is None or self._child.returncode is not None:
+            return False
+        try:
+            return (await self._http.get("/health", timeout=2.0)).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    async def wait(self) -> None:
+        """Wait until the child, which was started, is gone for whatever reason."""
+        assert self._child is not None
+        await self._child.wait()
+
+    async def stop(self) -> None:
+        """End the child, if it runs, and wait until it is gone; it can be started again."""
+        if self._child is not None and self._child.returncode is None:
+            self._child.kill()
+            await self._child.wait()
+        if self._http is not None:
+            await self._http.aclose()
+        if self._listener is not None:
+            await self._listener
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(_KEPT_OUTPUT):
+            self._stderr_tail = (self._stderr_tail + chunk)[-_KEPT_OUTPUT:]
+
+    async def _start_failure(self) -> str:
+        """What a child that did not come up died of; stops one that still tries."""
+        assert self._child is not None
+        try:
+            killed = await asyncio.wait_for(self._child.wait(), 1.0) == -signal.SIGKILL
+        except TimeoutError:
+            killed = False
+        await self.stop()
+        output = self._stderr_tail.decode(errors="replace").strip()
+        if complaint := _COMPLAINT.search(output):
+            return complaint[1].strip()
+        if killed:
+            return "it was killed while it loaded, as happens when memory runs out"
+        return output.splitlines()[-1] if output else "it gave no reason"
+
+
+class Weights(NamedTuple):
+    """A model file that may be loaded, under the name it is reported by, and the SHA-256 of its bytes."""
+
+    name: str
+    path: Path
+    sha256: str
+
+
+def locate_weights(reference: str) -> Weights:
+    """Find and check the file of a catalogue name, an `hf://` address or a path. Reads the whole file.
+
+    Raises:
+        EngineStartError: it is not here, or cut short, or altered; the message says what to run.
+    """
+    try:
+        target = parse_model_reference(reference)
+        path = target if isinstance(target, Path) else model_path(target, models_dir())
+        if not isinstance(target, Path) and not path.is_file():
+            raise EngineStartError(
+                f"The model {reference} is not on this machine. Fetch it: adjudge models pull {reference}"
+            )
+        return Weights(target.name, path, check_installed(target, path))
+    except ModelError as error:
+        raise EngineStartError(str(error)) from error

@@ -1,0 +1,226 @@
+"""A call as turns of chat: what is sent for each form of answer, and how what comes back is read.
+
+No constraint is sent with a menu, so that its masses are those before any.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from judge_server.engines.openai.wire import ChatCompletion, TokenCounts
+from judge_server.ports import (
+    Batch,
+    Call,
+    CallFailure,
+    Capabilities,
+    JsonOutput,
+    LabelChoice,
+    Reply,
+    TextOutput,
+    TokenChoice,
+)
+
+LimitField = Literal["max_tokens", "max_completion_tokens"]
+ChatMessage = Mapping[str, str]
+
+TEXT_ANSWER_TOKENS = 12
+"""Room for an answer that is read as text: a verdict and the number of a step."""
+
+TEMPLATE_TOKENS = 4096
+"""The most tokens that a chat template is believed to put around the messages, a preamble of its own included."""
+
+LABEL_JSON_TOKENS = 24
+"""Tokens of the JSON around a label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What an endpoint takes, as found when the engine started.
+
+    Attributes:
+        model: the name it is asked for by.
+        limit_field: the field that limits the tokens written.
+        top_logprobs: how many log-probabilities it gives for a token; 0 for none.
+        menu_tokens: how many tokens it must write until one is more than white space.
+        choices: an answer can be held to labels without a schema, as vLLM does it.
+        breaks: where control tokens of the model are broken in what it is sent; None where the endpoint names none.
+    """
+
+    model: str
+    limit_field: LimitField = "max_tokens"
+    top_logprobs: int = 0
+    choice_tokens: int = 1
+    choices: bool = False
+    control_tokens: re.Pattern[str] | None = None
+
+    def body(self, messages: Sequence[ChatMessage], limit: int, **options: Any) -> dict[str, Any]:
+        """The body of a request for one completion of at most `limit` tokens, greedy unless told otherwise.
+
+        The endpoint makes tokens of the messages itself, control tokens too: those it has told of are broken here.
+        """
+        if self.control_tokens is not None:
+            messages = [
+                {**message, "content": self.control_tokens.sub(r"\g<0> ", message["content"])} for message in messages
+            ]
+        return {"model": self.model, "messages": messages, self.limit_field: limit, "temperature": 0} | options
+
+    def logprobs(self) -> dict[str, Any]:
+        """The options that ask for as many log-probabilities as there are."""
+        return {"logprobs": True, "top_logprobs": self.top_logprobs} if self.top_logprobs else {}
+
+
+def first_messages(batch: Batch, call: Call) -> list[ChatMessage]:
+    """The system message, and the first of the user's."""
+    return [{"role": "system", "content": batch.system}, {"role": "user", "content": batch.shared + call.question}]
+
+
+def with_reasons(messages: list[ChatMessage], call: Call, reasons: str) -> list[ChatMessage]:
+    """The conversation in which the reasons were given and the answer is asked for."""
+    ask = call.reasoning.ask if call.reasoning is not None else ""
+    return [*messages, {"role": "assistant", "content": reasons}, {"role": "user", "content": ask}]
+
+
+def sampling(call: Call, capabilities: Capabilities) -> dict[str, Any]:
+    """The options that sample what is written as the call asks."""
+    if call.sample is None:
+        return {}
+    seed = {"seed": call.sample.seed} if capabilities.seeds else {}
+    return {"temperature": call.sample.temperature} | seed
+
+
+def answer_body(
+    call: Call, messages: Sequence[ChatMessage], dialect: Dialect, capabilities: Capabilities
+) -> dict[str, Any]:
+    """The request for the answer itself."""
+    limit = call.think_tokens + answer_tokens(call, dialect)
+    options = sampling(call, capabilities)
+    schema = _schema(call)
+    if isinstance(call.answer, TokenChoice) and not call.think_tokens:
+        options |= dialect.logprobs()
+    elif isinstance(call.answer, LabelChoice) and dialect.choices:
+        options |= structured_choice(call.answer.labels)
+    elif schema is not None and capabilities.json_schema:
+        options |= json_schema(schema)
+    return dialect.body(messages, limit, **options)
+
+
+def follow_up(call: Call, dialect: Dialect, capabilities: Capabilities) -> LabelChoice | None:
+    """The choice that is asked for in a turn of its own, once the masses of the menu before it are known."""
+    if not isinstance(call.answer, TokenChoice) or call.answer.then is None or not call.answer.then.ask:
+        return None
+    known = dialect.top_logprobs and (dialect.choices or capabilities.json_schema) and not call.think_tokens
+    return call.answer.then if known else None
+
+
+def with_choice(messages: Sequence[ChatMessage], answer_text: str, choice: LabelChoice) -> list[ChatMessage]:
+    """The conversation in which a label was said and the choice that follows it is asked for."""
+    return [*messages, {"role": "assistant", "content": answer_text}, {"role": "user", "content": choice.ask}]
+
+
+def answer_tokens(call: Call, dialect: Dialect) -> int:
+    """How many tokens the answer may take, thoughts apart."""
+    match call.answer:
+        case TokenChoice(then=None) if dialect.top_logprobs and not call.think_tokens:
+            return dialect.choice_tokens
+        case TokenChoice():
+            return TEXT_ANSWER_TOKENS
+        case LabelChoice(labels):
+            return LABEL_JSON_TOKENS + max(len(label.encode()) for label in labels)
+        case JsonOutput(max_tokens=limit) | TextOutput(limit):
+            return limit
+
+
+def max_prompt_tokens(messages: Sequence[ChatMessage]) -> int:
+    """A number of tokens that no tokenizer exceeds for these messages: one for each byte, and the chat template's."""
+    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) + TEMPLATE_TOKENS
+
+
+def reserved_tokens(call: Call, dialect: Dialect) -> int:
+    """How many tokens of the context all that the model writes may take."""
+    reasons = call.reasoning.max_tokens + call.think_tokens if call.reasoning is not None else 0
+    then = call.answer.then if isinstance(call.answer, TokenChoice) else None
+    asked = len(then.ask.encode()) + LABEL_JSON_TOKENS if then is not None and then.ask else 0
+    return reasons + call.think_tokens + answer_tokens(call, dialect) + asked
+
+
+def read_answer(call: Call, completion: ChatCompletion, tokens: TokenCounts) -> Reply | CallFailure:
+    """The reply that a completion of `answer_body` gives; a failure where its log-probabilities cannot be."""
+    thinking = bool(call.think_tokens)
+    answer_text = completion.answer_text(thinking=thinking)
+    masses = chosen = None
+    text: str | None = answer_text
+    if isinstance(call.answer, TokenChoice):
+        thought = thinking or completion.thoughts or answer_text != completion.content.strip()
+        if not thought and (wrong := completion.invalid_reason):
+            return CallFailure("engine", f"the endpoint gave {wrong}, which cannot be; check what serves the model")
+        masses = None if thought else completion.masses(call.answer)
+        if masses is not None and any(masses) and call.answer.then is None:
+            text = None
+    elif isinstance(call.answer, LabelChoice):
+        chosen = chosen_label(answer_text, call.answer)
+        text = answer_text if chosen is None else None
+    return Reply(
+        masses,
+        chosen,
+        text,
+        cut=completion.cut and text is not None,
+        tokens_computed=tokens.computed,
+        tokens_reused=tokens.reused,
+        tokens_written=tokens.written,
+        count_clipped_reply=tokens.clipped,
+    )
+
+
+def json_schema(schema: object) -> dict[str, Any]:
+    """The option that holds an answer to a JSON Schema."""
+    named = {"name": "answer", "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
+def structured_choice(labels: Sequence[str]) -> dict[str, Any]:
+    """The option that holds an answer to labels at vLLM's server."""
+    return {"structured_outputs": {"choice": list(labels)}}
+
+
+def labels_schema(labels: Sequence[str]) -> dict[str, Any]:
+    """The schema of an object whose `answer` is one of the labels."""
+    return {
+        "type": "object",
+        "properties": {"answer": {"type": "string", "enum": list(labels)}},
+        "required": ["answer"],
+        "additionalProperties": False,
+    }
+
+
+def _schema(call: Call) -> object | None:
+    match call.answer:
+        case LabelChoice(labels):
+            return labels_schema(labels)
+        case JsonOutput(schema):
+            parsed: object = json.loads(schema)
+            return parsed
+        case TokenChoice() | TextOutput():
+            return None
+
+
+def chosen_label(answer_text: str, choice: LabelChoice) -> str | None:
+    """The label of an answer that was held to labels, by themselves or by `labels_schema`; None where it is none."""
+    if answer_text in choice.labels:
+        return answer_text
+    try:
+        answer = json.loads(answer_text)
+    except (ValueError, RecursionError):
+        return None
+    label = answer.get("answer") if isinstance(answer, dict) else None
+    return label if label in choice.labels else None
+
+
+def context_overflow(tokens: int, context_tokens: int) -> CallFailure:
+    """The failure of a prompt that cannot fit."""
+    return CallFailure(
+        "truncated_input",
+        f"the prompt takes at least {tokens} tokens and the judge's context holds {context_tokens}; "
+        "allow judging.truncate, or raise the engine's ?context= if the endpoint holds more",
+    )

@@ -1,0 +1,236 @@
+"""Requests to a server of the OpenAI chat API: bounded, cancellable, and every way they fail told apart.
+
+Knows nothing of judging. The key goes into one header and into no message.
+"""
+
+import json
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, NoReturn
+from urllib.parse import SplitResult, parse_qsl
+from urllib.request import getproxies
+
+import aiohttp
+import httpx2
+from aiohttp import AddrInfoType
+from pydantic import ValidationError
+
+from judge_server.engines.openai.wire import ChatCompletion, parse_error_body, shape_error
+from judge_server.ports import CallFailure
+from trainer_client.client.connection import keepalive_options
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""Bytes of an answer that are read; no verdict needs more."""
+
+MAX_RETRY_AFTER_S = 3600.0
+CONNECT_TIMEOUT_S = 10.0
+_IDLE_S = 2.0
+"""How long an idle connection is kept: servers drop theirs after five seconds, and must not win that race."""
+
+_KEY_OPTIONS = frozenset({"key", "api_key", "apikey", "token"})
+_KEY_ELSEWHERE = "an engine URL holds no key, since URLs are shown and logged; set ADJUDGE_ENGINE_API_KEY instead"
+
+_TOO_LONG = re.compile(
+    r"context.?(length|size|window)|model.?len|(prompt|input|request)[\w ]* too (long|large)|too many [\w ]*tokens",
+    re.IGNORECASE,
+)
+
+
+class EndpointError(Exception):
+    """A request that brought no usable answer; `status` is that of the HTTP answer, None where there was none."""
+
+    def __init__(self, failure: CallFailure, status: int | None = None) -> None:
+        super().__init__(failure.detail)
+        self.failure = failure
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON, None where it is none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+
+class OpenAIHttp:
+    """Reaches one endpoint. `base_url` ends before `/chat/completions`."""
+
+    def __init__(self, base_url: str, api_key: str | None, *, timeout_s: float) -> None:
+        if api_key is not None and not re.fullmatch(r"[!-~]+", api_key):
+            raise ValueError("ADJUDGE_ENGINE_API_KEY holds characters that no key has; set it to the key alone")
+        self.base_url = base_url.rstrip("/")
+        self.root_url = self.base_url.removesuffix("/v1")
+        self._key = api_key
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def chat(self, body: dict[str, Any]) -> ChatCompletion:
+        """One chat completion. Raises `EndpointError`."""
+        answer = await self.post(f"{self.base_url}/chat/completions", body)
+        if answer.status != HTTPStatus.OK:
+            self.raise_for_status(answer)
+        try:
+            return ChatCompletion.model_validate_json(answer.body)
+        except ValidationError as error:
+            self._fail(
+                f"the answer is no chat completion ({shape_error(error)}) but begins {_beginning(answer.body)}; "
+                "check the path of the engine URL",
+                answer.status,
+            )
+
+    async def get(self, url: str) -> HttpAnswer:
+        """What stands there, whatever its status. Raises `EndpointError` where no answer came."""
+        return await self._exchange("GET", url, None)
+
+    async def post(self, url: str, body: dict[str, Any]) -> HttpAnswer:
+        """The answer to a JSON body, whatever its status. Raises `EndpointError` where none came."""
+        return await self._exchange("POST", url, body)
+
+    async def post_for_object(self, url: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The JSON object that answers a JSON body. Raises `EndpointError` where none does."""
+        answer = await self.post(url, body)
+        if answer.status != HTTPStatus.OK:
+            self.raise_for_status(answer)
+        found = answer.json()
+        if not isinstance(found, dict):
+            self._fail(f"the answer of {url} is no JSON object", answer.status)
+        return found
+
+    def raise_for_status(self, answer: HttpAnswer) -> NoReturn:
+        """Raise the `EndpointError` that an answer's status means."""
+        words, code = parse_error_body(answer.body)
+        said = f"HTTP {answer.status}: {words or 'no reason given'}"
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            why = "refused the key" if self._key else "wants a key"
+            self._fail(
+                f"the endpoint {why} (HTTP {answer.status}); set ADJUDGE_ENGINE_API_KEY to one that it takes",
+                answer.status,
+            )
+        wait_s = retry_after_s(answer.headers, datetime.now(UTC))
+        if answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
+            answer.status == HTTPStatus.SERVICE_UNAVAILABLE and wait_s is not None
+        ):
+            raise EndpointError(CallFailure("overloaded", self._without_key(said), wait_s), answer.status)
+        too_long = answer.status in (400, 422) and _TOO_LONG.search(f"{words} {code}")
+        if too_long or answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            raise EndpointError(CallFailure("truncated_input", self._without_key(said)), answer.status)
+        self._fail(said, answer.status)
+
+    async def close(self) -> None:
+        """Close every connection; requests under way fail."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def _exchange(self, method: str, url: str, body: dict[str, Any] | None) -> HttpAnswer:
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        try:
+            async with self._get_session().request(
+                method, url, data=content, headers=headers, allow_redirects=False
+            ) as response:
+                read = bytearray()
+                async for chunk in response.content.iter_any():
+                    read += chunk
+                    if len(read) > MAX_BODY_BYTES:
+                        self._fail(f"the answer is longer than {MAX_BODY_BYTES} bytes", response.status)
+                return HttpAnswer(response.status, response.headers, bytes(read))
+        except aiohttp.SocketTimeoutError as error:
+            raise EndpointError(
+                CallFailure(
+                    "timeout", f"the endpoint sent nothing for {self._timeout_s:g} s; see the engine's ?timeout_s="
+                )
+            ) from error
+        except (aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
+            # RuntimeError: the session was closed meanwhile.
+            self._fail(f"no answer from {self.base_url}: {str(error) or type(error).__name__}", None, error)
+
+    def _get_session(self) -> aiohttp.ClientSession:
+        """The session, which belongs to the event loop that asks first."""
+        if self._closed:
+            raise RuntimeError("the engine is closed")
+        if self._session is None:
+            connect_s = min(self._timeout_s, CONNECT_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(
+                # What comes compressed can grow past any bound while it is read.
+                headers={"Accept-Encoding": "identity"}
+                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
+                timeout=aiohttp.ClientTimeout(None, sock_read=self._timeout_s, sock_connect=connect_s),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, socket_factory=_keepalive_socket),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=bool(getproxies()),  # each request asks a thread for its proxy then
+            )
+        return self._session
+
+    def make_error(self, detail: str, status: int | None = None) -> EndpointError:
+        """The error for an answer that is of no use; its text has no key in it."""
+        return EndpointError(CallFailure("engine", self._without_key(detail)), status)
+
+    def _fail(self, detail: str, status: int | None, cause: Exception | None = None) -> NoReturn:
+        raise self.make_error(detail, status) from cause
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "[the key]") if self._key else text
+
+
+def base_url_of(url: SplitResult) -> str:
+    """The base URL that `openai+http://HOST:PORT/v1` stands for; the path is /v1 unless given.
+
+    Raises:
+        ValueError: it holds a key, or names no server.
+    """
+    if "@" in url.netloc or _KEY_OPTIONS & {name.lower() for name, _ in parse_qsl(url.query)}:
+        raise ValueError(_KEY_ELSEWHERE)
+    base_url = f"{url.scheme.removeprefix('openai+')}://{url.netloc}{url.path.rstrip('/') or '/v1'}"
+    try:
+        reachable = bool(httpx2.URL(base_url).host)
+    except httpx2.InvalidURL:
+        reachable = False
+    if not reachable:
+        raise ValueError(f"{url.geturl()} names no server; write openai+http://HOST:PORT/v1")
+    return base_url
+
+
+def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Read Retry-After: seconds, or an HTTP date by the answer's own clock where it gives one, `now` otherwise.
+
+    At most `LONGEST_WAIT_S`; None where it says neither.
+    """
+    given = headers.get("Retry-After", "").strip()
+    if given.isascii() and given.isdigit():
+        return min(float(given), MAX_RETRY_AFTER_S)
+    try:
+        until = parsedate_to_datetime(given)
+        clock = parsedate_to_datetime(headers["Date"]) if "Date" in headers else now
+        return min(max(0.0, (until - clock).total_seconds()), MAX_RETRY_AFTER_S)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _keepalive_socket(address: AddrInfoType) -> socket.socket:
+    """A socket that finds out that the other host is gone: `trainer_client.client.connection` has the times."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    for option in keepalive_options():
+        made.setsockopt(*option)
+    return made
+
+
+def _beginning(body: bytes) -> str:
+    return repr(body[:80].decode(errors="replace")) if body else "with nothing"

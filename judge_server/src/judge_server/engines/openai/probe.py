@@ -1,0 +1,354 @@
+"""Find out at start what an endpoint can do, including how it counts tokens.
+
+Finding out what an endpoint is and can do when an engine starts, by asking it rather than by its name.
+
+A capability that is refused, or that has no effect, is not there. An endpoint that cannot be asked is no endpoint: a
+passing failure must not pass for a missing capability, since capabilities are part of the judge's fingerprint.
+
+How many tokens a conversation takes: asked of servers that tell (vLLM, llama.cpp), estimated for others.
+
+The estimate is meant to be too high: a prompt that is cut a little short costs less than one that is refused.
+"""
+
+import asyncio
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from judge_server.engines.openai.calls import (
+    ChatMessage,
+    Dialect,
+    json_schema,
+    labels_schema,
+    max_prompt_tokens,
+    structured_choice,
+)
+from judge_server.engines.openai.http import EndpointError, OpenAIHttp
+from judge_server.engines.openai.wire import ChatCompletion, ModelCard, ModelList, shape_error
+from judge_server.errors import EngineNotReady, EngineStartError, EngineUnavailable
+from judge_server.ports import CallFailure, Capabilities
+from judge_server.prompts.fencing import control_token_pattern
+
+FoundT = TypeVar("FoundT")
+
+CountMethod = Literal["messages", "template", "estimate"]
+"""How tokens are counted: vLLM counts messages, llama.cpp a text into which it first renders them."""
+
+MESSAGE_OVERHEAD_TOKENS = 16
+"""Tokens that a chat template puts around a message, in the estimate."""
+
+MAX_TOKEN_BYTES = 128
+"""No common vocabulary has a token of more bytes; longer ones are runs of spaces or dashes."""
+
+_PROSE = re.compile(r"[A-Za-z ]+")
+
+
+def estimate(text: str) -> int:
+    """Tokens of a text, erring upwards: half a token for a letter of ASCII or a space, one for every other byte."""
+    prose = sum(len(run) for run in _PROSE.findall(text))
+    return math.ceil(prose / 2) + len(text.encode("utf-8", "replace")) - prose
+
+
+def min_tokens(messages: Sequence[ChatMessage]) -> int:
+    """A number of tokens that the messages exceed with any tokenizer."""
+    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages) // MAX_TOKEN_BYTES
+
+
+async def find_counter(http: OpenAIHttp, model: str) -> CountMethod:
+    """The way this endpoint counts."""
+    messages: list[ChatMessage] = [{"role": "system", "content": "Count."}, {"role": "user", "content": "One, two."}]
+    counters: tuple[CountMethod, ...] = ("messages", "template")
+    for counter in counters:
+        try:
+            if await _count(http, model, counter, messages):
+                return counter
+        except EndpointError as error:
+            if error.status is None:
+                raise
+    return "estimate"
+
+
+class TokenCounter:
+    """Counts the tokens of conversations, a few at a time."""
+
+    def __init__(self, http: OpenAIHttp, model: str, counter: CountMethod, *, at_once: int) -> None:
+        self._http = http
+        self._model = model
+        self._counter = counter
+        self._at_once = asyncio.Semaphore(at_once)
+
+    async def count(self, messages: Sequence[ChatMessage]) -> int:
+        """Tokens of the prompt made of these messages, within what their length allows. Raises `EngineUnavailable`."""
+        if self._counter == "estimate":
+            return sum(estimate(m["content"]) + MESSAGE_OVERHEAD_TOKENS for m in messages) + MESSAGE_OVERHEAD_TOKENS
+        try:
+            async with self._at_once:
+                reported = await _count(self._http, self._model, self._counter, messages)
+        except EndpointError as error:
+            raise EngineUnavailable(error.failure.detail) from error
+        return min(max(reported, min_tokens(messages)), max_prompt_tokens(messages))
+
+
+async def _count(http: OpenAIHttp, model: str, counter: CountMethod, messages: Sequence[ChatMessage]) -> int:
+    tokenize = f"{http.root_url}/tokenize"
+    if counter == "messages":
+        return _require_type(
+            int, (await http.post_for_object(tokenize, {"model": model, "messages": messages})).get("count")
+        )
+    rendered = await http.post_for_object(f"{http.root_url}/apply-template", {"messages": messages})
+    body = {"content": _require_type(str, rendered.get("prompt")), "add_special": True, "parse_special": True}
+    return len(_require_type(list, (await http.post_for_object(tokenize, body)).get("tokens")))
+
+
+def _require_type(kind: type[FoundT], found: object) -> FoundT:
+    if not isinstance(found, kind):
+        raise EndpointError(CallFailure("engine", "the endpoint's tokenizer answers in a shape of its own"), 200)
+    return found
+
+
+DEFAULT_CONTEXT_TOKENS = 8192
+TOP_LOGPROBS = (20, 10, 5)
+"""How many log-probabilities are asked for: the most that servers give unless told otherwise, then fewer."""
+
+_LISTED = 10
+_MAX_CONTEXT_TOKENS = 2**30
+_MAX_CONTROL_TOKENS = 4096
+_IN_TEMPLATE = re.compile(r"<[^\s<>'\"]{1,62}>|\[/?[A-Z_]{2,60}\]")
+"""What a chat template writes as a control token; it may also be a tag that the template explains to the model."""
+
+_COLOUR = "Name any colour, in one word."
+_CAPITAL = "What is the capital of France? Answer in one word."
+_IMPLAUSIBLE_LABELS = ("quartz-17", "basalt-42")
+_STAR = "Invent a name for a star that has none yet."
+_REFUSALS = frozenset({400, 404, 405, 415, 422, 500, 501})
+"""Statuses that servers give to what they do not support."""
+
+_NOT_YET = frozenset({None, 502, 503, 504})
+"""Statuses of a server that is not up, or still loads its model; None where there was no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What an endpoint turned out to be.
+
+    Attributes:
+        dialect: how it is asked.
+        answered_as: the model that its answers name; every later one must name the same.
+        release: the `system_fingerprint` of its answers, if any.
+        maker: what it says it is.
+        template_digest: the hash of the chat template, where it shows it.
+        listed: whether it lists its models.
+    """
+
+    dialect: Dialect
+    answered_as: str | None
+    release: str | None
+    maker: str
+    template_digest: str
+    context_tokens: int
+    capabilities: Capabilities
+    counter: CountMethod
+    listed: bool
+
+
+async def probe(http: OpenAIHttp, *, model: str | None, context_tokens: int | None) -> Endpoint:
+    """Ask an endpoint what it serves and what it can do.
+
+    Raises:
+        EngineAway: it cannot be reached, or not yet.
+        EngineStartError: it refuses the key, or does not serve the model; with the way out.
+    """
+    try:
+        return await _probe(http, model, context_tokens)
+    except EndpointError as error:
+        way_out = "" if error.status else "; start the server, or correct the engine URL"
+        may_come = error.status in _NOT_YET or error.failure.kind == "overloaded"
+        refusal = EngineNotReady if may_come else EngineStartError
+        raise refusal(f"{http.base_url} cannot judge: {error.failure.detail}{way_out}") from error
+
+
+async def _probe(http: OpenAIHttp, model: str | None, context_tokens: int | None) -> Endpoint:
+    cards, server = await _models(http)
+    card = _choose(http, cards, model)
+    dialect, first = await _first_answer(http, Dialect(model or card.id))
+    dialect = replace(dialect, choices=await _supports_structured_choice(http, dialect))
+    properties = await _get_json_object(http, "props")
+    tokenizer = await _get_json_object(http, "tokenizer_info")
+    dialect = replace(
+        dialect,
+        control_tokens=control_token_pattern(islice(_control_tokens(properties, tokenizer), _MAX_CONTROL_TOKENS)),
+    )
+    capabilities = Capabilities(
+        logprobs=dialect.top_logprobs > 0,
+        token_menus=False,
+        json_schema=await _supports_json_schema(http, dialect),
+        prompt_logprobs=await _supports_prompt_logprobs(http, dialect),
+        prefix_in_flight=card.owned_by == "vllm",
+        seeds=await _honours_seeds(http, dialect),
+    )
+    template = properties.get("chat_template") or tokenizer.get("chat_template")
+    return Endpoint(
+        dialect,
+        first.model,
+        first.system_fingerprint,
+        f"{card.owned_by or 'an unnamed maker'} ({server or 'an unnamed server'})",
+        hashlib.sha256(template.encode()).hexdigest() if isinstance(template, str) else "applied by the endpoint",
+        context_tokens or _context(card, properties),
+        capabilities,
+        await find_counter(http, dialect.model),
+        bool(cards),
+    )
+
+
+async def _models(http: OpenAIHttp) -> tuple[tuple[ModelCard, ...], str]:
+    answer = await http.get(f"{http.base_url}/models")
+    server = answer.headers.get("Server", "")
+    if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        return (), server
+    if answer.status != HTTPStatus.OK:
+        http.raise_for_status(answer)
+    try:
+        return ModelList.model_validate_json(answer.body).data, server
+    except ValidationError as error:
+        raise EngineStartError(
+            f"{http.base_url}/models is no list of models ({shape_error(error)}); "
+            "check that the engine URL ends where the OpenAI API begins, mostly in /v1"
+        ) from None
+
+
+def _choose(http: OpenAIHttp, cards: tuple[ModelCard, ...], model: str | None) -> ModelCard:
+    served = ", ".join(card.id for card in cards[:_LISTED]) + (", …" if len(cards) > _LISTED else "")
+    if model is None:
+        if len(cards) == 1:
+            return cards[0]
+        found = f"serves {served}" if cards else "lists no models"
+        raise EngineStartError(f"{http.base_url} {found}; name the one to judge with in the engine URL: ?model=NAME")
+    for card in cards:
+        if model in card.names:
+            return card
+    if cards:
+        raise EngineStartError(
+            f"{http.base_url} does not serve {model!r} but {served}; correct the engine URL's ?model="
+        )
+    return ModelCard(id=model)
+
+
+async def _first_answer(http: OpenAIHttp, dialect: Dialect) -> tuple[Dialect, ChatCompletion]:
+    """The endpoint's dialect, and an answer in it."""
+    limit_field = await _limit_field(http, dialect)
+    dialect = replace(dialect, limit_field=limit_field)
+    for top in TOP_LOGPROBS:
+        asked = replace(dialect, top_logprobs=top)
+        answer = await _try(http, asked.body(_user(_COLOUR), 4, **asked.logprobs()))
+        if answer is None:
+            continue
+        at = answer.first_position
+        thinks = answer.thoughts or answer.answer_text(thinking=False) != answer.content.strip()
+        if at is None or not answer.has_spread_logprobs or thinks:
+            return dialect, answer
+        return replace(asked, choice_tokens=at + 1), answer
+    return dialect, await http.chat(dialect.body(_user(_COLOUR), 4))
+
+
+async def _limit_field(http: OpenAIHttp, dialect: Dialect) -> Any:
+    try:
+        await http.chat(dialect.body(_user(_COLOUR), 1))
+    except EndpointError as error:
+        if error.status in _REFUSALS and "max_completion_tokens" in error.failure.detail:
+            return "max_completion_tokens"
+        raise
+    return "max_tokens"
+
+
+async def _supports_json_schema(http: OpenAIHttp, dialect: Dialect) -> bool:
+    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **json_schema(labels_schema(_IMPLAUSIBLE_LABELS))))
+    return answer is not None and any(
+        f'"{label}"' in answer.answer_text(thinking=False) for label in _IMPLAUSIBLE_LABELS
+    )
+
+
+async def _supports_structured_choice(http: OpenAIHttp, dialect: Dialect) -> bool:
+    answer = await _try(http, dialect.body(_user(_CAPITAL), 48, **structured_choice(_IMPLAUSIBLE_LABELS)))
+    return answer is not None and answer.answer_text(thinking=False) in _IMPLAUSIBLE_LABELS
+
+
+async def _honours_seeds(http: OpenAIHttp, dialect: Dialect) -> bool:
+    """Whether a sampled answer comes again by its seed."""
+    answer_text = []
+    for _ in range(2):
+        answer = await _try(http, dialect.body(_user(_STAR), 16, temperature=1.0, seed=7))
+        answer_text.append(answer and answer.thoughts + answer.content)
+    return bool(answer_text[0]) and answer_text[0] == answer_text[1]
+
+
+async def _supports_prompt_logprobs(http: OpenAIHttp, dialect: Dialect) -> bool:
+    """Whether `/completions` gives the log-probabilities of token ids it is given, as vLLM does."""
+    prompt = [1, 2, 3]
+    body = {"model": dialect.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 1}
+    try:
+        found = await http.post_for_object(f"{http.base_url}/completions", body)
+        given = found["choices"][0]["prompt_logprobs"]
+        return len(given) == len(prompt) and all(
+            str(i) in place for i, place in zip(prompt[1:], given[1:], strict=True)
+        )
+    except (KeyError, IndexError, TypeError):
+        return False
+    except EndpointError as error:
+        if error.status in _REFUSALS or error.status == HTTPStatus.OK:
+            return False
+        raise
+
+
+async def _get_json_object(http: OpenAIHttp, path: str) -> Mapping[str, Any]:
+    """What llama.cpp tells of itself (`props`), or vLLM of its tokenizer (`tokenizer_info`); nothing from others."""
+    answer = await http.get(f"{http.root_url}/{path}")
+    found = answer.json() if answer.status == HTTPStatus.OK else None
+    return found if isinstance(found, dict) else {}
+
+
+def _control_tokens(properties: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[str]:
+    """The control tokens that an endpoint tells of: by name, in its list of added tokens, and in its chat template."""
+    added = tokenizer.get("added_tokens_decoder")
+    tokens = list(added.values()) if isinstance(added, dict) else []
+    more = tokenizer.get("additional_special_tokens")
+    tokens += more if isinstance(more, list) else []
+    for reported in (properties, tokenizer):
+        tokens += [reported.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")]
+    for token in tokens:
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str):
+            yield content
+    for reported in (properties, tokenizer):
+        if isinstance(template := reported.get("chat_template"), str):
+            yield from (match[0] for match in _IN_TEMPLATE.finditer(template))
+
+
+def _context(card: ModelCard, properties: Mapping[str, Any]) -> int:
+    settings = properties.get("default_generation_settings")
+    reported = (
+        card.max_model_len,
+        (card.meta or {}).get("n_ctx"),
+        settings.get("n_ctx") if isinstance(settings, dict) else None,
+    )
+    return next((n for n in reported if isinstance(n, int) and 0 < n <= _MAX_CONTEXT_TOKENS), DEFAULT_CONTEXT_TOKENS)
+
+
+async def _try(http: OpenAIHttp, body: dict[str, Any]) -> ChatCompletion | None:
+    """The answer to a body; None where the endpoint does not take it."""
+    try:
+        return await http.chat(body)
+    except EndpointError as error:
+        if error.status in _REFUSALS:
+            return None
+        raise
+
+
+def _user(text: str) -> list[ChatMessage]:
+    return [{"role": "user", "content": text}]

@@ -1,0 +1,170 @@
+"""How a loaded vLLM answers one call: think, give reasons, answer in the form asked for.
+
+Masses are those of the next token before any constraint: vLLM takes its raw log-probabilities before it applies
+`allowed_token_ids`, and after a grammar, so menus are held to their spellings by the former. What the judge wrote is
+tokenised anew as plain text before it is read again, so that its words are no control tokens either.
+"""
+
+import math
+from itertools import count
+from typing import Any
+
+from vllm import SamplingParams, TokensPrompt
+from vllm.exceptions import VLLMError
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineGenerateError
+
+from judge_server.engines.vllm.tokens import THOUGHT, VllmTokenizer
+from judge_server.ports import AnswerForm, Call, CallFailure, JsonOutput, LabelChoice, Reply, TextOutput, TokenChoice
+
+
+class VllmAnswerer:
+    """Answers calls with one loaded model."""
+
+    def __init__(self, llm: AsyncLLM, tokens: VllmTokenizer) -> None:
+        self.llm = llm
+        self.tokens = tokens
+        self.context_tokens: int = llm.model_config.max_model_len
+        self.dtype = str(llm.model_config.dtype).removeprefix("torch.")
+        self._ids = count()
+
+    def tokens_needed(self, prefix: list[int], call: Call) -> int:
+        """How many tokens the call takes after this prefix: the prompt and the most that can be written."""
+        tokens = self.tokens
+        needed = len(prefix) + len(tokens.plain(call.question)) + len(tokens.answer)
+        if call.think_tokens:
+            needed += len(tokens.think) + call.think_tokens + len(tokens.thought)
+        if call.reasoning:
+            needed += call.reasoning.max_tokens + len(tokens.ask) + len(tokens.plain(call.reasoning.ask))
+            needed += len(tokens.answer)
+        return needed + self._reserved_tokens(call.answer)
+
+    async def reply(self, prefix: list[int], call: Call) -> Reply | CallFailure:
+        """The call's outcome. `prefix` is everything before its question."""
+        needed = self.tokens_needed(prefix, call)
+        if needed > self.context_tokens:
+            return CallFailure(
+                "truncated_input",
+                f"the prompt and its answer take {needed} tokens and the judge's context holds {self.context_tokens}; "
+                "allow judging.truncate, or raise the engine's ?context=",
+            )
+        try:
+            return await _VllmExchange(self, prefix, call).run()
+        except (VLLMError, ValueError) as error:
+            return CallFailure("engine", f"vLLM gave no answer: {error or type(error).__name__}")
+
+    async def generate(self, prompt: list[int], params: SamplingParams) -> Any:
+        """vLLM's output for a prompt; cancelling it ends the request in the engine."""
+        name = f"call-{next(self._ids)}"
+        async for output in self.llm.generate(TokensPrompt(prompt_token_ids=prompt), params, name):
+            if output.outputs[0].finish_reason in ("stop", "length"):
+                return output
+        raise EngineGenerateError("the request was ended before its answer")
+
+    def _reserved_tokens(self, form: AnswerForm) -> int:
+        if isinstance(form, JsonOutput | TextOutput):
+            return form.max_tokens
+        if isinstance(form, LabelChoice):
+            return len(self.tokens.plain(form.lead)) + form.reserved_tokens
+        label = max(len(self.tokens.plain(option.label)) for option in form.options)
+        return max(1, label + self._reserved_tokens(form.then) if form.then else 0)
+
+
+class _VllmExchange:
+    """One call being answered: the prompt so far, and what it has cost."""
+
+    def __init__(self, answerer: VllmAnswerer, prefix: list[int], call: Call) -> None:
+        self._answerer = answerer
+        self._tokens = answerer.tokens
+        self._call = call
+        self._prompt = [*prefix, *self._tokens.plain(call.question)]
+        self._computed = self._written = 0
+        self._reused: int | None = None
+
+    async def run(self) -> Reply:
+        reasons = None
+        if self._call.think_tokens:
+            await self._think(self._call.think_tokens)
+        else:
+            self._prompt += self._tokens.answer
+        if self._call.reasoning:
+            reasons = await self._write(self._call.reasoning.max_tokens)
+            self._prompt += self._tokens.ask + self._tokens.plain(self._call.reasoning.ask) + self._tokens.answer
+        masses, chosen, text, cut = await self._answer(self._call.answer)
+        return Reply(masses, chosen, text, cut, reasons, self._computed, self._reused or 0, self._written)
+
+    async def _answer(self, form: AnswerForm) -> tuple[tuple[float, ...] | None, str | None, str | None, bool]:
+        if isinstance(form, JsonOutput):
+            output = await self._generate(form.max_tokens, structured=StructuredOutputsParams(json=form.schema))
+            return None, None, output.text, output.finish_reason == "length"
+        if isinstance(form, TextOutput):
+            output = await self._generate(form.max_tokens)
+            return None, None, output.text.strip(), output.finish_reason == "length"
+        if isinstance(form, LabelChoice):
+            return None, *await self._choose(form), False
+        masses = await self._masses(form)
+        if form.then is None or not any(masses):
+            return masses, None, None, False
+        self._prompt += self._tokens.plain(form.options[masses.index(max(masses))].label)
+        return masses, *await self._choose(form.then), False
+
+    async def _think(self, most: int) -> None:
+        self._prompt += self._tokens.think
+        output = await self._generate(most, stop=[THOUGHT])
+        self._prompt += self._tokens.plain(output.text.strip())[:most] + self._tokens.thought
+
+    async def _write(self, most: int) -> str:
+        output = await self._generate(most)
+        self._prompt += self._tokens.plain(output.text)[:most]
+        return str(output.text)
+
+    async def _masses(self, token_choice: TokenChoice) -> tuple[float, ...]:
+        ids = [self._tokens.spellings(option) for option in token_choice.options]
+        every = sorted({i for of_one in ids for i in of_one})
+        if not every:
+            return (0.0,) * len(ids)
+        output = await self._run(
+            SamplingParams(
+                max_tokens=1,
+                temperature=0.0,
+                allowed_token_ids=every,
+                logprob_token_ids=every,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+        )
+        mass = {i: math.exp(output.logprobs[0][i].logprob) for i in every}
+        return tuple([min(1.0, sum(mass[i] for i in of_one)) for of_one in ids])
+
+    async def _choose(self, choice: LabelChoice) -> tuple[str | None, str | None]:
+        """The label picked, or what was said instead."""
+        self._prompt += self._tokens.plain(choice.lead)
+        output = await self._generate(
+            choice.reserved_tokens, structured=StructuredOutputsParams(choice=list(choice.labels))
+        )
+        return (output.text, None) if output.text in choice.labels else (None, output.text)
+
+    async def _generate(
+        self, most: int, *, stop: list[str] | None = None, structured: StructuredOutputsParams | None = None
+    ) -> Any:
+        sample = self._call.sample
+        return await self._run(
+            SamplingParams(
+                max_tokens=most,
+                temperature=sample.temperature if sample else 0.0,
+                seed=sample.seed if sample else None,
+                stop=stop,
+                structured_outputs=structured,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+        )
+
+    async def _run(self, params: SamplingParams) -> Any:
+        """One prediction; only the first one's reuse is counted, since the prompt is what it read."""
+        output = await self._answerer.generate(self._prompt, params)
+        cached = output.num_cached_tokens or 0
+        self._computed += len(self._prompt) - cached
+        self._reused = cached if self._reused is None else self._reused
+        self._written += len(output.outputs[0].token_ids)
+        return output.outputs[0]

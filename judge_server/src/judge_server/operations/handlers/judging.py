@@ -1,0 +1,281 @@
+"""Operations that ask the judge over HTTP: scoring in bulk and evaluating a judge.
+
+What kinds share that ask the judge over HTTP: groups in chunks, and what an answer or an error means for a chunk.
+
+Scoring in bulk: chunks of groups, each a `POST /v1/rewards` of its own.
+
+Evaluating a judge: its verdicts on labelled groups, and at the end how far they agree with the labels.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, JsonValue
+
+from judge_server.ledger.recorder import TRANSIENT_FAILURES
+from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
+from judge_server.operations.worker_tokens import TOKEN_LIFETIME_S
+from judge_server.ports import OperationStore, RubricSource
+from judge_server.rubrics import find_rubric
+from trainer_client import AsyncClient
+from trainer_client.errors import AdjudgeError, BudgetExhausted, ConnectionFailed, NotReady, Overloaded
+from trainer_client.wire import Group, RewardAnswer, RewardRequest, RubricContent, Verdict, VerdictRequest
+from trainer_client.wire.operations import (
+    CHUNK_DEADLINE_S,
+    MAX_PAGE_RESULTS,
+    ChunkOutcome,
+    ChunkRef,
+    EvaluateOperation,
+    LeasedChunk,
+    NewChunk,
+    ScoreOperation,
+)
+
+log = logging.getLogger("adjudge")
+
+CHUNK_RESPONSES = 32
+"""Responses of a chunk: some seconds of a judge's time, so that little is lost with a worker. Groups stay whole."""
+
+LOG_INTERVAL_S = 60.0
+
+_PROXY_STATUSES = frozenset({429, 502, 503, 504})
+"""What stands between a worker and its service answers so while the service is away."""
+
+_NOT_FOUND_TYPE = "urn:adjudge:not-found"
+
+_UNAUTHORIZED_MESSAGE = (
+    "the service does not let this process in (status {status}); set the same ADJUDGE_FENCE_SECRET for both, and keep "
+    f"their clocks within {TOKEN_LIFETIME_S / 60:g} minutes of each other"
+)
+_WRONG_SERVICE_MESSAGE = (
+    "what answered is not the service (status {status}); look whether ADJUDGE_URL leads to its API, and what stands "
+    "between"
+)
+
+ClientFactory = Callable[[str], AsyncClient]
+"""A client of the service that asks on behalf of a project, to be closed by who got it."""
+
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+class RubricPinner:
+    """What references stand for now, as references to a version, each looked up once."""
+
+    def __init__(self, rubrics: RubricSource, project_id: str) -> None:
+        self._rubrics = rubrics
+        self._project_id = project_id
+        self._known: dict[str, str] = {}
+
+    async def pin(self, rubric: RubricContent | str | None) -> RubricContent | str | None:
+        """A rubric that stays what it is; raises `UnknownRubric`."""
+        if not isinstance(rubric, str):
+            return rubric
+        if rubric not in self._known:
+            self._known[rubric] = (await find_rubric(self._rubrics, self._project_id, rubric)).reference
+        return self._known[rubric]
+
+
+async def split_groups(
+    rubrics: RubricSource, project_id: str, request: ScoreOperation | EvaluateOperation
+) -> tuple[dict[str, Any], list[NewChunk]]:
+    """Options apart from groups, and those in chunks; rubrics are pinned. Raises `UnknownRubric`."""
+    pins = RubricPinner(rubrics, project_id)
+    options = request.model_dump(mode="json", exclude={"groups", "kind"}, exclude_unset=True)
+    if isinstance(request.rubric, str):
+        options["rubric"] = await pins.pin(request.rubric)
+    return options, await chunk_groups(request.groups, pins)
+
+
+async def chunk_groups(groups: Sequence[GroupT], pins: RubricPinner) -> list[NewChunk]:
+    """Groups in chunks of about `CHUNK_RESPONSES` responses; each body has the groups and the index of the first."""
+    groups = [
+        group
+        if not isinstance(group.rubric, str)
+        else group.model_copy(update={"rubric": await pins.pin(group.rubric)})
+        for group in groups
+    ]
+    batches: list[list[GroupT]] = [[]]
+    responses = 0
+    for group in groups:
+        if batches[-1] and responses + len(group.responses) > CHUNK_RESPONSES:
+            batches.append([])
+            responses = 0
+        batches[-1].append(group)
+        responses += len(group.responses)
+    first, chunks = 0, []
+    for batch in batches:
+        await asyncio.sleep(0)  # writing all of them takes long
+        written: list[JsonValue] = [group.model_dump(mode="json", exclude_unset=True) for group in batch]
+        chunks.append(NewChunk(len(batch), {"first": first, "groups": written}))
+        first += len(batch)
+    return chunks
+
+
+def transient_failure_message(verdicts: Iterable[Verdict]) -> str | None:
+    """What to say of verdicts that failed and that another attempt may mend; None where there are none."""
+    transient = [v.failure for v in verdicts if v.failure is not None and v.failure.kind in TRANSIENT_FAILURES]
+    if not transient:
+        return None
+    return f"{len(transient)} verdicts failed, for example: {transient[0].kind}: {transient[0].detail}"
+
+
+class ThrottledLog:
+    """Says in the log what keeps this process from the service, at most once a minute; `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next_log_at = float("-inf")
+
+    def log_error(self, problem: str) -> None:
+        """Say it, unless something was said lately."""
+        if self._clock() >= self._next_log_at:
+            self._next_log_at = self._clock() + LOG_INTERVAL_S
+            log.error("chunks of operations wait: %s", problem)
+
+
+BLOCKED_LOG = ThrottledLog()
+"""Those of this process."""
+
+
+@asynccontextmanager
+async def translate_client_errors() -> AsyncIterator[None]:
+    """Turn the client's errors into what they mean for a chunk.
+
+    A service that is away, overloaded or not ready is waited for, however long that takes, and so is one that does not
+    let this process in, or that something else answers for: another process may do the chunk. A request it refuses is
+    refused for good. All else may be tried again some times.
+    """
+    try:
+        yield
+    except (ConnectionFailed, NotReady, Overloaded, BudgetExhausted) as error:
+        raise ServiceUnavailableError(str(error)) from error
+    except AdjudgeError as error:
+        if (problem := _blocking_problem(error)) is not None:
+            BLOCKED_LOG.log_error(problem)
+            raise ServiceUnavailableError(str(error)) from error
+        if error.problem is None and error.status in _PROXY_STATUSES:
+            raise ServiceUnavailableError(str(error)) from error
+        refused = error.status is not None and 400 <= error.status < 500 and not error.retryable
+        raise (FatalChunkError if refused else RetryableChunkError)(str(error)) from error
+
+
+def _blocking_problem(error: AdjudgeError) -> str | None:
+    """What keeps this process from the service, in words that quote nothing; None where it is the chunk's own error.
+
+    Whoever answers 413, the chunk is too large for it.
+    """
+    status = error.status
+    if status is None or 200 <= status < 300:
+        return None
+    if error.problem is None:
+        return None if status == 413 or status in _PROXY_STATUSES else _WRONG_SERVICE_MESSAGE.format(status=status)
+    if status in (401, 403):
+        return _UNAUTHORIZED_MESSAGE.format(status=status)
+    return _WRONG_SERVICE_MESSAGE.format(status=status) if error.problem.type == _NOT_FOUND_TYPE else None
+
+
+class ScoreHandler:
+    """Scores groups through a client of the service.
+
+    A result is a group's rewards as `POST /v1/rewards` gives them, with the `index` of the group among the inputs and
+    the judge's `fingerprint`. A chunk in which a judge failed is asked again, since what it did judge is known then;
+    after the last attempt its failures stand, as they would in an answer.
+    """
+
+    has_final_chunk = False
+
+    def __init__(self, client_factory: ClientFactory, rubrics: RubricSource) -> None:
+        self._client_factory = client_factory
+        self._rubrics = rubrics
+
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """Options apart from groups, and those in chunks; rubrics are pinned."""
+        assert isinstance(request, ScoreOperation)
+        return await split_groups(self._rubrics, project_id, request)
+
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
+        """Score a chunk."""
+        defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
+        request = RewardRequest.model_validate({**defaults, **work.request, "groups": work.body["groups"]})
+        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
+            answer = await client.send_rewards(request, work)
+        verdicts = [v for group in answer.groups for response in group.responses for v in response.verdicts]
+        problem = transient_failure_message(verdicts)
+        if problem is not None and not work.last_attempt:
+            raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
+        failed = sum(any(r.status == "unscored" for r in group.responses) for group in answer.groups)
+        return ChunkOutcome(_results(answer, work.body["first"]), answer.usage, {"failed": failed})
+
+
+def _results(answer: RewardAnswer, first: int) -> list[dict[str, Any]]:
+    fingerprint = None if answer.judge is None else answer.judge.fingerprint
+    return [
+        {"index": index, "fingerprint": fingerprint, **group.model_dump(mode="json")}
+        for index, group in enumerate(answer.groups, first)
+    ]
+
+
+class EvaluateHandler:
+    """Judges labelled groups through a client of the service.
+
+    A result has the `index` and `id` of a group, the judge's `fingerprint`, and `verdicts`: of each labelled criterion
+    of each response its `label`, `score`, `probability` and `raw_probability`. The summary compares them.
+    """
+
+    has_final_chunk = True
+
+    def __init__(self, client_factory: ClientFactory, rubrics: RubricSource, store: OperationStore) -> None:
+        self._client_factory = client_factory
+        self._rubrics = rubrics
+        self._store = store
+
+    async def split(self, project_id: str, request: BaseModel) -> tuple[dict[str, Any], Sequence[NewChunk]]:
+        """Options apart from groups, and those in chunks; rubrics are pinned."""
+        assert isinstance(request, EvaluateOperation)
+        return await split_groups(self._rubrics, project_id, request)
+
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
+        """Judge a chunk, or compare all there is."""
+        if work.body is None:
+            return ChunkOutcome(summary=await self._summary(work.ref))
+        groups = [dict(group) for group in work.body["groups"]]
+        labels = [group.pop("labels") for group in groups]
+        defaults = {"deadline_s": CHUNK_DEADLINE_S, "priority": "bulk"}
+        request = VerdictRequest.model_validate({**defaults, **work.request, "groups": groups})
+        async with translate_client_errors(), self._client_factory(work.ref.project_id) as client:
+            answer = await client.send_verdicts(request, work)
+        problem = transient_failure_message(
+            v for group in answer.groups for response in group.responses for v in response.verdicts
+        )
+        if problem is not None and not work.last_attempt:
+            raise RetryableChunkError(problem, ChunkOutcome(usage=answer.usage))
+        fingerprint = None if answer.judge is None else answer.judge.fingerprint
+        results: list[dict[str, Any]] = []
+        for index, (group, wanted) in enumerate(zip(answer.groups, labels, strict=True), work.body["first"]):
+            verdicts: list[dict[str, Any]] = [
+                {"response": place, "criterion": v.criterion, "label": of_it[v.criterion]}
+                | {"score": v.score, "probability": v.probability, "raw_probability": v.raw_probability}
+                for place, (response, of_it) in enumerate(zip(group.responses, wanted, strict=True))
+                for v in response.verdicts
+                if v.criterion in of_it
+            ]
+            results.append({"index": index, "id": group.id, "fingerprint": fingerprint, "verdicts": verdicts})
+        failed = sum(any(v["score"] is None for v in result["verdicts"]) for result in results)
+        return ChunkOutcome(results, answer.usage, {"failed": failed})
+
+    async def _summary(self, ref: ChunkRef) -> dict[str, JsonValue]:
+        verdicts: list[dict[str, Any]] = []
+        after: int | None = 0
+        while after is not None:
+            page = await self._store.results(ref.project_id, ref.operation_id, after=after, limit=MAX_PAGE_RESULTS)
+            if page is None:
+                break
+            verdicts += [verdict for result in page.results for verdict in result["verdicts"]]  # type: ignore[union-attr,misc]
+            after = page.next_after if page.results else None
+        from judge_server.operations.handlers.agreement import summary_of  # numpy, 14 MB, is for this alone
+
+        return summary_of(verdicts)

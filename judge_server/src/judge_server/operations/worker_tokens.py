@@ -1,0 +1,100 @@
+"""What workers show the service: that they work for a project, signed with the deployment's secret, for some minutes.
+
+A worker takes chunks of every project, and asks the judge on behalf of the one a chunk belongs to. It needs no key of
+that project for it, but the secret that all processes of a deployment share.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import time
+from collections.abc import Callable
+
+from judge_server.auth.authenticator import WORKER_TOKEN_PREFIX
+from judge_server.auth.identity import SCOPE_PERMISSIONS, Identity
+from judge_server.auth.keys import STALE_TTL_S
+from judge_server.errors import NotReady
+from judge_server.observability.logs import describe_error
+from judge_server.ports import ApiKeyStore
+
+log = logging.getLogger("adjudge")
+
+WORKER_ACTOR = "operations"
+"""The actor of requests that come with a pass."""
+
+TOKEN_LIFETIME_S = 600
+"""How long a pass is good for; a request that was let in stays in."""
+
+_STORE_TIMEOUT_S = 5.0
+
+_WORKER_PERMISSIONS = SCOPE_PERMISSIONS["score"] | SCOPE_PERMISSIONS["rubrics:write"]
+_TOKEN_PATTERN = re.compile(
+    WORKER_TOKEN_PREFIX + r"(?P<until>\d{1,12})_(?P<signature>[0-9a-f]{64})_(?P<project>.{1,200})", re.DOTALL
+)
+
+
+class WorkerTokens:
+    """Signs and reads passes. `clock` gives seconds since 1970, on all hosts about the same."""
+
+    def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
+        self._key = hmac.digest(secret, b"adjudge operations", hashlib.sha256)
+        self._clock = clock
+
+    def sign(self, project_id: str) -> str:
+        """A pass for a project."""
+        expires_at = int(self._clock()) + TOKEN_LIFETIME_S
+        return f"{WORKER_TOKEN_PREFIX}{expires_at}_{self._signature(project_id, expires_at)}_{project_id}"
+
+    def verify(self, token: str) -> str | None:
+        """The project that a pass is for; None for what is no pass of ours, or no longer one."""
+        read = _TOKEN_PATTERN.fullmatch(token)
+        if read is None:
+            return None
+        expires_at, project_id = int(read["until"]), read["project"]
+        genuine = hmac.compare_digest(self._signature(project_id, expires_at), read["signature"])
+        return project_id if genuine and expires_at >= self._clock() else None
+
+    def _signature(self, project_id: str, expires_at: int) -> str:
+        return hmac.new(self._key, f"{expires_at}\0{project_id}".encode(), hashlib.sha256).hexdigest()
+
+
+class WorkerAuthenticator:
+    """Whom requests with a pass are for: their project, with its limits, for what operations do.
+
+    While the store is away, a project seen lately goes on as it was. `clock` gives seconds.
+    """
+
+    def __init__(
+        self, tokens: WorkerTokens, key_store: ApiKeyStore, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._tokens = tokens
+        self._key_store = key_store
+        self._clock = clock
+        self._seen: dict[str, tuple[float, Identity]] = {}
+
+    async def __call__(self, token: str) -> Identity | None:
+        """The identity that a pass gives; None for what is no pass.
+
+        Raises:
+            NotReady: the store cannot be read, and the project was not seen lately.
+        """
+        project_id = self._tokens.verify(token)
+        if project_id is None:
+            return None
+        try:
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                projects = await self._key_store.projects()
+        except Exception as error:
+            at, identity = self._seen.get(project_id, (float("-inf"), None))
+            if identity is not None and self._clock() - at < STALE_TTL_S:
+                log.warning("projects cannot be read (%s); one that was seen lately goes on", describe_error(error))
+                return identity
+            message = "The project of an operation cannot be read now: the store does not answer."
+            raise NotReady(message, retry_after_s=2) from error
+        self._seen = {
+            project.id: (self._clock(), Identity(project.id, WORKER_ACTOR, _WORKER_PERMISSIONS, project.limits))
+            for project in projects
+        }
+        return self._seen[project_id][1] if project_id in self._seen else None

@@ -1,0 +1,313 @@
+"""The judge executor of an api without an engine: judges in other processes answer.
+
+The desk of an api that has no engine: judges in other processes answer, each response's calls at one of them.
+
+What one request has at judges in other processes: which judge gets which response, and who is asked instead.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import aclosing
+
+from opentelemetry.trace import SpanKind
+
+from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
+from judge_server.judging.plan import PlannedCall, ResponsePlan
+from judge_server.judging.results import (
+    Caller,
+    CallOutcome,
+    CompletionTracker,
+    JudgementResults,
+    UnresolvedWork,
+    WriteBehindBuffer,
+)
+from judge_server.observability.tracing import span
+from judge_server.pools import Member, MemberUnavailable, MemberView, Pool, key_of
+from judge_server.ports import Batch, CallFailure, EngineIdentity, JudgeResult
+from judge_server.remote.link import JudgeClient, JudgeNotReady, JudgeUnavailable, ProtocolMismatch, identity_digest
+from judge_server.remote.messages import PROTOCOL_VERSION, ResultEvent, Shard, ShardRequest
+from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES
+from judge_server.scheduling.metrics import JudgeMetrics
+from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED
+
+DEADLINE_GRACE_S = 0.1
+"""How long after the deadline an api waits for a judge to say what it has."""
+
+RETRY_WINDOW_S = 5.0
+"""How long calls are tried again and again when no judge answers any: a judge may be starting anew."""
+
+_POLL_S = 0.1
+_MAX_PLANS, _MAX_CHARACTERS = 64, 4_000_000
+"""What one parcel holds at most: so no judge stands still while it reads one."""
+
+
+class RemotePendingJudgement:
+    """One request's calls, at judges in other processes.
+
+    A response's calls go to one judge, the one that its digest belongs to. Where that one goes away, what it has not
+    answered is asked of the next, and what it has answered stands.
+    """
+
+    def __init__(
+        self,
+        pool: Pool[JudgeClient],
+        identity: EngineIdentity,
+        metrics: JudgeMetrics,
+        work: Sequence[UnresolvedWork],
+        caller: Caller,
+        result: JudgementResults,
+        tracker: CompletionTracker,
+        deadline: float,
+    ) -> None:
+        self._pool = pool
+        self._identity = identity_digest(identity)
+        self._metrics = metrics
+        self._shard: Shard = [(plan, planned_calls) for plan, planned_calls, _ in work if planned_calls]
+        self._caller = caller
+        self._result = result
+        self._tracker = tracker
+        self._deadline = deadline
+        self._failure = DEADLINE_EXCEEDED
+        self._overloaded: Overloaded | None = None
+        self._not_ready: NotReady | None = None
+        self._judged = False
+
+    async def wait(self) -> None:
+        """Wait until every outcome is known, or the deadline.
+
+        Raises:
+            Overloaded: every judge's queue was full, and nothing was judged.
+            NotReady: no judge could be given anything, however often it was tried.
+        """
+        late = False
+        try:
+            async with asyncio.timeout_at(self._deadline + DEADLINE_GRACE_S):
+                await self._dispatch(self._shard)
+        except TimeoutError:
+            late = True
+        left = self._missing(self._shard)
+        if left and not self._judged and not late:
+            if self._overloaded is not None:
+                self._metrics.count_shed(sum(len(planned_calls) for _, planned_calls in left))
+                raise self._overloaded
+            if self._not_ready is not None:
+                raise self._not_ready
+        failure = DEADLINE_EXCEEDED if late else self._failure
+        self._settle({digest: failure for _, planned_calls in left for one in planned_calls for digest in one.digests})
+
+    def cancel(self) -> None:
+        """Nothing is left behind: whoever stops waiting in `done` has hung up on every judge."""
+
+    async def _dispatch(self, shard: Shard, tried: Collection[str] = (), failing_since: float | None = None) -> None:
+        """Ask all of a parcel, each response of its judge, or of one that was not `tried` in vain just now."""
+        exclude = await self._wait_for_judge(tried, failing_since)
+        if exclude is None:
+            return
+        shares: defaultdict[str, Shard] = defaultdict(list)
+        members: dict[str, Member[JudgeClient]] = {}
+        for plan, planned_calls in shard:
+            member = self._pool.choose(key_of(plan.batch.shared), len(planned_calls), exclude=exclude)
+            if member is not None:
+                member.load += len(planned_calls)
+                members[member.name] = member
+                shares[member.name].append((plan, planned_calls))
+        async with asyncio.TaskGroup() as tasks:
+            for name, share in shares.items():
+                for part in _split_shard(share):
+                    tasks.create_task(self._ask(members[name], part, exclude, failing_since))
+
+    async def _wait_for_judge(self, tried: Collection[str], failing_since: float | None) -> Collection[str] | None:
+        """Wait until there is a judge that was not tried, or may be again; returns those tried, None to give up."""
+        now = asyncio.get_running_loop().time
+        until = (now() if failing_since is None else failing_since) + RETRY_WINDOW_S
+        while not any(member.available and member.name not in tried for member in self._pool.members):
+            if self._overloaded is not None:
+                return None
+            if now() >= until:
+                if self._failure is DEADLINE_EXCEEDED:
+                    names = ", ".join(member.name for member in self._pool.members)
+                    why = f"no judge is there ({names}); the api's log says why"
+                    self._failure, self._not_ready = CallFailure("engine", why), NotReady(why, retry_after_s=2)
+                return None
+            await asyncio.sleep(_POLL_S)
+            tried = ()
+        return tried
+
+    async def _ask(
+        self, member: Member[JudgeClient], part: Shard, tried: Collection[str], failing_since: float | None
+    ) -> None:
+        now = asyncio.get_running_loop().time
+        shard_request = ShardRequest.of(part, self._caller, self._identity, max(0.0, self._deadline - now()))
+        try:
+            with span("judge_request", SpanKind.CLIENT, judge=member.name, responses=len(part)):
+                async with member.cancel_when_gone(), aclosing(member.target.ask(shard_request)) as lines:
+                    async for event in lines:
+                        member.answers += 1
+                        self._apply_event(event)
+                        failing_since = None
+            member.succeeded()
+        except MemberUnavailable:
+            self._failure = CallFailure("engine", f"the judge at {member.name} went away")
+        except JudgeUnavailable as error:
+            member.failed(str(error))
+            if not isinstance(error, JudgeNotReady):
+                self._failure = CallFailure("engine", str(error))
+        except Overloaded as error:
+            member.succeeded()
+            self._overloaded = error
+            self._failure = CallFailure("overloaded", error.detail, error.retry_after_s)
+        finally:
+            member.load -= sum(len(planned_calls) for _, planned_calls in part)
+        left = self._missing(part)
+        if left:
+            await self._dispatch(left, {*tried, member.name}, now() if failing_since is None else failing_since)
+
+    def _apply_event(self, event: ResultEvent) -> None:
+        result = self._result
+        event.account.charge_to(result)
+        result.cached |= {bytes.fromhex(digest) for digest in event.cached}
+        result.joined |= {bytes.fromhex(digest) for digest in event.joined}
+        self._judged = True
+        self._settle(
+            {d: outcome for d, outcome in event.read().items() if not isinstance(result.by_digest.get(d), JudgeResult)}
+        )
+
+    def _settle(self, outcomes: dict[bytes, CallOutcome]) -> None:
+        self._result.by_digest.update(outcomes)
+        self._tracker.complete(outcomes)
+
+    def _missing(self, shard: Shard) -> Shard:
+        """What of a parcel has no outcome yet."""
+        known = self._result.by_digest
+        open_calls = [
+            (plan, [one for one in planned_calls if any(digest not in known for digest in one.digests)])
+            for plan, planned_calls in shard
+        ]
+        return [(plan, planned_calls) for plan, planned_calls in open_calls if planned_calls]
+
+
+def _split_shard(share: Shard) -> Iterator[list[tuple[ResponsePlan, list[PlannedCall]]]]:
+    part: Shard = []
+    characters = 0
+    for plan, planned_calls in share:
+        if part and (len(part) >= _MAX_PLANS or characters + len(plan.batch.shared) > _MAX_CHARACTERS):
+            yield part
+            part, characters = [], 0
+        part.append((plan, planned_calls))
+        characters += len(plan.batch.shared)
+    if part:
+        yield part
+
+
+log = logging.getLogger("adjudge")
+
+
+class RemoteExecutor:
+    """Judges of one model, at these links. One of another model or protocol is left out, and the log says so.
+
+    Judges may come later than the api, and be replaced by those of its protocol. When all of them have changed their
+    model, the api goes over to the new one.
+    """
+
+    identity: EngineIdentity
+    fatal_error = ""
+
+    def __init__(
+        self,
+        links: Collection[JudgeClient],
+        *,
+        interval_s: float = 2.0,
+        health_timeout_s: float = 2.0,
+        max_calls: int = DEFAULT_QUEUE_RULES.calls,
+    ) -> None:
+        self.write_buffer = WriteBehindBuffer()
+        self.max_calls = max_calls
+        self._pool = Pool(
+            {link.url: link for link in links},
+            self._check_health,
+            interval_s=interval_s,
+            health_timeout_s=health_timeout_s,
+        )
+        self._identified = asyncio.Event()
+        self._errors: dict[str, EngineStartError | JudgeUnavailable] = {}
+
+    @property
+    def unavailable_reason(self) -> str:
+        """That every judge speaks another protocol, while that is so."""
+        strange = [error for error in self._errors.values() if isinstance(error, ProtocolMismatch)]
+        if len(strange) < len(self._pool.members):
+            return ""
+        theirs = ", ".join(sorted({str(error.protocol) for error in strange}))
+        return f"every judge speaks protocol {theirs} and this api {PROTOCOL_VERSION}; it waits for judges of its own version"
+
+    def members(self) -> list[MemberView]:
+        """The judges, available or not."""
+        return [member.view for member in self._pool.members]
+
+    async def start(self, metrics: JudgeMetrics) -> None:
+        """Wait until the first judge is there. Raises `EngineStartError` where all refuse this api's token."""
+        self._metrics = metrics
+        self._pool.start()
+        while not self._identified.is_set():
+            refused = [error for error in self._errors.values() if isinstance(error, EngineStartError)]
+            if len(refused) == len(self._pool.members):
+                raise refused[0]
+            await asyncio.sleep(0.05)
+
+    def submit(
+        self,
+        work: Sequence[UnresolvedWork],
+        caller: Caller,
+        result: JudgementResults,
+        tracker: CompletionTracker,
+        deadline: float,
+    ) -> RemotePendingJudgement:
+        """Nothing is sent yet: that begins when the request waits."""
+        return RemotePendingJudgement(self._pool, self.identity, self._metrics, work, caller, result, tracker, deadline)
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """As the judge counts that the batch belongs to."""
+        member = self._pool.choose(key_of(batch.shared))
+        if member is None:
+            raise EngineUnavailable("no judge is there")
+        try:
+            return await member.target.count_tokens(batch)
+        except JudgeUnavailable as error:
+            member.failed(str(error))
+            raise EngineUnavailable(str(error)) from error
+
+    async def ready(self) -> bool:
+        """Whether some judge is there."""
+        return any(member.available for member in self._pool.members)
+
+    async def should_receive_traffic(self) -> bool:
+        """Whether a judge was found, and not all that there are now are for apis of another version."""
+        return self._identified.is_set() and not self.unavailable_reason
+
+    async def close(self) -> None:
+        """Hang up on every judge."""
+        await self._pool.close()
+        await asyncio.gather(*(member.target.close() for member in self._pool.members))
+
+    async def _check_health(self, link: JudgeClient) -> bool:
+        try:
+            found = await link.handshake()
+        except (EngineStartError, JudgeUnavailable) as error:
+            self._errors[link.url] = error
+            raise
+        self._errors.pop(link.url, None)
+        if found.identity is None or not found.ready:
+            return False
+        if not self._identified.is_set():
+            self.identity = found.identity
+            self._identified.set()
+        elif identity_digest(found.identity) != identity_digest(self.identity):
+            if any(member.target is not link and not member.gone.is_set() for member in self._pool.members):
+                raise JudgeUnavailable(
+                    f"it judges with {found.identity.model}, and the others with {self.identity.model}"
+                )
+            log.warning("all judges have changed: judging with %s from now on", found.identity.model)
+            self.identity = found.identity
+        return True

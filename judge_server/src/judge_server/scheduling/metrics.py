@@ -1,0 +1,294 @@
+"""The metrics of a judge and of the runs that it serves.
+
+What a judge counts and times, each judge in a registry of its own.
+
+What each run has cost, for as many runs as may have a label of their own; all others count as one.
+
+A label is a series that somebody keeps for weeks, and names of runs come from outside. So there are at most `most` of
+them: the most active runs. A run that overtakes the least active one takes its label. Every series only ever grows:
+what was counted under `(other)` stays there, and a run that gets a label begins at 0.
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from judge_server.judging.results import Caller, CallOutcome, JudgementResults, failures_by_kind
+from judge_server.ports import CallFailure
+from judge_server.queueing import DecayingRate, label_of_run
+
+OTHER_LABEL = "(other)"
+NO_RUN_LABEL = "(none)"
+"""The label of requests that name no run."""
+
+_HALF_LIFE_S = 60.0
+_REWARDS_HALF_LIFE_S = 300.0
+_MIN_REWARDS = 1e-3
+_CANDIDATES_PER_LABEL = 8
+_TAKEOVER_RATIO = 2.0
+
+
+@dataclass(slots=True)
+class RunRow:
+    """One label's counts, by name, its prompt tokens of late, and its rewards of late: their sum and their number."""
+
+    recent_tokens: DecayingRate
+    recent_reward_sum: DecayingRate
+    recent_reward_count: DecayingRate
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    @property
+    def mean_reward(self) -> float | None:
+        """The mean of the rewards of late; None where there are none."""
+        number = self.recent_reward_count.value
+        return self.recent_reward_sum.value / number if number > _MIN_REWARDS else None
+
+
+def _label(run: str) -> str:
+    return label_of_run(run) + (NO_RUN_LABEL if not run or run.endswith("\0") else "")
+
+
+class RunTable:
+    """Counts by run. `clock` gives seconds."""
+
+    def __init__(self, max_labels: int, clock: Callable[[], float]) -> None:
+        self._max_labels = max_labels
+        self._clock = clock
+        self._other = self._row()
+        self._rows: dict[str, RunRow] = {}
+        self._candidates: dict[str, DecayingRate] = {}
+
+    def add(self, run: str, tokens: float, **counts: float) -> None:
+        """Count something of a run, and the prompt tokens that it took."""
+        label = _label(run)
+        row = self._rows.get(label)
+        if row is None:
+            row = self._admit(label, tokens)
+        row.recent_tokens.add(tokens)
+        row.counts.update(counts)
+
+    def reward(self, run: str, rewards: Sequence[float]) -> None:
+        """Take note of rewards of a run; those of runs without a label are left out: together they mean nothing."""
+        row = self._rows.get(_label(run))
+        if row is not None and rewards:
+            row.recent_reward_sum.add(sum(rewards))
+            row.recent_reward_count.add(len(rewards))
+
+    def rows(self) -> Iterator[tuple[str, RunRow, float]]:
+        """Each label with its counts and its share of the prompt tokens of late, in [0, 1]."""
+        rows = self._rows | ({OTHER_LABEL: self._other} if self._other.counts else {})
+        total = sum(row.recent_tokens.value for row in rows.values())
+        for label, row in rows.items():
+            yield label, row, row.recent_tokens.value / total if total else 0.0
+
+    def label_of(self, run: str) -> str:
+        """The label that a run goes by now."""
+        label = _label(run)
+        return label if label in self._rows else OTHER_LABEL
+
+    def _admit(self, label: str, tokens: float) -> RunRow:
+        """The row to count a run's work in, which has no label yet."""
+        if label == OTHER_LABEL:
+            return self._other
+        if len(self._rows) < self._max_labels:
+            return self._rows.setdefault(label, self._row())
+        if label not in self._candidates:
+            while len(self._candidates) >= _CANDIDATES_PER_LABEL * self._max_labels:
+                del self._candidates[min(self._candidates, key=lambda name: self._candidates[name].value)]
+            self._candidates[label] = DecayingRate(_HALF_LIFE_S, self._clock)
+        activity = self._candidates[label]
+        activity.add(tokens)
+        least_active = min(self._rows, key=lambda name: self._rows[name].recent_tokens.value)
+        if activity.value <= _TAKEOVER_RATIO * self._rows[least_active].recent_tokens.value:
+            return self._other
+        del self._rows[least_active], self._candidates[label]
+        return self._rows.setdefault(label, self._row())
+
+    def _row(self) -> RunRow:
+        tokens, reward, rewards = (
+            DecayingRate(half_life, self._clock)
+            for half_life in (_HALF_LIFE_S, _REWARDS_HALF_LIFE_S, _REWARDS_HALF_LIFE_S)
+        )
+        return RunRow(tokens, reward, rewards)
+
+
+RUN_LABELS = 20
+"""How many runs have a label of their own."""
+
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_RUN_COUNTS = {
+    "judgements": "Verdicts answered, cached ones included",
+    "prompt_tokens_computed": "Prompt tokens that the engine computed",
+    "prompt_tokens_reused": "Prompt tokens whose computation was reused",
+}
+
+
+class QueueState(Protocol):
+    """What is read of the queue when somebody looks."""
+
+    def state(self) -> tuple[int, int, int, Iterable[tuple[str, int]]]:
+        """Calls waiting, calls at the engine, batches that may be at the engine, and each run's calls on their way."""
+
+
+class JudgeMetrics(Collector):
+    """The metrics of one judge. `clock` gives seconds.
+
+    `meter` is told the project of each request and the prompt tokens computed for it.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._queue: QueueState | None = None
+        self.meter: Callable[[str, int], None] | None = None
+        self._runs = RunTable(RUN_LABELS, clock)
+        self._queued = Histogram(
+            "adjudge_queue_seconds",
+            "Seconds a response's calls waited for the engine",
+            ["priority"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._at_engine = Histogram(
+            "adjudge_engine_seconds",
+            "Seconds a response's calls took at the engine",
+            ["priority"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._cache = Histogram(
+            "adjudge_cache_seconds",
+            "Seconds the verdict cache took, for all verdicts of a request",
+            ["operation"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._judgements = Counter(
+            "adjudge_judgements",
+            "Verdicts answered: judged, cached, joined, checked by a program, or failed, and of what kind",
+            ["outcome", "failure"],
+            registry=registry,
+        )
+        self._calls = Counter(
+            "adjudge_judge_calls", "Calls that the engine was given, tries again too", registry=registry
+        )
+        self._lookups = Counter("adjudge_cache_lookups", "Verdicts looked up", ["result"], registry=registry)
+        self._tokens = Counter(
+            "adjudge_prompt_tokens", "Prompt tokens of judge calls: computed, or reused", ["source"], registry=registry
+        )
+        self._written = Counter("adjudge_tokens_written", "Tokens that the judge wrote", registry=registry)
+        self._clipped = Counter(
+            "adjudge_engine_counts_clipped",
+            "Replies whose counts of tokens could not be, and were clipped to what the request makes possible",
+            registry=registry,
+        )
+        self._shed = Counter("adjudge_requests_shed", "Requests refused because the queue was full", registry=registry)
+        self._shed_calls = Counter("adjudge_calls_shed", "The judge calls of refused requests", registry=registry)
+        ProcessCollector(registry=registry)
+        registry.register(self)
+
+    def watch(self, queue: QueueState) -> None:
+        """Show the state of this queue from now on."""
+        self._queue = queue
+
+    def families(self) -> Iterable[Metric]:
+        """Everything, at this moment; the caller may change what it is given."""
+        return self._registry.collect()
+
+    def batch(self, caller: Caller, queued_s: float, engine_s: float) -> None:
+        """A response's calls have left the queue or the engine."""
+        self._queued.labels(caller.priority).observe(queued_s)
+        if engine_s:
+            self._at_engine.labels(caller.priority).observe(engine_s)
+
+    def cache_seconds(self, operation: str, seconds: float) -> None:
+        """The cache was read (`get`) or written (`put`)."""
+        self._cache.labels(operation).observe(seconds)
+
+    def count_shed(self, calls: int) -> None:
+        """A request with so many calls was refused."""
+        self._shed.inc()
+        self._shed_calls.inc(calls)
+
+    def count_clipped_reply(self) -> None:
+        """A reply's counts of tokens could not be, and were clipped."""
+        self._clipped.inc()
+
+    def request(self, caller: Caller, outcomes: JudgementResults, looked_up: int) -> None:
+        """A request is answered, or given up: what became of its verdicts, and what they cost."""
+        failed = failures_by_kind(outcomes.by_digest.values())
+        of = outcomes.by_digest
+        joined = len(outcomes.joined) - sum(1 for digest in outcomes.joined if digest in of and _failed(of[digest]))
+        cached = len(outcomes.cached)
+        answered = len(of) - failed.total()
+        checked = min(outcomes.checks, answered - cached)
+        judged = max(0, answered - cached - joined - checked)
+        for outcome, number in (("judged", judged), ("cached", cached), ("joined", joined), ("checked", checked)):
+            if number > 0:
+                self._judgements.labels(outcome, "").inc(number)
+        for kind, number in failed.items():
+            self._judgements.labels("failed", kind).inc(number)
+        self._lookups.labels("hit").inc(cached)
+        self._lookups.labels("miss").inc(looked_up - cached)
+        self._calls.inc(outcomes.calls)
+        self._tokens.labels("computed").inc(outcomes.tokens_computed)
+        self._tokens.labels("reused").inc(outcomes.tokens_reused)
+        self._written.inc(outcomes.tokens_written)
+        if self.meter is not None:
+            self.meter(caller.project_id, outcomes.tokens_computed)
+        self._runs.add(
+            caller.run,
+            outcomes.tokens_computed + outcomes.tokens_reused,
+            judgements=answered,
+            prompt_tokens_computed=outcomes.tokens_computed,
+            prompt_tokens_reused=outcomes.tokens_reused,
+        )
+
+    def observe_rewards(self, caller: Caller, rewards: Sequence[float]) -> None:
+        """Rewards were made of a request's verdicts."""
+        self._runs.reward(caller.run, rewards)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is read of the queue, and by run, at this moment."""
+        if self._queue is not None:
+            waiting, at_engine, batches, held = self._queue.state()
+            yield GaugeMetricFamily("adjudge_calls_waiting", "Judge calls that wait for the engine", value=waiting)
+            yield GaugeMetricFamily("adjudge_calls_at_engine", "Judge calls that the engine has", value=at_engine)
+            yield GaugeMetricFamily(
+                "adjudge_batches_limit", "Responses that the engine may have at a time", value=batches
+            )
+            in_progress: dict[str, int] = {}
+            for run, calls in held:
+                label = self._runs.label_of(run)
+                in_progress[label] = in_progress.get(label, 0) + calls
+            by_run = GaugeMetricFamily("adjudge_run_calls", "Judge calls on their way, by run", labels=["run"])
+            for label, calls in in_progress.items():
+                by_run.add_metric([label], calls)
+            yield by_run
+        share = GaugeMetricFamily(
+            "adjudge_run_share", "Share of the prompt tokens of the last minutes, by run", labels=["run"]
+        )
+        counters = {
+            name: CounterMetricFamily(f"adjudge_run_{name}", f"{help_}, by run", labels=["run"])
+            for name, help_ in _RUN_COUNTS.items()
+        }
+        reward = GaugeMetricFamily(
+            "adjudge_run_reward_mean", "Mean of the rewards of the last minutes, by run", labels=["run"]
+        )
+        for label, row, part in self._runs.rows():
+            share.add_metric([label], part)
+            if row.mean_reward is not None:
+                reward.add_metric([label], row.mean_reward)
+            for name, family in counters.items():
+                family.add_metric([label], row.counts[name])
+        yield share
+        yield reward
+        yield from counters.values()
+
+
+def _failed(outcome: CallOutcome) -> bool:
+    return isinstance(outcome, CallFailure)

@@ -1,0 +1,375 @@
+"""Turn a request's groups and rubrics into plans, in slices that keep the event loop responsive.
+
+From a request's groups and their rubrics to plans: what each response is judged on, and by what.
+
+What a request hands over to be recorded: what it planned and what came of it, by reference, so that it is cheap.
+
+Making a response fit the judge's context, where the request allows its middle to be left out.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import ParamSpec, Protocol, TypeVar
+
+from judge_server.errors import EngineUnavailable, InvalidRequest, NotReady, TooLarge
+from judge_server.judging.plan import (
+    GroupContext,
+    GroupPlanner,
+    ResponsePlan,
+    check_required,
+    plan_outcome,
+    verification_of,
+)
+from judge_server.judging.questions import PreparedConfig
+from judge_server.judging.results import JudgementResults
+from judge_server.judging.shortening import fit_grounding, material_characters, prompt_characters
+from judge_server.observability.tracing import traced
+from judge_server.ports import Batch, Call, JsonOutput, TextOutput
+from judge_server.rubrics import ResolvedRubric
+from judge_server.scoring.judge import Judge
+from judge_server.verifiers import missing_field
+from trainer_client.thinking import JudgedContent, judged_content
+from trainer_client.wire import FieldError, Group, JudgingOptions, Response, RewardRequest, VerdictRequest, as_response
+from trainer_client.wire.groups import ResponseLike
+
+_MARGIN = 0.95
+_TRIES = 8
+_LAST_RESORT = 16
+"""Where the estimate leaves nothing to show, show this fraction: it errs when little of the context is left."""
+
+
+_TEMPLATE_TOKENS = 256
+"""More tokens than a chat template has around its messages, and than a verdict takes."""
+
+
+class SupportsTokenCount(Protocol):
+    """Whoever can say how long a prompt is."""
+
+    async def count_tokens(self, batch: Batch) -> int:
+        """How many tokens the batch's longest prompt takes; raises `EngineUnavailable` when it cannot be asked."""
+
+
+async def fit_response(
+    counting: SupportsTokenCount,
+    context_tokens: int,
+    length: int,
+    plan: Callable[[int | None], Awaitable[ResponsePlan]],
+) -> ResponsePlan:
+    """Plan a response of `length` characters so that its longest prompt fits `context_tokens`.
+
+    `plan(keep)` plans it with `keep` characters shown. Where even a few characters do not fit (the prompt or the
+    grounding alone is too long), the plan is returned as it is, and the engine fails its calls as `truncated_input`.
+    """
+    whole = await plan(None)
+    if not whole.batch.calls:
+        return whole
+    longest = max(len(call.question.encode()) + _room(call) for call in whole.batch.calls)
+    if (
+        len(whole.batch.system.encode()) + len(whole.batch.shared.encode()) + longest + _TEMPLATE_TOKENS
+        <= context_tokens
+    ):
+        return whole  # no tokenizer makes more tokens than bytes
+    around = len(whole.batch.system) + max(len(call.question) for call in whole.batch.calls)
+    candidate, keep = whole, length
+    for _ in range(_TRIES):
+        try:
+            tokens = await counting.count_tokens(candidate.batch)
+        except EngineUnavailable:
+            return whole  # its calls will fail one by one, and say why
+        if tokens <= context_tokens:
+            return candidate
+        shown = around + len(candidate.batch.shared)
+        estimate = min(keep - 1, keep - int(shown * (1 - _MARGIN * context_tokens / tokens)))
+        keep = estimate if estimate > 0 else keep // _LAST_RESORT
+        if keep < 1:
+            return whole
+        candidate = await plan(keep)
+    return whole
+
+
+def _room(call: Call) -> int:
+    """The most tokens that follow the question: thoughts, reasons and what asks for the verdict, the answer."""
+    written = call.answer.max_tokens if isinstance(call.answer, JsonOutput | TextOutput) else 0
+    if call.reasoning is None:
+        return call.think_tokens + written
+    return 2 * call.think_tokens + call.reasoning.max_tokens + len(call.reasoning.ask.encode()) + written
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_VERDICTS = 200_000
+"""How many verdicts a request may ask for, of the judge and of programs, votes included."""
+
+MAX_PROMPT_CHARACTERS = 2**28
+"""How much text all prompts of a request may have together: what its responses share counts for each of them."""
+
+LARGE_CHARACTERS = 2**16
+"""A response with its context that is longer is planned in a thread."""
+
+_SLICE_S = 0.005
+"""Seconds of work on the event loop until others have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedResponse:
+    """A response, what of it is judged, and the plan for that."""
+
+    response: Response
+    material: JudgedContent
+    plan: ResponsePlan
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """What was judged, as step 0, and its steps: (number, start, end) in code points of the response as sent."""
+        at = self.material.offset
+        whole = (0, at, at + len(self.material.text))
+        return [whole, *((number, start + at, end + at) for number, start, end in self.plan.steps)]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """A group with its rubric, and its responses planned."""
+
+    group: Group
+    rubric: ResolvedRubric
+    grounding_omitted: int
+    responses: list[PlannedResponse]
+
+
+def check_request_size(
+    prepared: PreparedConfig | None,
+    groups: Sequence[Group],
+    rubrics: Sequence[ResolvedRubric],
+    options: JudgingOptions,
+    max_calls: int,
+) -> None:
+    """Multiply what a request asks for before any of it is planned.
+
+    Raises:
+        TooLarge: it is more than `max_calls` calls, `MAX_VERDICTS` or `MOST_CHARACTERS`; says the product and its
+            largest factors.
+    """
+    calls = verdicts = characters = 0
+    counted: dict[tuple[int, bool], tuple[int, int]] = {}
+    largest = 0, 0
+    for group, rubric in zip(groups, rubrics, strict=True):
+        key = id(rubric.criteria), bool(group.ground_truth)
+        if key not in counted:
+            counted[key] = _per_response(prepared, group, rubric)
+        asked, by_program = counted[key]
+        responses = len(group.responses)
+        largest = max(largest, (responses, asked + by_program))
+        calls += responses * options.votes * (math.ceil(asked / prepared.per_call(asked)) if prepared and asked else 0)
+        verdicts += responses * (options.votes * asked + by_program)
+        shared = sum(len(text) for text in (group.grounding, group.reference_answer, group.ground_truth) if text)
+        characters += responses * (shared + prompt_characters(group.prompt)) + sum(map(_characters, group.responses))
+    about = (
+        f"{sum(len(group.responses) for group in groups):,} responses, up to {largest[1]:,} criteria and "
+        f"{options.votes} votes make"
+    )
+    remedy = "send fewer responses at once"
+    if calls > max_calls:
+        remedy += ", more criteria per call, or raise ADJUDGE_QUEUE_CALLS on the server"
+        raise TooLarge(f"groups: {about} {calls:,} judge calls, more than the queue's {max_calls:,}; {remedy}")
+    if verdicts > MAX_VERDICTS:
+        raise TooLarge(f"groups: {about} {verdicts:,} verdicts, more than {MAX_VERDICTS:,}; {remedy}")
+    if characters > MAX_PROMPT_CHARACTERS:
+        raise TooLarge(
+            f"groups: the prompts of all responses have {characters:,} characters, more than {MAX_PROMPT_CHARACTERS:,}, with "
+            f"what the responses of a group share counted for each; {remedy}, or a shorter prompt and grounding"
+        )
+
+
+def _per_response(prepared: PreparedConfig | None, group: Group, rubric: ResolvedRubric) -> tuple[int, int]:
+    """How many verdicts on one response the judge gives, and how many programs do."""
+    if prepared is None:
+        return 0, 1
+    if prepared.config.protocol == "likert":
+        return 1, 0
+    context = GroupContext("", ground_truth=group.ground_truth)
+    by_program = sum(verification_of(prepared, criterion, context) is not None for criterion in rubric.criteria)
+    return len(rubric.criteria) - by_program, by_program
+
+
+def _characters(given: ResponseLike) -> int:
+    return prompt_characters(as_response(given).text)
+
+
+@traced("plan")
+async def plan_groups(
+    judge: Judge,
+    prepared: PreparedConfig | None,
+    groups: Sequence[Group],
+    rubrics: Sequence[ResolvedRubric],
+    options: JudgingOptions,
+    deadline: float,
+) -> list[PlannedGroup]:
+    """Plan every response of every group; without a setup, no judge is asked and final answers are compared.
+
+    It is done in slices of some milliseconds, between which the deadline (loop time) and a caller who leaves are seen.
+
+    Raises:
+        InvalidRequest: a criterion's verification lacks what it compares with, or a group what the set of templates
+            requires; says which group's.
+        TooLarge: see `check_request_size`.
+        NotReady: the deadline passed before all was planned.
+    """
+    check_request_size(prepared, groups, rubrics, options, judge.executor.max_calls)
+    slicer = TimeSlicer(deadline)
+    planned = []
+    for index, (group, rubric) in enumerate(zip(groups, rubrics, strict=True)):
+        grounding, omitted = None, 0
+        if group.grounding:
+            budget, large = options.grounding_characters, len(group.grounding) > LARGE_CHARACTERS
+            grounding, omitted = await run_inline_or_in_thread(large, fit_grounding, group.grounding, budget)
+        context = GroupContext(group.prompt, grounding, group.reference_answer, group.ground_truth)
+        planner = None
+        if prepared is not None:
+            check_required(f"groups.{index}", prepared, context)
+            large = prompt_characters(group.prompt) > LARGE_CHARACTERS
+            planner = await run_inline_or_in_thread(
+                large, GroupPlanner, prepared, context, rubric.criteria, votes=options.votes, group=index
+            )
+            _check_verifications(f"groups.{index}", planner, context)
+        responses = []
+        shared = sum(map(len, filter(None, (grounding, group.reference_answer, group.ground_truth))))
+        shared += prompt_characters(group.prompt)
+        for given in group.responses:
+            await slicer.yield_if_due()
+            response = as_response(given)
+            large = shared + prompt_characters(response.text) > LARGE_CHARACTERS
+            material = await run_inline_or_in_thread(large, judged_content, response, options.reasoning)
+            if planner is None:
+                assert group.ground_truth is not None  # RewardRequest refuses `outcome` without one
+                plan = await run_inline_or_in_thread(large, plan_outcome, material, group.ground_truth, index)
+            else:
+                plan = await _plan(judge, planner, material, options.truncate, large)
+            responses.append(PlannedResponse(response, material, plan))
+        planned.append(PlannedGroup(group, rubric, omitted, responses))
+    return planned
+
+
+class TimeSlicer:
+    """Has others take their turns while a request is planned, or answered; `deadline` is in the loop's time."""
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deadline = deadline
+        self._began = -math.inf
+
+    async def yield_if_due(self) -> None:
+        """Let others have their turn, if this has lasted; raises `NotReady` where the deadline is over."""
+        if time.perf_counter() - self._began < _SLICE_S:
+            return
+        await asyncio.sleep(0)
+        if self._loop.time() >= self._deadline:
+            raise NotReady(
+                "The request's deadline passed before all of it was planned, so nothing was judged; send fewer "
+                "responses at once, or give it longer.",
+                retry_after_s=1,
+            )
+        self._began = time.perf_counter()
+
+
+async def run_inline_or_in_thread(large: bool, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make something of texts: on the event loop, or in a thread where the texts are large."""
+    return await asyncio.to_thread(make, *args, **kwargs) if large else make(*args, **kwargs)
+
+
+async def _plan(
+    judge: Judge, planner: GroupPlanner, material: JudgedContent, truncate: bool, large: bool
+) -> ResponsePlan:
+    if not truncate:
+        return await run_inline_or_in_thread(large, planner.plan, material)
+
+    async def keeping(keep: int | None) -> ResponsePlan:
+        return await run_inline_or_in_thread(large, planner.plan, material, keep=keep)
+
+    return await fit_response(judge.executor, judge.identity.context_tokens, material_characters(material), keeping)
+
+
+def _check_verifications(where: str, planner: GroupPlanner, context: GroupContext) -> None:
+    for criterion, verification in planner.verified:
+        missing = missing_field(verification, context.ground_truth)
+        if missing is not None:
+            field = f"{where}.{missing}"
+            message = (
+                f"criterion {criterion.id!r} is verified by {verification.method!r} and names nothing to compare with; "
+                f"give the group a {missing}, or the criterion's verification an expected answer"
+            )
+            raise InvalidRequest(f"{field}: {message}", errors=(FieldError(field=field, message=message),))
+
+
+@dataclass(slots=True)
+class JudgedRequest:
+    """A judged request. `rewards` holds each response's reward and status in order, nothing where none were made.
+
+    `seconds` is from its arrival to its answer. Nobody changes any of it any more. `record_id` is the 16 bytes that it is
+    recorded under, where a request that is sent again must be the same one: then the first that is written stands.
+    """
+
+    project_id: str
+    run: str | None
+    step: int | None
+    request_id: str
+    mode: str | None
+    prepared: PreparedConfig | None
+    model: str
+    votes: int
+    groups: Sequence[PlannedGroup]
+    outcomes: JudgementResults
+    rewards: Sequence[tuple[float | None, str]]
+    seconds: float
+    at: datetime
+    record_id: bytes | None = None
+    uses: int = field(init=False)
+    """How many verdicts it used, every vote counted."""
+
+    def __post_init__(self) -> None:
+        plans = [response.plan for group in self.groups for response in group.responses]
+        self.uses = sum([len(slot.digests) for plan in plans for slot in plan.slots])
+
+    @classmethod
+    def of(
+        cls,
+        judge: Judge,
+        request: RewardRequest | VerdictRequest,
+        prepared: PreparedConfig | None,
+        groups: Sequence[PlannedGroup],
+        outcomes: JudgementResults,
+        *,
+        project_id: str,
+        request_id: str,
+        deadline: float,
+        rewards: Sequence[tuple[float | None, str]] = (),
+        record_id: bytes | None = None,
+    ) -> "JudgedRequest":
+        """A request that has just been judged; `deadline` is its own, in the loop's time."""
+        return cls(
+            project_id=project_id,
+            run=request.run,
+            step=request.step,
+            request_id=request_id,
+            mode=request.reward.mode if isinstance(request, RewardRequest) else None,
+            prepared=prepared,
+            model=judge.identity.model,
+            votes=request.judging.votes,
+            groups=groups,
+            outcomes=outcomes,
+            rewards=rewards,
+            seconds=asyncio.get_running_loop().time() - (deadline - request.deadline_s),
+            at=datetime.now(UTC),
+            record_id=record_id,
+        )
+
+
+class RecordSink(Protocol):
+    """Takes over what is to be recorded."""
+
+    def record(self, judged: JudgedRequest) -> None:
+        """Take a judged request over; never blocks."""

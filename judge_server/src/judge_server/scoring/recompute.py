@@ -1,0 +1,234 @@
+"""`POST /v1/rewards/recompute`: a run's rewards from the ledger, by the same formulas that judging ends in.
+
+Asks no judge and knows none. What a verdict was stands in the ledger; a failed one stays failed.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from judge_server.errors import InvalidRequest, JudgingFailed, RubricRefused, ServiceError
+from judge_server.judging.replies import combine_votes
+from judge_server.ports import CallFailure, JudgeResult, LedgerReader
+from judge_server.scoring.scorer import reward_of, step_rewards
+from trainer_client.rewards import UnscoredCriteria, UnsuitableRubric, check_rubric
+from trainer_client.wire import PROTOCOLS_FOR, Criterion, FailureKind, FieldError, RewardMode, StepReward
+from trainer_client.wire.ledger import (
+    RecomputedGroup,
+    RecomputedResponse,
+    RecomputeRequest,
+    RecomputeStart,
+    RecomputeSummary,
+)
+from trainer_client.wire.ledger_rows import JudgedResponse, JudgedRun, JudgedVote, RunRange
+
+_USES_AT_ONCE = 10_000
+
+RubricsByDigest = dict[bytes | None, tuple[Criterion, ...]]
+
+
+class UnknownRun(ServiceError):
+    """A run of which the ledger has nothing."""
+
+    type = "urn:adjudge:not-found"
+    title = "Unknown run"
+    status = 404
+
+
+@dataclass(slots=True)
+class RecomputeTotals:
+    """What was rewarded so far."""
+
+    verdicts: int = 0
+    missing: int = 0
+    total: float = 0.0
+    rewarded: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+
+
+async def recompute(
+    ledger: LedgerReader, request: RecomputeRequest, *, project_id: str
+) -> AsyncGenerator[RecomputeStart | RecomputedGroup | RecomputeSummary, None]:
+    """Reward a part of a run again: how much there is, the groups in the order they were judged, and a summary.
+
+    Raises:
+        UnknownRun: there is nothing of it; before anything else.
+        InvalidRequest: its verdicts cannot feed the mode, a weight's criterion is in no rubric; before any group. A
+            penalty needs what a response has not; at that response.
+        RubricRefused: a rubric cannot feed the mode; before any group.
+        JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`; at that response.
+    """
+    part = RunRange(project_id, request.run or "", request.first_step, request.last_step, request.protocol)
+    run = await ledger.judged_run(part)
+    _check(request, run)
+    rubrics = _rubrics(request, run)
+    yield RecomputeStart(run=request.run, requests=run.requests, verdicts=run.uses)
+    totals, after = RecomputeTotals(), None
+    while True:
+        responses, after = await ledger.judged_responses(part, after, _USES_AT_ONCE)
+        for group in await asyncio.to_thread(_rewarded, request, rubrics, responses, totals):
+            yield group
+        if after is None:
+            break
+    yield RecomputeSummary(
+        run=request.run,
+        mode=request.reward.mode,
+        on_failure=request.on_failure,
+        requests=run.requests,
+        responses=totals.statuses.total(),
+        verdicts=totals.verdicts,
+        missing=totals.missing,
+        scored=totals.statuses["scored"],
+        partial=totals.statuses["partial"],
+        unscored=totals.statuses["unscored"],
+        mean_reward=totals.total / totals.rewarded if totals.rewarded else None,
+    )
+
+
+def _check(request: RecomputeRequest, run: JudgedRun) -> None:
+    mode = request.reward.mode
+    if not run.requests:
+        part = " in these steps" if (request.first_step, request.last_step) != (None, None) else ""
+        also = f" judged as {request.protocol!r}" if request.protocol else ""
+        raise UnknownRun(
+            f"The ledger has nothing of run {request.run!r}{part}{also}. Check its name; what was judged a moment ago "
+            "may still be on its way"
+        )
+    if all(_feeds(protocol, mode) for protocol in run.protocols):
+        return
+    fed = [m for m in PROTOCOLS_FOR if all(_feeds(protocol, m) for protocol in run.protocols)]
+    was = " and ".join(repr(protocol or "outcome") for protocol in run.protocols)
+    if fed:
+        remedy = f"use {' or '.join(map(repr, fed))}"
+    else:
+        remedy = "no mode takes them all, so choose one by protocol, or by its steps"
+    message = f"run {request.run!r} was judged as {was}, which cannot feed mode {mode!r}; {remedy}"
+    raise InvalidRequest(f"reward.mode: {message}", errors=(FieldError(field="reward.mode", message=message),))
+
+
+def _feeds(protocol: str, mode: RewardMode) -> bool:
+    """Whether verdicts of a protocol, '' where no judge was asked, can feed a mode."""
+    return protocol in PROTOCOLS_FOR[mode] if protocol else mode == "outcome"
+
+
+def _rubrics(request: RecomputeRequest, run: JudgedRun) -> RubricsByDigest:
+    """The run's rubrics under the request's weights, each of which can feed its mode."""
+    rubrics: RubricsByDigest = {None: ()}
+    unused = set(request.weights)
+    for digest, written in run.rubrics.items():
+        criteria = [Criterion.model_validate(criterion) for criterion in json.loads(written)]
+        unused -= {criterion.id for criterion in criteria}
+        rubrics[digest] = tuple(
+            [c.model_copy(update={"weight": request.weights[c.id]}) if c.id in request.weights else c for c in criteria]
+        )
+    if unused:
+        message = f"no rubric of run {request.run!r} has a criterion {min(unused)!r}"
+        raise InvalidRequest(f"weights: {message}", errors=(FieldError(field="weights", message=message),))
+    for used, rubric in rubrics.items():
+        try:
+            if used is not None:
+                check_rubric(rubric, request.reward.mode, request.reward.kinds)
+        except UnsuitableRubric as error:
+            raise RubricRefused(f"rubric {_reference(used)}: {error}") from None
+    return rubrics
+
+
+def _rewarded(
+    request: RecomputeRequest, rubrics: RubricsByDigest, responses: Sequence[JudgedResponse], totals: RecomputeTotals
+) -> list[RecomputedGroup]:
+    groups = []
+    for (request_id, group_id), members in groupby(responses, key=lambda each: (each.request_id, each.group_id)):
+        held = list(members)
+        groups.append(
+            RecomputedGroup(
+                request_id=request_id,
+                step=held[0].step,
+                id=group_id,
+                rubric=_reference(held[0].rubric),
+                responses=tuple([_response(request, rubrics, response, totals) for response in held]),
+            )
+        )
+    return groups
+
+
+def _response(
+    request: RecomputeRequest, rubrics: RubricsByDigest, response: JudgedResponse, totals: RecomputeTotals
+) -> RecomputedResponse:
+    where = f"response {response.position} of group {response.group_id!r} in request {response.request_id}"
+    if response.rubric not in rubrics:
+        raise InvalidRequest(f"{where}: its rubric {_reference(response.rubric)} is not in the ledger any more")
+    criteria = rubrics[response.rubric]
+    verdicts = [_verdict(list(votes)) for _, votes in groupby(response.votes, key=lambda vote: vote.slot)]
+    scores = [verdict.score for verdict in verdicts]
+    try:
+        reward, unpenalised, outcome = reward_of(
+            criteria,
+            scores,
+            request.reward,
+            request.on_failure,
+            failures=[verdict.failure for verdict in verdicts],
+            format_ok=response.format_ok,
+            tokens=response.tokens,
+            stopped=response.stopped,
+        )
+    except UnscoredCriteria as error:
+        raise JudgingFailed(f"{where}: {error}") from None
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: {error}") from None
+    steps: tuple[StepReward, ...] = ()
+    if response.spans is not None:
+        named = [verdict.step for verdict in verdicts]
+        steps = step_rewards(criteria, scores, named, json.loads(response.spans), request.budgets)
+    _count(totals, response.votes, reward, outcome.status)
+    return RecomputedResponse(
+        position=response.position,
+        reward=reward,
+        unpenalised=unpenalised,
+        status=outcome.status,
+        policy_applied=outcome.policy_applied,
+        dropped=outcome.dropped,
+        steps=steps,
+    )
+
+
+def _count(totals: RecomputeTotals, votes: Sequence[JudgedVote], reward: float | None, status: str) -> None:
+    totals.verdicts += len(votes)
+    totals.missing += sum([vote.score is None and vote.failure is None for vote in votes])
+    totals.statuses[status] += 1
+    if reward is not None:
+        totals.total += reward
+        totals.rewarded += 1
+
+
+class _Verdict(NamedTuple):
+    """A criterion's score and step, or why the judge gave none; `failure` is None where a program was to."""
+
+    score: float | None
+    step: int | None
+    failure: FailureKind | None = None
+
+
+def _verdict(votes: Sequence[JudgedVote]) -> _Verdict:
+    """What the votes on a criterion come to."""
+    if len(votes) == 1 and votes[0].score is not None:
+        return _Verdict(votes[0].score, votes[0].step)
+    combined = combine_votes(list(_outcomes(votes)))
+    if isinstance(combined, CallFailure):
+        return _Verdict(None, None, combined.kind if votes[0].method == "judge" else None)
+    return _Verdict(combined.score, combined.step)
+
+
+def _outcomes(votes: Sequence[JudgedVote]) -> Iterator[JudgeResult | CallFailure]:
+    for vote in votes:
+        if vote.score is None:
+            yield CallFailure(vote.failure or "engine", vote.detail or "its verdict is not in the ledger")  # type: ignore[arg-type]
+        else:
+            yield JudgeResult(vote.score, step=vote.step, grade=vote.grade)
+
+
+def _reference(digest: bytes | None) -> str | None:
+    return None if digest is None else f"sha256:{digest.hex()}"

@@ -1,0 +1,335 @@
+"""The path of a scoring request, from groups and rubrics to rewards.
+
+The path of a scoring request, top to bottom: resolve the rubrics, plan, judge, reward, answer.
+
+This is where a verdict becomes a reward: `_reward_response` hands the verdicts' scores to `reward_of`, and that to
+`trainer_client.rewards.reward_outcome`. Knows no HTTP and no engine.
+
+From scores to a response's reward and its steps, as an answer gives them: judged just now, or read from the ledger.
+
+Knows no plan, no request and no database, so that the same numbers come out of both.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from judge_server.errors import InvalidRequest, JudgingFailed
+from judge_server.judging.questions import PreparedConfig
+from judge_server.judging.results import Caller, JudgementResults, failures_by_kind
+from judge_server.ports import CallFailure, RubricSource
+from judge_server.rubrics import resolve_rubrics
+from judge_server.scoring.judge import Judge
+from judge_server.scoring.planner import (
+    JudgedRequest,
+    PlannedGroup,
+    PlannedResponse,
+    RecordSink,
+    TimeSlicer,
+    plan_groups,
+)
+from judge_server.scoring.verdicts import failure_of, judge_failure_kind, judge_of, pinned, read_verdicts, usage_of
+from trainer_client import wire
+from trainer_client.penalties import penalise
+from trainer_client.rewards import RewardOutcome, UnscoredCriteria, check_rubric, reward_outcome
+from trainer_client.steps import NO_STEP, has_format, step_deltas
+from trainer_client.wire.ledger import StepBudgets
+
+DEFAULT_BUDGETS = StepBudgets()
+
+
+class RewardResult(NamedTuple):
+    """A response's reward after penalties, what it was before (None where there was no penalty), and how it came."""
+
+    reward: float | None
+    unpenalised: float | None
+    outcome: RewardOutcome
+
+
+def reward_of(
+    criteria: Sequence[wire.Criterion],
+    scores: Sequence[float | None],
+    options: wire.RewardOptions,
+    on_failure: wire.FailurePolicy,
+    *,
+    failures: Sequence[wire.FailureKind | None],
+    format_ok: bool | None,
+    tokens: int | None,
+    stopped: bool | None,
+) -> RewardResult:
+    """The reward of one response; arguments are those of `assess` and `penalise`, and so are errors.
+
+    Raises:
+        InvalidRequest: the numbers of the request make no finite reward of scores that are there.
+    """
+    try:
+        outcome = reward_outcome(
+            criteria,
+            scores,
+            options.mode,
+            on_failure,
+            failures=failures,
+            kinds=options.kinds,
+            format_ok=format_ok if options.mode == "stepwise" else None,
+            format_weight=options.format_weight,
+            gate_fraction=options.gate_fraction,
+        )
+        if (
+            not options.has_penalties or outcome.policy_applied in wire.ZERO_POLICIES
+        ):  # no penalty moves a failure off its 0
+            made = RewardResult(outcome.reward, None, outcome)
+        else:
+            _insist_on_finite(outcome.reward, outcome)
+            made = RewardResult(
+                penalise(outcome.reward, options, tokens=tokens, stopped=stopped), outcome.reward, outcome
+            )
+    except ArithmeticError as error:
+        raise _not_finite(str(error)) from error
+    _insist_on_finite(made.reward, outcome)
+    return made
+
+
+def _insist_on_finite(reward: float | None, outcome: RewardOutcome) -> None:
+    """What is scored has a finite reward: a trainer would read anything else as a failure, or train on it."""
+    if reward is None and outcome.status == "unscored":
+        return
+    if reward is None or not math.isfinite(reward):
+        raise _not_finite("nothing" if reward is None else f"{reward:g}")
+
+
+def _not_finite(why: str) -> InvalidRequest:
+    message = (
+        f"the reward of a response that was scored is not a finite number ({why}); give weights, penalties and lengths "
+        "whose sums and quotients are, neither huge nor next to 0"
+    )
+    return InvalidRequest(f"reward: {message}", errors=(wire.FieldError(field="reward", message=message),))
+
+
+def step_rewards(
+    criteria: Sequence[wire.Criterion],
+    scores: Sequence[float | None],
+    steps: Sequence[int | None],
+    spans: Sequence[tuple[int, int, int]],
+    budgets: StepBudgets = DEFAULT_BUDGETS,
+) -> tuple[wire.StepReward, ...]:
+    """What each step is worth.
+
+    Args:
+        criteria: M criteria.
+        scores: M scores, None where the judge failed.
+        steps: M step numbers that the verdicts name, None where they name none.
+        spans: (number, start, end) of the whole response, as step 0, and of its steps.
+        budgets: what all criteria of a kind together give or take.
+    """
+    named = [NO_STEP if step is None else step for step in steps]
+    highest = max([number for number, _, _ in spans], default=0)
+    deltas = step_deltas(
+        criteria,
+        scores,
+        named,
+        highest,
+        suggest=budgets.suggest,
+        pitfall=budgets.pitfall,
+        bonus=budgets.bonus,
+    )
+    for delta in deltas.values():
+        if delta is not None and not math.isfinite(delta):
+            raise _not_finite(f"a step is worth {delta:g}")
+    return tuple([wire.StepReward(number=n, start=start, end=end, delta=deltas.get(n)) for n, start, end in spans])
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringJob:
+    """A scoring request on its way: who judges, what is planned, and the outcomes so far."""
+
+    request: wire.RewardRequest
+    request_id: str
+    deadline: float
+    prepared: PreparedConfig | None
+    groups: list[PlannedGroup]
+    record_id: bytes | None = None
+    outcomes: JudgementResults = field(default_factory=JudgementResults)
+
+    @property
+    def caller(self) -> Caller:
+        """Whom the judge's calls are charged to."""
+        return Caller.of(self.request)
+
+
+class Scorer:
+    """Scores requests with one judge and one source of rubrics, and has what was judged recorded, if anywhere."""
+
+    def __init__(self, judge: Judge, rubrics: RubricSource, recorder: RecordSink | None = None) -> None:
+        self.judge = judge
+        self.rubrics = rubrics
+        self.recorder = recorder
+
+    async def score(
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
+    ) -> wire.RewardAnswer:
+        """Judge every response of the request and reward it; `record_id` is what it is recorded as, see `Judged`.
+
+        Raises:
+            InvalidRequest, UnknownRubric, RubricRefused: before anything is judged.
+            Overloaded: the judge's queue has no room.
+            NotReady: no judge is there.
+            JudgingFailed: a verdict that a reward needs failed and `on_failure` is `error`.
+        """
+        job = await self._plan_job(request, request_id, project_id, record_id)
+        plans = [response.plan for group in job.groups for response in group.responses]
+        await self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes)
+        groups: tuple[wire.GroupRewards, ...] = ()
+        try:
+            slicer = TimeSlicer()
+            groups = tuple([await _reward_group(job, group, slicer) for group in job.groups])
+        finally:
+            self._record(job, groups, project_id)
+        return wire.RewardAnswer(**_answer_fields(self.judge, job), groups=groups)
+
+    async def stream(
+        self, request: wire.RewardRequest, *, request_id: str, project_id: str, record_id: bytes | None = None
+    ) -> AsyncGenerator[wire.GroupRewards | wire.RewardSummary, None]:
+        """The same, each group as soon as it is done, and last the summary. Closing it cancels what is not done."""
+        job = await self._plan_job(request, request_id, project_id, record_id)
+        plans = [response.plan for group in job.groups for response in group.responses]
+        group_of = [index for index, group in enumerate(job.groups) for _ in group.responses]
+        waiting, slicer = [len(group.responses) for group in job.groups], TimeSlicer()
+        rewarded: dict[int, wire.GroupRewards] = {}
+        done: asyncio.Queue[int | None] = asyncio.Queue()
+        judging = asyncio.create_task(
+            self.judge.outcomes(plans, job.deadline, caller=job.caller, into=job.outcomes, done=done.put_nowait)
+        )
+        judging.add_done_callback(lambda _: done.put_nowait(None))
+        try:
+            while (place := await done.get()) is not None:
+                index = group_of[place]
+                waiting[index] -= 1
+                if not waiting[index]:
+                    rewarded[index] = await _reward_group(job, job.groups[index], slicer)
+                    yield rewarded[index]
+            await judging
+            self._record(job, [rewarded[index] for index in range(len(job.groups))], project_id)
+            yield wire.RewardSummary(**_answer_fields(self.judge, job))
+        finally:
+            judging.cancel()
+            await asyncio.gather(judging, return_exceptions=True)
+
+    async def _plan_job(
+        self, request: wire.RewardRequest, request_id: str, project_id: str, record_id: bytes | None
+    ) -> ScoringJob:
+        deadline = asyncio.get_running_loop().time() + request.deadline_s
+        rubric_check = partial(check_rubric, mode=request.reward.mode, kinds=request.reward.kinds)
+        own = [group.rubric for group in request.groups]
+        rubrics = await resolve_rubrics(
+            self.rubrics,
+            own,
+            request.rubric,
+            project_id,
+            deadline=deadline,
+            rubric_check=rubric_check,
+            allow_retired=request.allow_retired,
+        )
+        prepared = self.judge.prepared_for(request.judging, request.protocol) if request.protocol is not None else None
+        groups = await plan_groups(self.judge, prepared, request.groups, rubrics, request.judging, deadline)
+        return ScoringJob(request, request_id, deadline, prepared, groups, record_id)
+
+    def _record(self, job: ScoringJob, groups: Sequence[wire.GroupRewards], project_id: str) -> None:
+        made = [response.reward for group in groups for response in group.responses if response.reward is not None]
+        self.judge.metrics.observe_rewards(job.caller, made)
+        if self.recorder is not None:
+            rewards = [(response.reward, response.status) for group in groups for response in group.responses]
+            self.recorder.record(
+                JudgedRequest.of(
+                    self.judge,
+                    job.request,
+                    job.prepared,
+                    job.groups,
+                    job.outcomes,
+                    project_id=project_id,
+                    request_id=job.request_id,
+                    deadline=job.deadline,
+                    rewards=rewards,
+                    record_id=job.record_id,
+                )
+            )
+
+
+def _answer_fields(judge: Judge, job: ScoringJob) -> dict[str, Any]:
+    """What an answer says beside its groups."""
+    return {
+        "request_id": job.request_id,
+        "run": job.request.run,
+        "step": job.request.step,
+        "mode": job.request.reward.mode,
+        "on_failure": job.request.on_failure,
+        "judge": judge_of(judge, job.prepared),
+        "rubrics": pinned([group.rubric for group in job.groups]),
+        "usage": usage_of(job.outcomes, job.groups if job.request.protocol == "checklist" else ()),
+    }
+
+
+async def _reward_group(job: ScoringJob, group: PlannedGroup, slicer: TimeSlicer) -> wire.GroupRewards:
+    responses = []
+    try:
+        for response in group.responses:
+            await slicer.yield_if_due()
+            responses.append(_reward_response(job, group, response))
+    except UnscoredCriteria:
+        raise _judging_failed(job.outcomes) from None
+    return wire.GroupRewards(
+        id=group.group.id,
+        rubric=group.rubric.digest,
+        grounding_characters_omitted=group.grounding_omitted,
+        responses=tuple(responses),
+    )
+
+
+def _reward_response(job: ScoringJob, group: PlannedGroup, planned: PlannedResponse) -> wire.ResponseReward:
+    options = job.request.reward
+    verdicts = read_verdicts(planned.plan, job.outcomes)
+    response, text = planned.response, planned.material.text
+    reward, unpenalised, outcome = reward_of(
+        group.rubric.criteria,
+        [verdict.score for verdict in verdicts],
+        options,
+        job.request.on_failure,
+        failures=[judge_failure_kind(verdict) for verdict in verdicts],
+        format_ok=has_format(text) if options.mode == "stepwise" else None,
+        tokens=response.tokens,
+        stopped=response.stopped,
+    )
+    stepwise = job.prepared is not None and job.prepared.config.protocol == "stepwise"
+    return wire.ResponseReward(
+        reward=reward,
+        unpenalised=unpenalised,
+        status=outcome.status,
+        policy_applied=outcome.policy_applied,
+        dropped=outcome.dropped,
+        characters_omitted=planned.plan.characters_omitted,
+        verdicts=tuple(verdicts),
+        steps=_steps(group, planned, verdicts) if stepwise else (),
+    )
+
+
+def _steps(
+    group: PlannedGroup, planned: PlannedResponse, verdicts: Sequence[wire.Verdict]
+) -> tuple[wire.StepReward, ...]:
+    return step_rewards(
+        group.rubric.criteria,
+        [verdict.score for verdict in verdicts],
+        [verdict.step for verdict in verdicts],
+        planned.spans,
+    )
+
+
+def _judging_failed(outcomes: JudgementResults) -> JudgingFailed:
+    kinds = failures_by_kind(outcomes.by_digest.values())
+    counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+    example = next(failure_of(o).detail for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
+    return JudgingFailed(
+        f"{kinds.total()} of {len(outcomes.by_digest)} verdicts failed ({counts}) and on_failure is 'error'. "
+        f"For example: {example}"
+    )

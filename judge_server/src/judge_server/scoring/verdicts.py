@@ -1,0 +1,171 @@
+"""From outcomes to verdicts as they are answered, and `POST /v1/verdicts`, which stops there."""
+
+import asyncio
+from collections.abc import Sequence
+
+from judge_server.errors import replace_lone_surrogates
+from judge_server.judging.plan import ResponsePlan, VerdictSlot
+from judge_server.judging.questions import PreparedConfig
+from judge_server.judging.replies import combine_votes
+from judge_server.judging.results import Caller, JudgementResults, failures_by_kind
+from judge_server.ports import CallFailure, JudgeResult, RubricSource
+from judge_server.prompts import points
+from judge_server.rubrics import ResolvedRubric, resolve_rubrics
+from judge_server.scoring.judge import Judge
+from judge_server.scoring.planner import JudgedRequest, PlannedGroup, RecordSink, plan_groups
+from trainer_client import wire
+
+
+async def judge_responses(
+    judge: Judge,
+    rubrics: RubricSource,
+    request: wire.VerdictRequest,
+    *,
+    request_id: str,
+    project_id: str,
+    recorder: RecordSink | None = None,
+    record_id: bytes | None = None,
+) -> wire.VerdictAnswer:
+    """Judge every response of the request and have it recorded, if anywhere; nothing is made of the verdicts.
+
+    Raises:
+        InvalidRequest, UnknownRubric: before anything is judged.
+        Overloaded: the judge's queue has no room.
+        NotReady: no judge is there.
+    """
+    deadline = asyncio.get_running_loop().time() + request.deadline_s
+    own = [group.rubric for group in request.groups]
+    resolved = await resolve_rubrics(
+        rubrics, own, request.rubric, project_id, deadline=deadline, allow_retired=request.allow_retired
+    )
+    prepared = judge.prepared_for(request.judging, request.protocol)
+    groups = await plan_groups(judge, prepared, request.groups, resolved, request.judging, deadline)
+    plans = [response.plan for group in groups for response in group.responses]
+    outcomes = await judge.outcomes(plans, deadline, caller=Caller.of(request))
+    if recorder is not None:
+        recorder.record(
+            JudgedRequest.of(
+                judge,
+                request,
+                prepared,
+                groups,
+                outcomes,
+                project_id=project_id,
+                request_id=request_id,
+                deadline=deadline,
+                record_id=record_id,
+            )
+        )
+    return wire.VerdictAnswer(
+        request_id=request_id,
+        run=request.run,
+        step=request.step,
+        judge=judge_of(judge, prepared),
+        rubrics=pinned(resolved),
+        usage=usage_of(outcomes, groups if request.protocol == "checklist" else ()),
+        groups=tuple([_group(group, outcomes) for group in groups]),
+    )
+
+
+def _group(group: PlannedGroup, outcomes: JudgementResults) -> wire.GroupVerdicts:
+    return wire.GroupVerdicts(
+        id=group.group.id,
+        rubric=group.rubric.digest,
+        grounding_characters_omitted=group.grounding_omitted,
+        responses=tuple(
+            [
+                wire.ResponseVerdicts(
+                    verdicts=tuple(read_verdicts(response.plan, outcomes)),
+                    characters_omitted=response.plan.characters_omitted,
+                )
+                for response in group.responses
+            ]
+        ),
+    )
+
+
+def read_verdicts(plan: ResponsePlan, outcomes: JudgementResults) -> list[wire.Verdict]:
+    """The verdict of each of a plan's slots, in order."""
+    return [verdict_of(slot, outcomes) for slot in plan.slots]
+
+
+def verdict_of(slot: VerdictSlot, outcomes: JudgementResults) -> wire.Verdict:
+    """The verdict of one slot."""
+    votes = [outcomes.by_digest[digest] for digest in slot.digests]
+    outcome = combine_votes(votes)
+    scores = tuple([None if isinstance(v, CallFailure) else v.score for v in votes]) if len(votes) > 1 else ()
+    if isinstance(outcome, CallFailure):
+        return wire.Verdict(
+            criterion=slot.criterion, status="failed", failure=failure_of(outcome), method=slot.method, votes=scores
+        )
+    return wire.Verdict(
+        criterion=slot.criterion,
+        status="ok",
+        score=outcome.score,
+        probability=outcome.probability,
+        raw_probability=outcome.raw_probability,
+        choice_mass=outcome.choice_mass,
+        grade=outcome.grade,
+        step=slot.step if outcome.step is None else outcome.step,
+        rationale=outcome.rationale,
+        method=slot.method,
+        votes=scores,
+        failure=None,
+        cached=outcomes.cached.issuperset(slot.digests),
+    )
+
+
+def failure_of(outcome: CallFailure) -> wire.Failure:
+    """Why there is no verdict, as answers say it; what JSON cannot carry of an engine's words becomes U+FFFD."""
+    return wire.Failure(kind=outcome.kind, detail=replace_lone_surrogates(outcome.detail))
+
+
+def judge_failure_kind(verdict: wire.Verdict) -> wire.FailureKind | None:
+    """Why the judge gave no verdict; None where there is one, or where a program was to give it."""
+    return verdict.failure.kind if verdict.failure is not None and verdict.method == "judge" else None
+
+
+def judge_of(judge: Judge, prepared: PreparedConfig | None) -> wire.JudgeInfo | None:
+    """Who judged, as answers name it; None where no judge was asked."""
+    if prepared is None:
+        return None
+    return wire.JudgeInfo(
+        model=judge.identity.model,
+        protocol=prepared.config.protocol,
+        fingerprint=prepared.fingerprint,
+        withheld=prepared.declaration.withholds,
+    )
+
+
+def pinned(rubrics: Sequence[ResolvedRubric]) -> tuple[wire.PinnedRubric, ...]:
+    """The distinct rubrics used, in order."""
+    return tuple(dict.fromkeys(rubric.pinned for rubric in rubrics if rubric.pinned is not None))
+
+
+def usage_of(outcomes: JudgementResults, groups: Sequence[PlannedGroup] = ()) -> wire.Usage:
+    """What judging cost, and how many points awarded in the groups' checklists were clipped."""
+    return wire.Usage(
+        judge_calls=outcomes.calls,
+        checks=outcomes.checks,
+        cached=len(outcomes.cached),
+        joined=len(outcomes.joined),
+        failed=failures_by_kind(outcomes.by_digest.values()).total(),
+        clipped=_clipped(outcomes, groups),
+        prompt_tokens_computed=outcomes.tokens_computed,
+        prompt_tokens_reused=outcomes.tokens_reused,
+        tokens_written=outcomes.tokens_written,
+        seconds_queued=outcomes.seconds_queued,
+        seconds_judging=outcomes.seconds_judging,
+    )
+
+
+def _clipped(outcomes: JudgementResults, groups: Sequence[PlannedGroup]) -> int:
+    clipped: set[bytes] = set()
+    for group in groups:
+        highest = {criterion.id: points(criterion) for criterion in group.rubric.criteria}
+        for slot in (slot for response in group.responses for slot in response.plan.slots):
+            for digest in slot.digests:
+                found = outcomes.by_digest.get(digest)
+                if isinstance(found, JudgeResult) and found.grade is not None and slot.criterion in highest:
+                    clipped |= {digest} if not 0 <= found.grade <= highest[slot.criterion] else set()
+    return len(clipped)

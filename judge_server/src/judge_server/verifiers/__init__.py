@@ -1,0 +1,6 @@
+"""Criteria that a program verifies: what is compared, how, and where it runs. The judge is never asked here."""
+
+from judge_server.verifiers.check import Check, missing_field, step_to_search
+from judge_server.verifiers.checker import Checker, CheckOwner, is_inline_check
+
+__all__ = ["Check", "CheckOwner", "Checker", "is_inline_check", "missing_field", "step_to_search"]

@@ -1,0 +1,231 @@
+"""A worker process of the checker: decides checks within their limits.
+
+Decides a check, here and now. Where it runs, for how long and in how much memory is up to the caller.
+
+A worker process's side of checking: what it sets up once, and what it does for each check.
+
+Two ends are set here rather than by the parent, since they must hold without it: the kernel refuses memory above the
+limit, and an alarm ends a check that outlives both its seconds and its parent, also inside native code. A first try is
+interrupted here too, after its seconds of the processor, so that the process is still there for the next check.
+"""
+
+import logging
+import re
+import resource
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from types import FrameType
+
+from judge_server.ports import CallFailure, JudgeResult
+from judge_server.verifiers.check import Check, step_to_search
+from judge_server.verifiers.matching import (
+    exact_fraction,
+    find,
+    read_quantity,
+    stated_value,
+    texts_equal,
+    within_tolerance,
+)
+from trainer_client.steps import NO_STEP, WHOLE_RESPONSE
+from trainer_client.wire.criteria import (
+    ContainsVerification,
+    ExactVerification,
+    JsonSchemaVerification,
+    MathVerification,
+    NumericVerification,
+    RegexVerification,
+)
+
+SATISFIED = JudgeResult(score=1.0)
+NOT_SATISFIED = JudgeResult(score=0.0)
+
+
+def decide(check: Check) -> JudgeResult | CallFailure:
+    """Give the check's finding, 1.0 or 0.0; a failure (`parse`) where what it compares with cannot be read.
+
+    Of what was looked for, the finding names the step, if the check asks for that.
+    """
+    subject, expected = check.subject, check.expected
+    match check.program:
+        case ContainsVerification() | RegexVerification() as wanted:
+            try:
+                return _found(check, None if subject is None else _place(subject, wanted))
+            except (re.error, OverflowError, RecursionError) as error:
+                return CallFailure("parse", f"the pattern is not a regular expression: {error}"[:300])
+        case _ if subject is None:
+            return NOT_SATISFIED
+        case JsonSchemaVerification() as wanted:
+            return _by_schema(subject, wanted)
+        case _ if expected is None:
+            return CallFailure(
+                "parse", "there is nothing to compare with: give `expected`, or the group a ground_truth"
+            )
+        case ExactVerification() as wanted:
+            satisfied = texts_equal(subject, str(expected), case_sensitive=wanted.case_sensitive)
+        case MathVerification() as wanted:
+            return _by_math(subject, str(expected), wanted)
+        case NumericVerification() as wanted:
+            return _by_number(subject, expected, wanted)
+    return SATISFIED if satisfied else NOT_SATISFIED
+
+
+def _place(subject: str, wanted: ContainsVerification | RegexVerification) -> int | None:
+    """Where what is looked for begins, None where it is not there."""
+    if isinstance(wanted, ContainsVerification):
+        return find(subject, wanted.all_of, wanted.any_of, case_sensitive=wanted.case_sensitive)
+    pattern = re.compile(wanted.pattern, 0 if wanted.case_sensitive else re.IGNORECASE)
+    match = (pattern.search if wanted.match == "search" else pattern.fullmatch)(subject)
+    return None if match is None else match.start()
+
+
+def _found(check: Check, at: int | None) -> JudgeResult:
+    """The finding of a search that came upon what it looked for at this place of its subject."""
+    result = SATISFIED if at is not None else NOT_SATISFIED
+    return replace(result, step=_step(check, at)) if check.names_step else result
+
+
+def _step(check: Check, at: int | None) -> int | None:
+    """The step that the verdict of a search belongs to; None where that is none in particular."""
+    program = check.program
+    named = step_to_search(program)
+    if named is not None:
+        return NO_STEP if check.subject is None else named
+    if program.of == "final_answer" or (isinstance(program, RegexVerification) and program.match == "full"):
+        return None
+    if at is None:
+        return NO_STEP
+    return next((step.number for step in check.steps if step.start <= at < step.end), WHOLE_RESPONSE)
+
+
+def _by_math(subject: str, expected: str, wanted: MathVerification) -> JudgeResult | CallFailure:
+    from judge_server.verifiers import formulas
+
+    compare = formulas.equal if wanted.of == "final_answer" else formulas.response_states
+    try:
+        return SATISFIED if compare(expected, subject) else NOT_SATISFIED
+    except formulas.UnreadableFormula:
+        return _unreadable(expected, wanted, "no formula that math-verify reads")
+
+
+def _by_number(subject: str, expected: str | float, wanted: NumericVerification) -> JudgeResult | CallFailure:
+    targets: tuple[Fraction, ...]
+    if isinstance(expected, str):
+        quantity = read_quantity(expected)
+        if quantity is None:
+            return _unreadable(expected, wanted, "no number")
+        targets = quantity.readings
+    else:
+        targets = (exact_fraction(expected),)
+    answer = read_quantity(subject)
+    if answer is None and wanted.of == "final_answer":
+        answer = read_quantity(stated_value(subject) or "")
+    values = answer.readings if answer is not None else ()
+    satisfied = any(
+        within_tolerance(value, target, absolute=wanted.absolute, relative=wanted.relative)
+        for value in values
+        for target in targets
+    )
+    return SATISFIED if satisfied else NOT_SATISFIED
+
+
+def _by_schema(subject: str, wanted: JsonSchemaVerification) -> JudgeResult | CallFailure:
+    from judge_server.verifiers import schemas
+
+    try:
+        return SATISFIED if schemas.satisfies(subject, wanted.json_schema) else NOT_SATISFIED
+    except schemas.UnusableSchema as error:
+        return CallFailure("parse", str(error))
+
+
+def _unreadable(expected: str, wanted: MathVerification | NumericVerification, what: str) -> CallFailure:
+    source = "the ground truth" if wanted.expected is None else "the expected answer"
+    shown = expected if len(expected) <= 100 else expected[:99] + "…"
+    return CallFailure(
+        "parse", f"{source} {shown!r} is {what}; correct it, or verify the criterion by `exact` or by the judge"
+    )
+
+
+PRELOADED_MODULES = ("__main__", "judge_server.verifiers.formulas", "judge_server.verifiers.schemas", __name__)
+"""What the process that workers are forked from imports, so that a worker in place of a killed one is there at once."""
+
+ALARM_GRACE_S = 2.0
+"""How much longer than its seconds a check may run where nobody is left to stop it."""
+
+
+def init_worker(memory_mb: int) -> None:
+    """Make a fresh process a worker: libraries loaded, memory bounded, and ended at once by SIGTERM."""
+    from judge_server.verifiers import formulas, schemas
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    formulas.equal("1/2", "0.5")
+    schemas.satisfies("{}", {"type": "object"})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a Python handler would wait for native code to return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGVTALRM, _interrupt)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
+
+
+def warm() -> None:
+    """Do nothing: what a pool is given first, so that its processes start."""
+
+
+class TryTimeExceeded(BaseException):
+    """The seconds of a first try are over. No library may take it for an error of its own."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise TryTimeExceeded
+
+
+@contextmanager
+def _time_limits(seconds: float, first_try_s: float | None) -> Iterator[None]:
+    """End the process where the block takes much longer than `seconds`, and raise `TryTimeExceeded` after `first_s`."""
+    signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_S)
+    signal.setitimer(signal.ITIMER_VIRTUAL, first_try_s or 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def decide_within(
+    check: Check, seconds: float, memory_mb: int, first_try_s: float | None
+) -> JudgeResult | CallFailure | None:
+    """Decide a check; None where `first_s` seconds of the processor were not enough."""
+    try:
+        with _time_limits(seconds, first_try_s):
+            return decide(check)
+    except TryTimeExceeded:
+        return None
+    except MemoryError:
+        return CallFailure("engine", f"the {check.program.method} check ran out of its {memory_mb} MB of memory")
+    except Exception as error:  # noqa: BLE001 - whatever a library did not foresee is no verdict
+        return CallFailure("engine", f"the {check.program.method} check broke: {type(error).__name__}: {error!s:.200}")
+
+
+def compile_within(patterns: Sequence[str], seconds: float, compile_s: float) -> tuple[int, str] | None:
+    """Compile regular expressions for `compile_s` of the processor; the place of the first unusable one, and why.
+
+    The process ends if that takes much longer than `seconds`.
+    """
+    place = -1
+    try:
+        with _time_limits(seconds, compile_s):
+            for pattern in patterns:
+                place += 1
+                re.compile(pattern)
+    except TryTimeExceeded:
+        return place, f"this regular expression takes longer than {compile_s:g} s to compile; write a simpler one"
+    except MemoryError:
+        return place, "this regular expression takes too much memory to compile; write a simpler one"
+    except (re.error, OverflowError, RecursionError) as error:
+        return place, f"this is not a regular expression: {error}"
+    finally:
+        re.purge()
+    return None

@@ -1,6 +1,0 @@
-"""The HTTP face of the service: `/v1`, health, and problems. No rule of judging lives here."""
-
-from judge_server.web.app import create_app
-from judge_server.web.service import Service
-
-__all__ = ["Service", "create_app"]

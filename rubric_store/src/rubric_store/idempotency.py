@@ -1,0 +1,162 @@
+"""What each `Idempotency-Key` stands for, on SQLite or PostgreSQL.
+
+Keys and what they stand for, on SQLite or PostgreSQL. Knows digests and answers as bytes, and no request.
+
+The table of keys as its statements see it; migration 0009 makes it, and a test holds the two together.
+
+What each `Idempotency-Key` stands for: `SQLIdempotencyKeys`.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Index,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Row,
+    Table,
+    Text,
+    and_,
+    delete,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rubric_store.repository import BaseRepository
+from rubric_store.rubrics.tables import UTCDateTime, key_column, metadata
+from trainer_client.wire.tenants import IDEMPOTENCY_KEY_TTL, KeyClaim, StoredAnswer
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    key_column("project_id"),
+    Column("key_digest", LargeBinary(32), nullable=False),
+    Column("asked", LargeBinary(32), nullable=False),
+    Column("first_at", UTCDateTime, nullable=False),
+    Column("held_until", UTCDateTime, nullable=False),
+    Column("expires_at", UTCDateTime, nullable=False),
+    Column("status", Integer),
+    Column("location", Text),
+    Column("body", LargeBinary),
+    PrimaryKeyConstraint("project_id", "key_digest", name="pk_idempotency_keys"),
+    Index("ix_idempotency_keys_expires_at", "expires_at"),
+)
+"""One row per key, by its SHA-256. `asked` is the digest of the request it came with first; without a `status` that
+has not been answered yet, and is being done until `held_until`. Bodies are compressed."""
+
+
+_PURGE_INTERVAL = timedelta(minutes=10)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SQLIdempotencyKeys(BaseRepository):
+    """Keys in the database at a URL, or of an engine that stays the caller's; `clock` gives the moment (UTC).
+
+    Every method raises `ConnectionError` where the database cannot be reached now.
+    """
+
+    def __init__(self, database: str | AsyncEngine, *, clock: Callable[[], datetime] = _now) -> None:
+        super().__init__(database)
+        self._clock = clock
+        self._purged_at = datetime.min.replace(tzinfo=UTC)
+
+    async def claim(self, project_id: str, key: str, asked: bytes, *, hold_s: float = 0.0) -> KeyClaim:
+        """Show a key, with the digest of what is asked; who is to do it has `hold_s` seconds for that.
+
+        Of several at once one is to do it, and the others are told how long it may still take. One that does not end
+        within its time is taken for dead, and the next is to do it.
+
+        Raises:
+            ValueError: the key stands for another request.
+        """
+        now = self._clock()
+        held_until = now + timedelta(seconds=hold_s)
+        async with self._begin() as connection:
+            while not await _insert_claim(connection, project_id, key, asked, now, held_until):
+                locked = select(idempotency_keys).where(_key_filter(project_id, key)).with_for_update()
+                if (row := (await connection.execute(locked)).one_or_none()) is not None:
+                    return await _claim_existing(connection, row, asked, now, held_until)
+        await self._purge(now)
+        return KeyClaim(now)
+
+    async def store_answer(self, project_id: str, key: str, answer: StoredAnswer) -> None:
+        """Keep what a claimed key was answered with."""
+        body = await asyncio.to_thread(zlib.compress, answer.body)
+        kept = update(idempotency_keys).where(_key_filter(project_id, key))
+        async with self._begin() as connection:
+            await connection.execute(kept.values(status=answer.status, location=answer.location, body=body))
+
+    async def release(self, project_id: str, key: str) -> None:
+        """Forget a claimed key that nothing was made under."""
+        async with self._begin() as connection:
+            await connection.execute(
+                delete(idempotency_keys).where(_key_filter(project_id, key), idempotency_keys.c.status.is_(None))
+            )
+
+    async def _purge(self, now: datetime) -> None:
+        """Forget keys that have expired, now and then; what cannot be forgotten now is forgotten later."""
+        if now - self._purged_at < _PURGE_INTERVAL:
+            return
+        self._purged_at = now
+        with suppress(ConnectionError):
+            async with self._begin() as connection:
+                await connection.execute(delete(idempotency_keys).where(idempotency_keys.c.expires_at <= now))
+
+
+async def _insert_claim(
+    connection: AsyncConnection, project_id: str, key: str, asked: bytes, now: datetime, held_until: datetime
+) -> bool:
+    """Add a key, or put it in the place of one that has expired; False where there is one that has not."""
+    values: dict[str, Any] = {
+        "asked": asked,
+        "first_at": now,
+        "held_until": held_until,
+        "expires_at": now + IDEMPOTENCY_KEY_TTL,
+        "status": None,
+        "location": None,
+        "body": None,
+    }
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    added = make(idempotency_keys).values(project_id=project_id, key_digest=_digest(key), **values)
+    upsert = added.on_conflict_do_update(
+        index_elements=list(idempotency_keys.primary_key), set_=values, where=idempotency_keys.c.expires_at <= now
+    )
+    return (await connection.execute(upsert.returning(idempotency_keys.c.first_at))).one_or_none() is not None
+
+
+async def _claim_existing(
+    connection: AsyncConnection, row: Row[Any], asked: bytes, now: datetime, held_until: datetime
+) -> KeyClaim:
+    """Claim a key that is there, and that is locked."""
+    if row.asked != asked:
+        raise ValueError("this key came with another request before; give every request a key of its own")
+    if row.status is not None:
+        body = await asyncio.to_thread(zlib.decompress, row.body)
+        return KeyClaim(row.first_at, StoredAnswer(row.status, row.location, body))
+    if row.held_until > now:
+        return KeyClaim(row.first_at, wait_s=(row.held_until - now).total_seconds())
+    same_key = and_(idempotency_keys.c.project_id == row.project_id, idempotency_keys.c.key_digest == row.key_digest)
+    await connection.execute(update(idempotency_keys).where(same_key).values(held_until=held_until))
+    return KeyClaim(row.first_at)
+
+
+def _key_filter(project_id: str, key: str) -> ColumnElement[bool]:
+    return and_(idempotency_keys.c.project_id == project_id, idempotency_keys.c.key_digest == _digest(key))
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -1,5 +1,0 @@
-"""What each `Idempotency-Key` stands for: `SQLIdempotencyKeys`."""
-
-from rubric_store.idempotency.store import SQLIdempotencyKeys
-
-__all__ = ["SQLIdempotencyKeys"]

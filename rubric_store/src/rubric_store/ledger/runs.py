@@ -1,0 +1,463 @@
+"""The figures of training runs: count them from rows, keep them up to date, and read them.
+
+From rows of the ledger to what they add to their runs' figures. Pure; knows no database.
+
+Figures are of what was answered: a call that was made again counts as it was answered, though the first verdict under
+its digest is the one that stands. Votes become a verdict as `judge_server.judging.replies` combines them.
+
+Cursors of pages of runs and of their steps: opaque to clients, and what a page ended with to us.
+
+From sums of a run's tables to the figures that are told: rates, means, deviations. Pure.
+
+Reads the figures of runs: all of them by activity, and one by step and criterion. Counts no use again.
+
+Keeps the figures of runs up, in the transaction that writes their requests, and drops them with their last request.
+
+Rows are taken in the order of their keys, and tables in one order, so that of several writers none waits for one that
+waits for it.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import groupby
+from math import sqrt
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, delete, func, or_, select
+
+from rubric_store.ledger import tables
+from rubric_store.ledger.tables import NO_STEP, criteria, failures, rubrics, runs, steps
+from rubric_store.rubrics.queries import UNKNOWN_CURSOR, CursorError, text_from_cursor, to_cursor
+from rubric_store.rubrics.tables import rubric_versions
+from trainer_client.wire import PinnedRubric
+from trainer_client.wire.ledger import CriterionFigures, RunPage, RunReport, RunStep, RunSummary
+from trainer_client.wire.ledger_rows import LedgerRows, RequestRow, RunReportQuery, UseRow, VerdictRow
+
+PASS_THRESHOLD = 0.5
+"""A score from which on a criterion counts as passed."""
+
+RowKey = tuple[Any, ...]
+FigureDeltas = dict[Table, dict[RowKey, list[Any]]]
+
+_RESPONSES, _SCORED, _REWARDS, _REWARD_SUM, _REWARD_SQUARES, _VERDICTS, _FAILED, _CACHED = 1, 2, 5, 6, 7, 8, 9, 10
+_STATUSES = {"scored": _SCORED, "partial": _SCORED + 1, "unscored": _SCORED + 2}
+_response_of, _slot_of = itemgetter(slice(0, 4)), itemgetter(4)
+
+
+def count_figures(rows: LedgerRows, requests: Collection[RowKey]) -> FigureDeltas:
+    """What these requests (project, run, request) add to each table, by the table's key; the rest of it in order."""
+    chosen = set(requests)
+    chosen_requests = {row[:3]: row for row in rows.requests if row[:3] in chosen}
+    added: FigureDeltas = {table: {} for table in (runs, steps, failures, rubrics, criteria)}
+    for row in chosen_requests.values():
+        _add_request(added, row)
+    rubric_by_response = _add_responses(added, rows, chosen_requests)
+    found: dict[str, dict[bytes, VerdictRow]] = {}
+    for verdict in rows.verdicts:
+        found.setdefault(verdict.project_id, {}).setdefault(verdict.digest, verdict)
+    for response, uses in groupby(rows.uses, _response_of):
+        if (request := chosen_requests.get(response[:3])) is not None:
+            _add_verdicts(added, request, rubric_by_response[response], uses, found.get(response[0], {}))
+    return added
+
+
+def _add_request(added: FigureDeltas, row: RequestRow) -> None:
+    moments = added[runs].setdefault(row[:2], [row.created_at, row.created_at])
+    moments[:] = min(moments[0], row.created_at), max(moments[1], row.created_at)
+    figures = added[steps].setdefault(_step_key(row), [0] * 6 + [0.0] * 2 + [0] * 7 + [0.0])
+    spent = (row.judge_calls, row.tokens_computed, row.tokens_reused, row.tokens_written, row.seconds)
+    figures[0] += 1
+    for place, value in enumerate(spent, _CACHED + 1):
+        figures[place] += value
+
+
+def _add_responses(
+    added: FigureDeltas, rows: LedgerRows, chosen_requests: dict[RowKey, RequestRow]
+) -> dict[RowKey, bytes]:
+    """Count responses; the rubric of each."""
+    rubric_by_response = {}
+    for response in rows.responses:
+        row = chosen_requests.get(response[:3])
+        if row is None:
+            continue
+        rubric = rubric_by_response[response[:4]] = response.rubric or b""
+        figures = added[steps][_step_key(row)]
+        figures[_RESPONSES] += 1
+        if response.status is not None:
+            figures[_STATUSES[response.status]] += 1
+        if response.reward is not None:
+            figures[_REWARDS] += 1
+            figures[_REWARD_SUM] += response.reward
+            figures[_REWARD_SQUARES] += response.reward**2
+        if rubric:
+            added[rubrics].setdefault((*row[:2], rubric), [0])[0] += 1
+    return rubric_by_response
+
+
+def _add_verdicts(
+    added: FigureDeltas, row: RequestRow, rubric: bytes, uses: Iterator[UseRow], found: dict[bytes, VerdictRow]
+) -> None:
+    """Count the verdicts of one response."""
+    key = (row.project_id, row.run, NO_STEP if row.step is None else row.step)
+    figures, criteria_counts = added[steps][_step_key(row)], added[criteria]
+    slots: Iterable[Sequence[UseRow]] = zip(uses) if row.votes == 1 else map(_votes_of, groupby(uses, _slot_of))
+    for votes in slots:
+        first = votes[0]
+        criterion_counts = criteria_counts.setdefault((*key, rubric, first.criterion), [0, 0, 0, 0.0])
+        score = None if first.failed else _score([found.get(vote.digest) for vote in votes])
+        figures[_VERDICTS] += 1
+        criterion_counts[0] += 1
+        if score is None:
+            kind = next((vote.failure for vote in votes if vote.failure is not None), "engine")
+            figures[_FAILED] += 1
+            criterion_counts[1] += 1
+            added[failures].setdefault((*key, kind), [0])[0] += 1
+            continue
+        figures[_CACHED] += all(vote.cached for vote in votes)
+        criterion_counts[2] += score >= PASS_THRESHOLD
+        criterion_counts[3] += score
+
+
+def _votes_of(slot: tuple[int, Iterator[UseRow]]) -> list[UseRow]:
+    return [*slot[1]]
+
+
+def _score(votes: Sequence[VerdictRow | None]) -> float | None:
+    """The score of a verdict from its votes, None for those that failed; None where all did."""
+    if len(votes) == 1:
+        return None if votes[0] is None else votes[0].score
+    given = [vote for vote in votes if vote is not None]
+    if not given:
+        return None
+    if any(vote.grade is not None for vote in given):
+        return sum(vote.score for vote in given) / len(given)
+    return float(2 * sum(vote.score == 1.0 for vote in given) > len(votes))
+
+
+def _step_key(row: RequestRow) -> RowKey:
+    step = NO_STEP if row.step is None else row.step
+    return row.project_id, row.run, step, row.mode or "", row.protocol, row.model or ""
+
+
+_STEP = re.compile(rf"{NO_STEP}|[0-9]{{1,18}}")
+
+
+def to_run_cursor(last_at: datetime, run: str) -> str:
+    """The cursor that continues after a run, by when it was judged for last."""
+    return to_cursor(f"{last_at.isoformat()} {run}")
+
+
+def from_run_cursor(cursor: str) -> tuple[datetime, str]:
+    """What a cursor of runs continues after; raises `CursorError` if no page gave it out."""
+    at, _, run = text_from_cursor(cursor).partition(" ")
+    try:
+        last_at = datetime.fromisoformat(at)
+        if last_at.utcoffset() is None or "\0" in run:
+            raise CursorError(UNKNOWN_CURSOR)
+        return last_at.astimezone(UTC), run
+    except (ValueError, OverflowError):
+        raise CursorError(UNKNOWN_CURSOR) from None
+
+
+def to_step_cursor(step: int) -> str:
+    """The cursor that continues after a step."""
+    return to_cursor(str(step))
+
+
+def from_step_cursor(cursor: str) -> int:
+    """What a cursor of steps continues after; raises `CursorError` if no page gave it out."""
+    step = text_from_cursor(cursor)
+    if not _STEP.fullmatch(step):
+        raise CursorError(UNKNOWN_CURSOR)
+    return int(step)
+
+
+_COUNTS = ("requests", "responses", "scored", "partial", "unscored", "verdicts", "failed", "cached", "judge_calls")
+_TOKENS = {
+    "prompt_tokens_computed": "tokens_computed",
+    "prompt_tokens_reused": "tokens_reused",
+    "tokens_written": "tokens_written",
+}
+_ROUNDING = 1e-12
+"""The share of the mean's square below which a variance from sums is rounding."""
+
+
+def judging_figures(step_rows: Sequence[Row[Any]], failed: Sequence[Row[Any]]) -> dict[str, Any]:
+    """The fields of `JudgingFigures` from rows of `ledger_run_steps` and of `ledger_run_failures`, or sums of them."""
+    counts = {name: _sum(step_rows, name) for name in _COUNTS}
+    tokens = {field: _sum(step_rows, column) for field, column in _TOKENS.items()}
+    return {
+        **counts,
+        **tokens,
+        "mean_reward": _mean_reward(step_rows),
+        "mean_seconds": sum(step_row.seconds for step_row in step_rows) / counts["requests"],
+        "failures": {row.kind: int(row.verdicts) for row in failed},
+        "modes": distinct_values(step_rows, "mode"),
+    }
+
+
+def criterion_figures(row: Row[Any]) -> CriterionFigures:
+    """The figures of a criterion from sums of `ledger_run_criteria`."""
+    verdicts, failed = int(row.verdicts), int(row.failed)
+    given = verdicts - failed
+    return CriterionFigures(
+        criterion=row.criterion,
+        verdicts=verdicts,
+        failed=failed,
+        pass_rate=int(row.passed) / given if given else None,
+        mean_score=row.score_sum / given if given else None,
+    )
+
+
+def reward_deviation(step_rows: Sequence[Row[Any]]) -> float | None:
+    """The standard deviation of the rewards around their mean, dividing by their number; None where there are none."""
+    mean = _mean_reward(step_rows)
+    if mean is None:
+        return None
+    variance = sum(step_row.reward_squares for step_row in step_rows) / _sum(step_rows, "rewards") - mean**2
+    return sqrt(variance) if variance > _ROUNDING * mean**2 else 0.0
+
+
+def distinct_values(rows: Iterable[Row[Any]], name: str) -> tuple[str, ...]:
+    """The distinct values of a column that are not empty, in order."""
+    return tuple(sorted({value for row in rows if (value := getattr(row, name))}))
+
+
+def _mean_reward(step_rows: Sequence[Row[Any]]) -> float | None:
+    rewards = _sum(step_rows, "rewards")
+    return sum(step_row.reward_sum for step_row in step_rows) / rewards if rewards else None
+
+
+def _sum(rows: Iterable[Row[Any]], name: str) -> int:
+    return sum(int(getattr(row, name)) for row in rows)
+
+
+_RUBRICS_SHOWN = 20
+_JUDGING_COLUMNS = [steps.c[name] for name in ("mode", "protocol", "model")]
+_SUMS = [
+    func.sum(column).label(column.name) for column in steps.columns if column.name not in steps.primary_key.columns
+]
+_CRITERION = [func.sum(criteria.c[name]).label(name) for name in ("verdicts", "failed", "passed", "score_sum")]
+
+
+def run_page(connection: Connection, project_id: str, after: str | None, limit: int) -> RunPage:
+    """A page of a project's runs, the one that was judged for last first; raises `CursorError`."""
+    listed = select(runs).where(runs.c.project_id == project_id).order_by(runs.c.last_at.desc(), runs.c.run.desc())
+    if after is not None:
+        at, name = from_run_cursor(after)
+        listed = listed.where(or_(runs.c.last_at < at, and_(runs.c.last_at == at, runs.c.run < name)))
+    found = connection.execute(listed.limit(limit + 1)).all()
+    shown = found[:limit]
+    cursor = to_run_cursor(shown[-1].last_at, shown[-1].run) if len(found) > limit else None
+    return RunPage(runs=tuple(_summaries(connection, project_id, shown)), next_cursor=cursor)
+
+
+def run_report(connection: Connection, view: RunReportQuery) -> RunReport | None:
+    """A run with a page of its steps; None where there is no such run. Raises `CursorError`."""
+    same = select(runs).where(runs.c.project_id == view.project_id, runs.c.run == view.run)
+    summaries = _summaries(connection, view.project_id, connection.execute(same).all())
+    if not summaries:
+        return None
+    figures, count = _most_judged_criteria(connection, view)
+    shown, cursor = _steps(connection, view, [each.criterion for each in figures])
+    return RunReport(
+        run=summaries[0],
+        rubrics=tuple(_rubrics(connection, view)),
+        criteria=tuple(figures),
+        criteria_count=count,
+        steps=tuple(shown),
+        next_cursor=cursor,
+    )
+
+
+def _summaries(connection: Connection, project_id: str, listed: Sequence[Row[Any]]) -> list[RunSummary]:
+    names = [row.run for row in listed]
+
+    def by_run(table: Table, *columns: Any, grouped: Sequence[Any] = ()) -> dict[str, list[Row[Any]]]:
+        chosen = select(table.c.run, *grouped, *columns).where(table.c.project_id == project_id, table.c.run.in_(names))
+        rows = connection.execute(chosen.group_by(table.c.run, *grouped).order_by(table.c.run, *grouped))
+        return _group_by(rows, "run")
+
+    step_rows = by_run(steps, func.max(steps.c.step).label("last_step"), *_SUMS, grouped=_JUDGING_COLUMNS)
+    failed = by_run(failures, func.sum(failures.c.verdicts).label("verdicts"), grouped=[failures.c.kind])
+    used = by_run(rubrics, func.count().label("rubrics"))
+    summaries = []
+    for row in listed:
+        own = step_rows[row.run]
+        last_step = max(step_row.last_step for step_row in own)
+        summaries.append(
+            RunSummary(
+                **judging_figures(own, failed[row.run]),
+                run=row.run or None,
+                first_at=row.first_at,
+                last_at=row.last_at,
+                last_step=None if last_step == NO_STEP else last_step,
+                protocols=distinct_values(own, "protocol"),
+                judges=distinct_values(own, "model"),
+                rubrics=used[row.run][0].rubrics if row.run in used else 0,
+            )
+        )
+    return summaries
+
+
+def _most_judged_criteria(connection: Connection, view: RunReportQuery) -> tuple[list[CriterionFigures], int]:
+    """The figures over the whole run of the criteria that are told of, and how many there are."""
+    totals = (
+        select(criteria.c.criterion, *_CRITERION, func.count().over().label("criteria"))
+        .where(*_criteria_filter(view))
+        .group_by(criteria.c.criterion)
+        .order_by(func.sum(criteria.c.verdicts).desc(), criteria.c.criterion)
+        .limit(max(view.criteria, 1))
+    )
+    rows: Sequence[Any] = connection.execute(totals).all()
+    return [criterion_figures(row) for row in rows[: view.criteria]], rows[0].criteria if rows else 0
+
+
+def _steps(
+    connection: Connection, view: RunReportQuery, criterion_ids: Sequence[str]
+) -> tuple[list[RunStep], str | None]:
+    numbers, cursor = _page_of_steps(connection, view)
+    if not numbers:
+        return [], None
+
+    def by_step(table: Table, chosen: Select[Any]) -> dict[int, list[Row[Any]]]:
+        part = chosen.where(table.c.project_id == view.project_id, table.c.run == view.run)
+        part = part.where(table.c.step.between(min(numbers), max(numbers)))
+        return _group_by(connection.execute(part), "step")
+
+    step_rows = by_step(steps, select(steps).order_by(*_JUDGING_COLUMNS))
+    failed = by_step(failures, select(failures).order_by(failures.c.kind))
+    judged: dict[int, list[Row[Any]]] = defaultdict(list)
+    if criterion_ids:
+        columns = (criteria.c.step, criteria.c.criterion)
+        sums = select(*columns, *_CRITERION).where(*_criteria_filter(view), criteria.c.criterion.in_(criterion_ids))
+        judged = by_step(criteria, sums.group_by(*columns))
+    place = {name: number for number, name in enumerate(criterion_ids)}
+    shown = [
+        RunStep(
+            **judging_figures(step_rows[number], failed[number]),
+            step=None if number == NO_STEP else number,
+            std_reward=reward_deviation(step_rows[number]),
+            criteria=tuple(
+                [criterion_figures(row) for row in sorted(judged[number], key=lambda r: place[r.criterion])]
+            ),
+        )
+        for number in numbers
+    ]
+    return shown, cursor
+
+
+def _page_of_steps(connection: Connection, view: RunReportQuery) -> tuple[list[int], str | None]:
+    at = steps.c.step
+    numbers = select(at).distinct().where(steps.c.project_id == view.project_id, steps.c.run == view.run)
+    if (view.first, view.last) != (None, None):
+        numbers = numbers.where(at >= max(view.first or 0, 0))
+    if view.last is not None:
+        numbers = numbers.where(at <= view.last)
+    if view.after is not None:
+        before = from_step_cursor(view.after)
+        numbers = numbers.where(at < before if view.newest_first else at > before)
+    ordered = numbers.order_by(at.desc() if view.newest_first else at)
+    found = list(connection.execute(ordered.limit(view.limit + 1)).scalars())
+    shown = found[: view.limit]
+    return shown, to_step_cursor(shown[-1]) if len(found) > len(shown) else None
+
+
+def _rubrics(connection: Connection, view: RunReportQuery) -> list[PinnedRubric]:
+    """The rubrics that judged most responses, each by the newest version that has its content."""
+    used = (
+        select(rubrics.c.rubric)
+        .where(rubrics.c.project_id == view.project_id, rubrics.c.run == view.run)
+        .order_by(rubrics.c.responses.desc(), rubrics.c.rubric)
+        .limit(_RUBRICS_SHOWN)
+    )
+    digests = [f"sha256:{digest.hex()}" for digest in connection.execute(used).scalars()]
+    versions = (
+        select(rubric_versions.c.digest, rubric_versions.c.name, rubric_versions.c.version)
+        .where(rubric_versions.c.project_id == view.project_id, rubric_versions.c.digest.in_(digests))
+        .order_by(rubric_versions.c.created_at, rubric_versions.c.name)
+    )
+    published = {row.digest: row for row in connection.execute(versions)}
+    return [
+        PinnedRubric(digest=digest, name=known.name, version=known.version)
+        if (known := published.get(digest)) is not None
+        else PinnedRubric(digest=digest)
+        for digest in digests
+    ]
+
+
+def _criteria_filter(view: RunReportQuery) -> list[ColumnElement[bool]]:
+    chosen = [criteria.c.project_id == view.project_id, criteria.c.run == view.run]
+    if view.rubric is not None:
+        chosen.append(criteria.c.rubric == view.rubric)
+    if view.criterion_ids:
+        chosen.append(criteria.c.criterion.in_(view.criterion_ids))
+    return chosen
+
+
+def _group_by(rows: Iterable[Row[Any]], name: str) -> dict[Any, list[Row[Any]]]:
+    found: dict[Any, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        found[getattr(row, name)].append(row)
+    return found
+
+
+_ROWS_A_STATEMENT = 200
+_MIN_MAX_COLUMNS = {"first_at": "<", "last_at": ">"}
+"""Columns that are not added to, and what makes a value that of the two that stays."""
+
+
+def add_figures(connection: Connection, rows: LedgerRows, requests: Collection[RowKey]) -> None:
+    """Add what these of the requests (project, run, request) are to the figures of their runs."""
+    added = count_figures(rows, requests)
+    for table in tables.TABLES:
+        given = [[*key, *values] for key, values in sorted(added[table].items())]
+        for start in range(0, len(given), _ROWS_A_STATEMENT):
+            _upsert(connection, table, given[start : start + _ROWS_A_STATEMENT])
+
+
+def delete_empty_runs(connection: Connection, project_id: str) -> None:
+    """Drop the figures of runs of which the ledger has no request any more."""
+    same = (tables.requests.c.project_id == project_id, tables.requests.c.run == tables.runs.c.run)
+    left = select(tables.requests.c.request).where(*same).exists()
+    empty = select(tables.runs.c.run).where(tables.runs.c.project_id == project_id, ~left)
+    names = list(connection.execute(empty).scalars())
+    for table in tables.TABLES:
+        for name in names:
+            connection.execute(delete(table).where(table.c.project_id == project_id, table.c.run == name))
+
+
+def _upsert(connection: Connection, table: Table, rows: list[list[Any]]) -> None:
+    server = connection.dialect.name == "postgresql"
+    values = [value if server or not isinstance(value, datetime) else _as_text(value) for row in rows for value in row]
+    connection.exec_driver_sql(_statement(table, len(rows), "%s" if server else "?"), tuple(values))
+
+
+@lru_cache(maxsize=256)
+def _statement(table: Table, rows: int, parameter: str) -> str:
+    names = [column.name for column in table.columns]
+    row = f"({','.join([parameter] * len(names))})"
+    keys = [column.name for column in table.primary_key]
+    others = [column.name for column in table.columns if column.name not in keys]
+    changes = ", ".join(
+        f"{name} = {_merged_value(f'{table.name}.{name}', f'excluded.{name}', name)}" for name in others
+    )
+    return (
+        f"INSERT INTO {table.name} ({','.join(names)}) VALUES {','.join([row] * rows)} "  # noqa: S608 - no user's text
+        f"ON CONFLICT ({','.join(keys)}) DO UPDATE SET {changes}"
+    )
+
+
+def _merged_value(before: str, more: str, name: str) -> str:
+    if name in _MIN_MAX_COLUMNS:
+        return f"CASE WHEN {more} {_MIN_MAX_COLUMNS[name]} {before} THEN {more} ELSE {before} END"
+    return f"{before} + {more}"
+
+
+def _as_text(moment: datetime) -> str:
+    """A moment as SQLAlchemy keeps it in SQLite: in UTC, without a zone."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")

@@ -1,0 +1,160 @@
+"""Which schema a database has, and whether this version's code works on it.
+
+Where a database stands, seen by the code of this version. Refuses to know how to change that.
+
+What a database says of itself to code that does not know its revision: the oldest code that works on it.
+
+Kept by every migration from revision 0008 on. Refuses to know what a migration does.
+
+The revisions of this package in order, and what each says about the code that works on a database after it.
+
+Knows the files under `versions`. Refuses to know any database.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Column, Connection, PrimaryKeyConstraint, String, Table, delete, insert, inspect, select
+
+from rubric_store.rubrics.tables import metadata
+
+
+class Revision(NamedTuple):
+    """A revision.
+
+    Attributes:
+        does: what it is for, in a line.
+        works_from: the oldest head whose code works on a database at this revision. A revision that declares none
+            only adds, and works with whatever code worked before it.
+        loses: what the way back from it loses, as the end of a sentence.
+    """
+
+    revision: str
+    summary: str
+    works_from: str
+    loses: str
+
+
+def script_config() -> Config:
+    """What Alembic needs to find the revisions."""
+    config = Config()
+    config.set_main_option("script_location", "rubric_store:migrations")
+    return config
+
+
+def revisions() -> tuple[Revision, ...]:
+    """Every revision, oldest first."""
+    found: list[Revision] = []
+    for script in reversed(list(ScriptDirectory.from_config(script_config()).walk_revisions())):
+        before = found[-1].works_from if found else script.revision
+        works_from = getattr(script.module, "works_from", before)
+        summary = (script.doc or "").split("\n")[0]
+        found.append(Revision(script.revision, summary, works_from, script.module.loses))
+    if not found:
+        raise RuntimeError("the migrations are missing from this installation; reinstall adjudge-store")
+    return tuple(found)
+
+
+def revision_number(known_revisions: tuple[Revision, ...], revision: str | None) -> int | None:
+    """How many of the steps lead to a revision; None where it is none of them."""
+    if revision is None:
+        return 0
+    return next((number for number, step in enumerate(known_revisions, start=1) if step.revision == revision), None)
+
+
+SchemaState = Literal["current", "behind", "ahead", "too new"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatus:
+    """A database and this code.
+
+    Attributes:
+        revision: what the database is at; None before its first migration.
+        works_from: the oldest head whose code works on it; None where that is not known.
+        steps: all revisions that this code knows, oldest first.
+    """
+
+    revision: str | None
+    works_from: str | None
+    revisions: tuple[Revision, ...]
+
+    @property
+    def head(self) -> str:
+        """The revision this code was written for."""
+        return self.revisions[-1].revision
+
+    @property
+    def state(self) -> SchemaState:
+        """`ahead` is a newer schema that works with this code, `too new` one that does not, or does not say so."""
+        number = revision_number(self.revisions, self.revision)
+        if number is not None:
+            return "current" if number == len(self.revisions) else "behind"
+        return "ahead" if revision_number(self.revisions, self.works_from or "") is not None else "too new"
+
+    @property
+    def usable(self) -> bool:
+        """Whether this code may run on the database as it is."""
+        return self.state in ("current", "ahead")
+
+    @property
+    def pending(self) -> tuple[Revision, ...]:
+        """What a migration would do, in order."""
+        number = revision_number(self.revisions, self.revision)
+        return () if number is None else self.revisions[number:]
+
+    @property
+    def supports_rolling_upgrade(self) -> bool:
+        """Whether processes whose head is the database's revision keep working when the pending steps are done."""
+        if self.revision is None or not self.pending:
+            return True
+        needed = revision_number(self.revisions, self.revisions[-1].works_from) or 0
+        return needed <= (revision_number(self.revisions, self.revision) or 0)
+
+    def downgrade_path(self, to: str) -> tuple[Revision, ...]:
+        """The steps that a way back to a revision takes back, newest first.
+
+        Raises:
+            LookupError: the database is not after that revision, or this code does not know one of the two.
+        """
+        target = 0 if to == "base" else revision_number(self.revisions, to)
+        number = revision_number(self.revisions, self.revision)
+        if number is None:
+            raise LookupError(f"the database is at {self.revision}, which a newer version made; go back with that one")
+        if target is None:
+            there = ", ".join(["base", *(step.revision for step in self.revisions)])
+            raise LookupError(f"there is no revision {to!r}; there are {there}")
+        if target >= number:
+            raise LookupError(f"the database is at {self.revision or 'base'}, which is not after {to}")
+        return self.revisions[target:number][::-1]
+
+
+schema_generation = Table(
+    "schema_generation",
+    metadata,
+    Column("revision", String(32), nullable=False),
+    Column("works_from", String(32), nullable=False),
+    PrimaryKeyConstraint("revision", name="pk_schema_generation"),
+)
+"""One row: the revision that the database was brought to, and the oldest head whose code works on it."""
+
+
+def write_compatibility(connection: Connection, revision: str | None, works_from: str | None) -> None:
+    """Say where the database is now; nothing where it is too old to keep that."""
+    if _table_exists(connection):
+        connection.execute(delete(schema_generation))
+        connection.execute(insert(schema_generation).values(revision=revision, works_from=works_from))
+
+
+def read_works_from(connection: Connection, revision: str) -> str | None:
+    """The oldest head whose code works on a database at this revision; None where it does not say."""
+    if not _table_exists(connection):
+        return None
+    found = select(schema_generation.c.works_from).where(schema_generation.c.revision == revision)
+    return connection.execute(found).scalar_one_or_none()
+
+
+def _table_exists(connection: Connection) -> bool:
+    return inspect(connection).has_table(schema_generation.name)

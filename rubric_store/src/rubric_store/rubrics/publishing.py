@@ -1,0 +1,138 @@
+"""Publish a version and change its tags, inside a transaction of the caller's.
+
+Publishing a version, as one transaction that its caller opens and ends.
+
+Knows the wire's rubrics and the statements. Whatever fails in here leaves nothing behind once the caller rolls back.
+
+The tags of a name, within a transaction that holds the name's lock.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rubric_store.rubrics import queries
+from rubric_store.rubrics.queries import kept_words, version_of, words_of
+from trainer_client.wire import Lineage, NewRubricName, RubricContent, RubricPublication, RubricVersion
+from trainer_client.wire.problems import field_errors
+from trainer_client.wire.rubrics import MAX_TAGS
+
+
+async def add_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
+    """Give a name these tags beside those it has; raises `ValueError` if that makes too many."""
+    added = queries.add_tags(connection.dialect.name, project_id, name, sorted(set(tags)))
+    if not (await connection.execute(added)).all():
+        return
+    count = len((await connection.execute(queries.tags(project_id, [name]))).all())
+    if count > MAX_TAGS:
+        raise ValueError(f"tags: {name} would have {count} tags; a rubric has at most {MAX_TAGS}, so replace them")
+
+
+async def tags_of(connection: AsyncConnection, project_id: str, name: str) -> str:
+    """The tags of a name in one line, sorted; empty where it has none."""
+    return " ".join([row.tag for row in await connection.execute(queries.tags(project_id, [name]))])
+
+
+async def replace_tags(connection: AsyncConnection, project_id: str, name: str, tags: Iterable[str]) -> None:
+    """Give a name these tags in place of those it has."""
+    await connection.execute(queries.remove_tags(project_id, name))
+    if wanted := sorted(set(tags)):
+        await connection.execute(queries.add_tags(connection.dialect.name, project_id, name, wanted))
+
+
+_NAME: TypeAdapter[str] = TypeAdapter(NewRubricName)
+_NAME_SHOWN = 100
+
+AuditWriter = Callable[[str, str, str | None, str | None], Awaitable[None]]
+"""Adds an audit row: the action, of what, and what stood there before and after."""
+
+
+def check_name(name: str) -> None:
+    """Raise `ValueError` for a name that nothing can be published under."""
+    try:
+        _NAME.validate_python(name)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["type"] == "value_error":
+            why = str(problem["ctx"]["error"])
+        else:
+            why = "use lower-case letters, digits, '.', '_' and '-', in parts set apart by '/', at most 200 characters"
+        shown = name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}… ({len(name)} characters)"
+        raise ValueError(f"{shown!r} cannot name a rubric; {why}") from None
+
+
+def build_publication(
+    content: RubricContent,
+    metadata: Mapping[str, Any] | None,
+    tags: Sequence[str],
+    lineage: Lineage | None,
+    parent: int | None,
+) -> RubricPublication:
+    """Put together what is to be published; raises `ValueError` naming what breaks the wire's rules."""
+    extra = {"metadata": metadata, "tags": tuple(tags), "lineage": lineage, "parent": parent}
+    try:
+        return RubricPublication.model_validate({"criteria": content.criteria, **extra})
+    except ValidationError as error:
+        wrong = field_errors(error.errors(include_url=False, include_input=False))
+        raise ValueError("; ".join(f"{e.field}: {e.message}" for e in wrong)) from None
+
+
+async def publish(
+    connection: AsyncConnection, project_id: str, name: str, published: RubricPublication, write_audit: AuditWriter
+) -> tuple[RubricVersion, bool]:
+    """Add a name's next version, or return the one that has these criteria already; True if it was added."""
+    digest = published.digest
+    latest = await _lock(connection, project_id, name)
+    if published.tags:
+        before = await tags_of(connection, project_id, name)
+        await add_tags(connection, project_id, name, published.tags)
+        await write_audit("tags.changed", name, before or None, await tags_of(connection, project_id, name))
+    if latest:
+        same = await connection.execute(queries.version_with_digest(project_id, name, digest))
+        if row := same.one_or_none():
+            return version_of(row), False
+    _check_parent(name, published.parent, latest)
+    added = RubricVersion(
+        name=name,
+        version=latest + 1,
+        digest=digest,
+        criteria=published.criteria,
+        created_at=datetime.now(UTC),
+        parent=published.parent or latest or None,
+        metadata=published.metadata or {},
+        lineage=published.lineage,
+    )
+    await connection.execute(queries.add_version(project_id, added))
+    await connection.execute(queries.set_latest(project_id, name, added.version))
+    await store_words(connection, project_id, added)
+    await write_audit("version.published", added.reference, None, added.digest)
+    return added, True
+
+
+async def _lock(connection: AsyncConnection, project_id: str, name: str) -> int:
+    """Have a name to this transaction, made if need be; gives the number of its newest version, 0 for none."""
+    lock = queries.lock_name(project_id, name)
+    latest: int | None = (await connection.execute(lock)).scalar_one_or_none()
+    if latest is not None:
+        return latest
+    added = await connection.execute(queries.add_name(connection.dialect.name, project_id, name))
+    if added.one_or_none():
+        return 0
+    return int((await connection.execute(lock)).scalar_one())  # another publisher made it in between
+
+
+async def store_words(connection: AsyncConnection, project_id: str, version: RubricVersion) -> None:
+    """Have a name found by the words of this version's criteria, and of no other's."""
+    words = words_of(criterion.description for criterion in version.criteria)
+    dialect = connection.dialect.name
+    values = {"words": kept_words(dialect, words)}
+    await connection.execute(queries.set_words(dialect, project_id, version.name), values)
+
+
+def _check_parent(name: str, parent: int | None, latest: int) -> None:
+    if parent is not None and parent > latest:
+        existing = f"its versions are 1 to {latest}" if latest else "it has no version yet"
+        raise ValueError(f"parent: there is no {name}@{parent} to descend from; {existing}")

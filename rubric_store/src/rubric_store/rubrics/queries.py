@@ -1,0 +1,386 @@
+"""The SQL statements for rubrics: versions, names, search and pages.
+
+The statements about versions, each as a function from its parameters; nothing here connects or commits.
+
+The statements about names: lists and searches, tags and aliases. Nothing here connects or commits.
+
+The words rubrics are searched by, the same on both databases, and how each keeps and finds them.
+
+PostgreSQL keeps them as a text search vector under an index, SQLite as text it reads through. What a word is
+decides Python, not the database: letters, digits and underscores, after NFKC and case folding. Scripts that
+put no space between words are searched by the beginnings of what stands between two other characters.
+
+Cursors for lists: opaque to clients, and the last name or number of a page to us.
+
+From rows to the wire's answers about versions.
+"""
+
+import base64
+import binascii
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Delete,
+    Insert,
+    Row,
+    Select,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import TSQUERY
+from sqlalchemy.sql.dml import ReturningInsert
+
+from rubric_store.rubrics.tables import rubric_aliases, rubric_tags, rubric_words, rubrics
+from rubric_store.rubrics.tables import rubric_versions as versions
+from trainer_client.wire import Reference, RubricName, RubricVersion, VersionSummary
+
+MAX_WORD_LENGTH = 100
+MAX_WORDS_BYTES = 262_144
+"""How much is kept of one rubric's words; those after are not found."""
+
+_WORD = re.compile(r"\w+")
+
+
+def words_of(texts: Iterable[str]) -> list[str]:
+    """The distinct words of texts, in order of appearance, as far as they are kept."""
+    words: dict[str, None] = {}
+    room = MAX_WORDS_BYTES
+    for text in texts:
+        for found in _WORD.findall(unicodedata.normalize("NFKC", text).casefold()):
+            word = found[:MAX_WORD_LENGTH]
+            if word in words:
+                continue
+            room -= len(word.encode()) + 1
+            if room < 0:
+                return list(words)
+            words[word] = None
+    return list(words)
+
+
+def words_parameter(dialect: str) -> ColumnElement[object]:
+    """The expression that keeps the words of a parameter named `words`, as `kept_words` makes it."""
+    if dialect == "postgresql":
+        return func.array_to_tsvector(cast(bindparam("words"), ARRAY(Text)))
+    return bindparam("words", type_=Text)
+
+
+def kept_words(dialect: str, words: list[str]) -> object:
+    """Words as a value for `words_parameter`."""
+    return words if dialect == "postgresql" else "".join(f" {word}" for word in words)
+
+
+def has_words(dialect: str, column: ColumnElement[Any], words: Sequence[str]) -> ColumnElement[bool]:
+    """Whether kept words have, for each of these, one that begins with it."""
+    if dialect == "postgresql":
+        # A word holds neither quotes nor backslashes, so that this text is the query it looks like.
+        query = " & ".join(f"'{word}':*" for word in words)
+        return column.op("@@", is_comparison=True)(cast(literal(query, Text), TSQUERY))
+    return and_(*[func.instr(column, f" {word}") > 0 for word in words])
+
+
+_VERSION_COLUMNS = (
+    versions.c.name,
+    versions.c.version,
+    versions.c.digest,
+    versions.c.created_at,
+    versions.c.parent,
+    versions.c.metadata,
+    versions.c.lineage,
+    versions.c.retired_at,
+    versions.c.retired_reason,
+)
+
+
+def version(project_id: str, reference: Reference) -> Select[Any]:
+    """The version a reference stands for: a name's current one, that very one, an alias's, or a digest's.
+
+    Of the versions that have a digest it is the oldest in use, or the oldest where none is in use.
+    """
+    found = select(*_VERSION_COLUMNS, versions.c.criteria).where(versions.c.project_id == project_id)
+    if reference.digest is not None:
+        oldest = (versions.c.retired_at.is_not(None), versions.c.created_at, versions.c.name, versions.c.version)
+        return found.where(versions.c.digest == reference.digest).order_by(*oldest).limit(1)
+    found = found.where(versions.c.name == reference.name)
+    if reference.version is not None:
+        return found.where(versions.c.version == reference.version)
+    if reference.alias is not None:
+        pointed = select(rubric_aliases.c.version).where(
+            rubric_aliases.c.project_id == project_id,
+            rubric_aliases.c.name == reference.name,
+            rubric_aliases.c.alias == reference.alias,
+        )
+        return found.where(versions.c.version == pointed.scalar_subquery())
+    current = select(rubrics.c.current_version).where(
+        rubrics.c.project_id == project_id, rubrics.c.name == reference.name
+    )
+    return found.where(versions.c.version == current.scalar_subquery())
+
+
+def version_with_digest(project_id: str, name: str, digest: str) -> Select[Any]:
+    """The version of a name that has a content digest."""
+    return version(project_id, Reference(None, None, digest)).where(versions.c.name == name)
+
+
+def history(project_id: str, name: str, *, before: int | None, limit: int) -> Select[Any]:
+    """The versions of a name without their criteria, newest first, from below a number on."""
+    listed = (
+        select(*_VERSION_COLUMNS, versions.c.criteria_count)
+        .where(versions.c.project_id == project_id, versions.c.name == name)
+        .order_by(versions.c.version.desc())
+        .limit(limit)
+    )
+    return listed if before is None else listed.where(versions.c.version < before)
+
+
+def add_name(dialect: str, project_id: str, name: str) -> ReturningInsert[tuple[str]]:
+    """Add a name without versions, unless it is there; gives the name if it was added."""
+    row = {"project_id": project_id, "name": name, "latest_version": 0, "current_version": 0}
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    return make(rubrics).values(row).on_conflict_do_nothing().returning(rubrics.c.name)
+
+
+def lock_name(project_id: str, name: str) -> Select[Any]:
+    """The newest version number of a name, locked until the transaction ends (SQLite has locked all)."""
+    return (
+        select(rubrics.c.latest_version)
+        .where(rubrics.c.project_id == project_id, rubrics.c.name == name)
+        .with_for_update()
+    )
+
+
+def add_version(project_id: str, added: RubricVersion) -> Insert:
+    """Add a version."""
+    return insert(versions).values(
+        project_id=project_id,
+        name=added.name,
+        version=added.version,
+        digest=added.digest,
+        criteria=[c.model_dump(mode="json") for c in added.criteria],
+        criteria_count=len(added.criteria),
+        created_at=added.created_at,
+        parent=added.parent,
+        metadata=added.metadata,
+        lineage=None if added.lineage is None else added.lineage.model_dump(mode="json", exclude_unset=True),
+    )
+
+
+def set_latest(project_id: str, name: str, number: int) -> Update:
+    """Record the newest version number of a name, which its bare name stands for now."""
+    mine = (rubrics.c.project_id == project_id, rubrics.c.name == name)
+    return update(rubrics).where(*mine).values(latest_version=number, current_version=number)
+
+
+def set_words(dialect: str, project_id: str, name: str) -> Insert:
+    """Keep the words of a name; they are the parameter `words`."""
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    add = make(rubric_words).values(project_id=project_id, name=name, words=words_parameter(dialect))
+    return add.on_conflict_do_update(index_elements=["project_id", "name"], set_={"words": add.excluded.words})
+
+
+def retire(project_id: str, name: str, number: int, at: datetime | None, reason: str | None) -> Update:
+    """Take a version out of use, or with None and None back into it."""
+    this = (versions.c.project_id == project_id, versions.c.name == name, versions.c.version == number)
+    return update(versions).where(*this).values(retired_at=at, retired_reason=reason)
+
+
+def set_current(project_id: str, name: str) -> Update:
+    """Have a bare name stand for its newest version in use, or for its newest where none is in use."""
+    mine = (versions.c.project_id == project_id, versions.c.name == name)
+    in_use = select(func.max(versions.c.version)).where(*mine, versions.c.retired_at.is_(None)).scalar_subquery()
+    return (
+        update(rubrics)
+        .where(rubrics.c.project_id == project_id, rubrics.c.name == name)
+        .values(current_version=func.coalesce(in_use, rubrics.c.latest_version))
+    )
+
+
+_AFTER_ANY_NAME = "\x7f"  # sorts after every character that a rubric's name may hold
+
+
+def page(
+    project_id: str,
+    dialect: str,
+    *,
+    prefix: str = "",
+    tag: str | None = None,
+    words: Sequence[str] = (),
+    after: str | None = None,
+    limit: int,
+) -> Select[Any]:
+    """Names in order with their current versions: all, or those with a prefix, a tag, and criteria of these words.
+
+    The names of a page are found first and limited, and only they are joined with the rest: else a planner may read
+    everything that stands before them.
+    """
+    names = _names(project_id, dialect, tag, words, prefix, after).limit(limit).subquery()
+    listed = (rubrics.c.project_id == project_id) & (rubrics.c.name == names.c.name)
+    current = (
+        (versions.c.project_id == project_id)
+        & (versions.c.name == rubrics.c.name)
+        & (versions.c.version == rubrics.c.current_version)
+    )
+    return (
+        select(
+            rubrics.c.name,
+            rubrics.c.current_version.label("latest_version"),
+            versions.c.digest,
+            versions.c.criteria_count,
+            versions.c.created_at,
+            versions.c.retired_at.is_not(None).label("retired"),
+        )
+        .select_from(names)
+        .join(rubrics, listed)
+        .join(versions, current)
+        .order_by(rubrics.c.name)
+    )
+
+
+def _names(
+    project_id: str, dialect: str, tag: str | None, words: Sequence[str], prefix: str, after: str | None
+) -> Select[Any]:
+    """The names themselves, in order. What is asked of them is asked of every table that takes part."""
+    tables = [rubric_tags] * (tag is not None) + [rubric_words] * bool(words) or [rubrics]
+    first = tables[0]
+    names = select(first.c.name).order_by(first.c.name)
+    if tag is not None:
+        names = names.where(rubric_tags.c.tag == tag)
+    if words:
+        names = names.where(has_words(dialect, rubric_words.c.words, words))
+    for table in tables:
+        names = names.where(table.c.project_id == project_id)
+        if table is not first:
+            names = names.where(table.c.name == first.c.name)
+        if prefix:  # a range, not LIKE: literal on both databases
+            names = names.where(table.c.name >= prefix, table.c.name < prefix + _AFTER_ANY_NAME)
+        if after is not None:
+            names = names.where(table.c.name > after)
+    return names
+
+
+def neighbours(project_id: str, name: str, count: int) -> tuple[Select[Any], Select[Any]]:
+    """Names with their newest version numbers on either side of a name, itself among them; `count` a side."""
+    named = select(rubrics.c.name, rubrics.c.latest_version).where(rubrics.c.project_id == project_id).limit(count)
+    return (
+        named.where(rubrics.c.name >= name).order_by(rubrics.c.name),
+        named.where(rubrics.c.name < name).order_by(rubrics.c.name.desc()),
+    )
+
+
+def tags(project_id: str, names: Sequence[str]) -> Select[Any]:
+    """The tags of names, as pairs, sorted by tag."""
+    mine = (rubric_tags.c.project_id == project_id, rubric_tags.c.name.in_(names))
+    return select(rubric_tags.c.name, rubric_tags.c.tag).where(*mine).order_by(rubric_tags.c.tag)
+
+
+def add_tags(dialect: str, project_id: str, name: str, added: Sequence[str]) -> ReturningInsert[tuple[str]]:
+    """Add tags that a name has not got; gives those that were added."""
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    rows = [{"project_id": project_id, "name": name, "tag": tag} for tag in added]
+    return make(rubric_tags).values(rows).on_conflict_do_nothing().returning(rubric_tags.c.tag)
+
+
+def remove_tags(project_id: str, name: str) -> Delete:
+    """Take every tag from a name."""
+    return delete(rubric_tags).where(rubric_tags.c.project_id == project_id, rubric_tags.c.name == name)
+
+
+def aliases(project_id: str, names: Sequence[str]) -> Select[Any]:
+    """The aliases of names and the versions they stand for, sorted by alias."""
+    mine = (rubric_aliases.c.project_id == project_id, rubric_aliases.c.name.in_(names))
+    columns = (rubric_aliases.c.name, rubric_aliases.c.alias, rubric_aliases.c.version)
+    return select(*columns).where(*mine).order_by(rubric_aliases.c.alias)
+
+
+def set_alias(dialect: str, project_id: str, name: str, alias: str, version: int) -> Insert:
+    """Have an alias of a name stand for a version."""
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    add = make(rubric_aliases).values(project_id=project_id, name=name, alias=alias, version=version)
+    key = ["project_id", "name", "alias"]
+    return add.on_conflict_do_update(index_elements=key, set_={"version": add.excluded.version})
+
+
+def remove_alias(project_id: str, name: str, alias: str) -> Delete:
+    """Take an alias from a name."""
+    this = (rubric_aliases.c.project_id == project_id, rubric_aliases.c.name == name, rubric_aliases.c.alias == alias)
+    return delete(rubric_aliases).where(*this)
+
+
+MAX_LIMIT = 500
+UNKNOWN_CURSOR = "this cursor is not one we gave out; pass a page's next_cursor unchanged"
+_NAME: TypeAdapter[str] = TypeAdapter(RubricName)
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+
+class CursorError(ValueError):
+    """A cursor that no page gave out."""
+
+
+def check_limit(limit: int, what: str = "rubrics") -> int:
+    """Return a page size between 1 and 500; raise `ValueError` for any other."""
+    if not 1 <= limit <= MAX_LIMIT:
+        raise ValueError(f"a page holds 1 to {MAX_LIMIT} {what}, not {limit}; follow next_cursor for more")
+    return limit
+
+
+def to_cursor(last: str) -> str:
+    """The cursor that continues after a name or a number."""
+    return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
+
+
+def name_from_cursor(cursor: str) -> str:
+    """The name that a cursor continues after; raises `CursorError` if no page gave it out."""
+    try:
+        return _NAME.validate_python(text_from_cursor(cursor))
+    except ValidationError:
+        raise CursorError(UNKNOWN_CURSOR) from None
+
+
+def number_from_cursor(cursor: str) -> int:
+    """The version that a cursor continues after; raises `CursorError` if no page gave it out."""
+    number = text_from_cursor(cursor)
+    if not _NUMBER.fullmatch(number):
+        raise CursorError(UNKNOWN_CURSOR)
+    return int(number)
+
+
+def text_from_cursor(cursor: str) -> str:
+    """What a cursor was made of; raises `CursorError` if it is none."""
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    except (UnicodeError, binascii.Error):
+        raise CursorError(UNKNOWN_CURSOR) from None
+
+
+def version_of(row: Row[Any]) -> RubricVersion:
+    """A version with its criteria."""
+    return RubricVersion.model_validate(_fields(row))
+
+
+def summary_of(row: Row[Any], aliases: Mapping[str, int]) -> VersionSummary:
+    """A version without its criteria, with those of its name's aliases that stand for it."""
+    pointing_aliases = [alias for alias, version in aliases.items() if version == row.version]
+    return VersionSummary.model_validate({**_fields(row), "aliases": tuple(pointing_aliases)})
+
+
+def _fields(row: Row[Any]) -> dict[str, Any]:
+    fields = dict(row._mapping)
+    at, reason = fields.pop("retired_at"), fields.pop("retired_reason")
+    return {**fields, "retirement": None if at is None else {"at": at, "reason": reason}}

@@ -1,0 +1,472 @@
+"""The rubric store: names, immutable versions, aliases, tags, lists, and lookup by reference.
+
+The rubric store: names, immutable versions, and lookups by reference.
+
+Knows the wire's rubrics and the tables. Refuses to know who asks, what a rubric is judged with, or how
+the database came to have its schema (`rubric_store.migrations`).
+
+Lists of what the store holds: rubrics by name, by tag and by the words of their criteria, and their histories.
+
+What changes about a name without a new version: aliases, tags, and which versions are in use.
+
+Every change takes the name's lock, so that it sees what the one before it left, on any number of hosts.
+
+Versions found lately, for when the database is away. Knows no database.
+
+Only what references that never change their meaning stood for is remembered: a name@version, and a digest. Whether a
+version was retired since is not known while the database is away.
+
+The reference a caller may have meant by one that stands for nothing.
+"""
+
+import asyncio
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rubric_store.repository import READ_TIMEOUT_S, BaseRepository, unknown_actor
+from rubric_store.rubrics import queries
+from rubric_store.rubrics.publishing import build_publication, check_name, publish, replace_tags, store_words, tags_of
+from rubric_store.rubrics.queries import (
+    UNKNOWN_CURSOR,
+    CursorError,
+    check_limit,
+    name_from_cursor,
+    number_from_cursor,
+    summary_of,
+    to_cursor,
+    version_of,
+    words_of,
+)
+from rubric_store.rubrics.validations import ValidationMixin
+from trainer_client.byte_cache import ByteCache
+from trainer_client.wire import (
+    AliasName,
+    Lineage,
+    Reference,
+    RubricAliases,
+    RubricContent,
+    RubricHistory,
+    RubricPage,
+    RubricSummary,
+    RubricTags,
+    RubricVersion,
+    TagSet,
+    parse_reference,
+)
+from trainer_client.wire.problems import field_errors
+
+_ALIAS: TypeAdapter[str] = TypeAdapter(AliasName)
+
+
+class ChangeMixin(BaseRepository):
+    """The part of `RubricStore` that changes what is there."""
+
+    async def move_alias(
+        self, project_id: str, name: str, alias: str, version: int, *, expected: int | None
+    ) -> tuple[bool, int | None]:
+        """Have an alias stand for a version, if it stands for the expected one now.
+
+        Args:
+            project_id: whose rubrics.
+            name: the rubric.
+            alias: what is moved.
+            version: what it shall stand for.
+            expected: what it stands for now as far as the caller knows; None if there is no such alias yet.
+
+        Returns:
+            Whether it stands for `version` now, and what it stands for (None: there is no such alias). An alias that
+            stands for `version` already counts as moved, whatever was expected, so that a move may be repeated.
+
+        Raises:
+            ValueError: no alias may be called this, or the version is retired.
+            LookupError: there is no such rubric or version.
+        """
+        _check_alias(alias)
+        async with self._begin_locked(project_id, name) as connection:
+            found = await _version(connection, project_id, name, version)
+            current = await _alias(connection, project_id, name, alias)
+            if current == version:
+                return True, version
+            if current != expected:
+                return False, current
+            if found.retirement is not None:
+                raise ValueError(f"{found.reference} is retired ({found.retirement.reason}); restore it first")
+            dialect = connection.dialect.name
+            await connection.execute(queries.set_alias(dialect, project_id, name, alias, version))
+            before = None if current is None else (await _version(connection, project_id, name, current)).digest
+            await self._add_audit_entry(connection, project_id, "alias.moved", f"{name}@{alias}", before, found.digest)
+        return True, version
+
+    async def remove_alias(
+        self, project_id: str, name: str, alias: str, *, expected: int | None
+    ) -> tuple[bool, int | None]:
+        """Take an alias away, if it stands for the expected version now; whether it did, and for what it stood.
+
+        Raises:
+            LookupError: there is no such rubric.
+        """
+        async with self._begin_locked(project_id, name) as connection:
+            current = await _alias(connection, project_id, name, alias)
+            if current is None or current != expected:
+                return False, current
+            await connection.execute(queries.remove_alias(project_id, name, alias))
+            stood_for = await _version(connection, project_id, name, current)
+            await self._add_audit_entry(
+                connection, project_id, "alias.removed", f"{name}@{alias}", stood_for.digest, None
+            )
+        return True, current
+
+    async def replace_tags(self, project_id: str, name: str, tags: Sequence[str]) -> RubricTags:
+        """Give a rubric these tags in place of those it has.
+
+        Raises:
+            ValueError: too many, or one that is none.
+            LookupError: there is no such rubric.
+        """
+        try:
+            wanted = TagSet(tags=tuple(tags)).tags
+        except ValidationError as error:
+            wrong = field_errors(error.errors(include_url=False, include_input=False))[0]
+            raise ValueError(f"{wrong.field}: {wrong.message}") from None
+        async with self._begin_locked(project_id, name) as connection:
+            before = await tags_of(connection, project_id, name)
+            await replace_tags(connection, project_id, name, wanted)
+            after = await tags_of(connection, project_id, name)
+            await self._add_audit_entry(connection, project_id, "tags.changed", name, before or None, after or None)
+        return RubricTags(name=name, tags=tuple(sorted(set(wanted))))
+
+    async def retire(self, project_id: str, name: str, version: int, reason: str) -> RubricVersion:
+        """Take a version out of use; again: with another reason, as of when it was first.
+
+        Raises:
+            LookupError: there is no such version.
+        """
+        async with self._begin_locked(project_id, name) as connection:
+            found = await _version(connection, project_id, name, version)
+            at = found.retirement.at if found.retirement else datetime.now(UTC)
+            await self._add_audit_entry(
+                connection, project_id, "version.retired", found.reference, _reason(found), reason
+            )
+            return await _set_retirement(connection, project_id, found, at, reason)
+
+    async def restore(self, project_id: str, name: str, version: int) -> RubricVersion:
+        """Take a version back into use.
+
+        Raises:
+            LookupError: there is no such version.
+        """
+        async with self._begin_locked(project_id, name) as connection:
+            found = await _version(connection, project_id, name, version)
+            await self._add_audit_entry(
+                connection, project_id, "version.restored", found.reference, _reason(found), None
+            )
+            return await _set_retirement(connection, project_id, found, None, None)
+
+
+async def _version(connection: AsyncConnection, project_id: str, name: str, version: int | None) -> RubricVersion:
+    row = (await connection.execute(queries.version(project_id, Reference(name, version, None)))).one_or_none()
+    if row is None:
+        raise LookupError(f"there is no {name}@{version}")
+    return version_of(row)
+
+
+def _reason(version: RubricVersion) -> str | None:
+    return version.retirement.reason if version.retirement else None
+
+
+async def _alias(connection: AsyncConnection, project_id: str, name: str, alias: str) -> int | None:
+    rows = await connection.execute(queries.aliases(project_id, [name]))
+    return {row.alias: row.version for row in rows}.get(alias)
+
+
+async def _set_retirement(
+    connection: AsyncConnection, project_id: str, version: RubricVersion, at: datetime | None, reason: str | None
+) -> RubricVersion:
+    name = version.name
+    before = await _version(connection, project_id, name, None)
+    await connection.execute(queries.retire(project_id, name, version.version, at, reason))
+    await connection.execute(queries.set_current(project_id, name))
+    current = await _version(connection, project_id, name, None)
+    if current.version != before.version:
+        await store_words(connection, project_id, current)
+    return await _version(connection, project_id, name, version.version)
+
+
+def _check_alias(alias: str) -> None:
+    try:
+        _ALIAS.validate_python(alias)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["type"] == "value_error":
+            raise ValueError(str(problem["ctx"]["error"])) from None
+        raise ValueError(
+            f"{alias[:64]!r} is no alias; begin with a lower-case letter, go on with letters, digits, '.', '_' and "
+            "'-', at most 64 characters"
+        ) from None
+
+
+_NAME_CHARACTERS = re.compile(r"[a-z0-9._/-]*")
+_Tags = defaultdict[str, list[str]]
+_Aliases = defaultdict[str, dict[str, int]]
+
+
+class ListMixin(BaseRepository):
+    """The part of `RubricStore` that lists. A page costs the same wherever it is."""
+
+    async def list(
+        self,
+        project_id: str,
+        *,
+        prefix: str = "",
+        tag: str | None = None,
+        text: str = "",
+        after: str | None = None,
+        limit: int = 100,
+    ) -> RubricPage:
+        """Rubrics by name in code point order, each with the version its bare name stands for.
+
+        Args:
+            project_id: whose rubrics.
+            prefix: only names that begin with this text, taken literally.
+            tag: only rubrics that have this tag.
+            text: only rubrics whose criteria, taken together, have for each word of this text a word that begins
+                with it, whatever its case; see `rubric_store.rubrics.queries`. A text without a word finds nothing.
+            after: the `next_cursor` of the page before; None for the first page.
+            limit: rubrics a page, 1 to 500.
+
+        Raises:
+            CursorError: no page gave this cursor out.
+            ValueError: the limit is out of range.
+        """
+        check_limit(limit)
+        name = None if after is None else name_from_cursor(after)
+        words = words_of([text])
+        if not _NAME_CHARACTERS.fullmatch(prefix) or (text and not words) or "\0" in (tag or ""):
+            return RubricPage(rubrics=())
+        page = queries.page(
+            project_id, self._engine.dialect.name, prefix=prefix, tag=tag, words=words, after=name, limit=limit + 1
+        )
+        rows = await self._read(page)
+        names = [row.name for row in rows[:limit]]
+        tags, aliases = await self._labels(project_id, names)
+        summaries = [
+            RubricSummary(**row._mapping, tags=tuple(tags[row.name]), aliases=aliases[row.name]) for row in rows[:limit]
+        ]
+        return RubricPage(rubrics=tuple(summaries), next_cursor=to_cursor(names[-1]) if rows[limit:] else None)
+
+    async def history(
+        self, project_id: str, name: str, *, after: str | None = None, limit: int = 100
+    ) -> RubricHistory | None:
+        """The versions of a rubric, the newest first; None if there is no such rubric.
+
+        Args:
+            project_id: whose rubrics.
+            name: the rubric.
+            after: the `next_cursor` of the page before; None for the first page.
+            limit: versions a page, 1 to 500.
+
+        Raises:
+            CursorError: no page gave this cursor out.
+            ValueError: the limit is out of range.
+        """
+        check_limit(limit, "versions")
+        before = None if after is None else number_from_cursor(after)
+        rows = await self._read(queries.history(project_id, name, before=before, limit=limit + 1))
+        if not rows and after is not None:
+            raise CursorError(UNKNOWN_CURSOR)
+        if not rows:
+            return None
+        tags, aliases = await self._labels(project_id, [name])
+        return RubricHistory(
+            name=name,
+            tags=tuple(tags[name]),
+            versions=tuple([summary_of(row, aliases[name]) for row in rows[:limit]]),
+            next_cursor=to_cursor(str(rows[limit - 1].version)) if rows[limit:] else None,
+        )
+
+    async def aliases(self, project_id: str, name: str) -> RubricAliases:
+        """The aliases of a rubric; none where there is no such rubric."""
+        _, aliases = await self._labels(project_id, [name])
+        return RubricAliases(name=name, aliases=aliases[name])
+
+    async def _labels(self, project_id: str, names: Sequence[str]) -> tuple[_Tags, _Aliases]:
+        """The tags and the aliases of names."""
+        tags: _Tags = defaultdict(list)
+        aliases: _Aliases = defaultdict(dict)
+        async with self._connect() as connection:
+            for row in await connection.execute(queries.tags(project_id, names)):
+                tags[row.name].append(row.tag)
+            for row in await connection.execute(queries.aliases(project_id, names)):
+                aliases[row.name][row.alias] = row.version
+        return tags, aliases
+
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9._/-]")
+_NAME_LENGTH = 200
+_ALIAS_LENGTH = 64
+
+
+def split_reference(reference: str) -> tuple[str, str]:
+    """The name a reference may have meant, in the characters names have, and what it asks for of it."""
+    name, _, rest = reference.partition("@")
+    return _NOT_IN_NAMES.sub("-", name.lower())[:_NAME_LENGTH], rest
+
+
+def nearest_name(name: str, names: Mapping[str, int]) -> str | None:
+    """The name that looks most like this one; None if none looks like it."""
+    matches = difflib.get_close_matches(name, names, 1)
+    return matches[0] if matches else None
+
+
+def nearest_reference(name: str, selector: str, latest: int, aliases: Mapping[str, int]) -> str:
+    """A reference to a name that exists: to the version or the alias nearest to what was asked of it, or to none."""
+    if re.fullmatch(r"[1-9][0-9]{0,8}", selector):
+        return f"{name}@{min(int(selector), latest)}"
+    matches = difflib.get_close_matches(selector.lower()[:_ALIAS_LENGTH], aliases, 1) if selector else []
+    return f"{name}@{matches[0]}" if matches else name
+
+
+_MAX_CACHE_BYTES = 32 * 2**20
+
+
+class VersionCache:
+    """The versions asked for last, up to 32 MiB of them."""
+
+    def __init__(self) -> None:
+        self._versions: ByteCache[tuple[str, Reference], RubricVersion] = ByteCache(_MAX_CACHE_BYTES)
+
+    def put(self, project_id: str, reference: Reference, version: RubricVersion) -> None:
+        """Remember what a reference stands for, unless that may change."""
+        if reference.version is None and reference.digest is None:
+            return
+        if self._versions.get((project_id, reference)) is not version:
+            self._versions.put((project_id, reference), version)
+
+    def get(self, project_id: str, reference: Reference) -> RubricVersion | None:
+        """What it stood for when it was last found; None where that is not remembered."""
+        return self._versions.get((project_id, reference))
+
+
+_NEIGHBOURS = 500
+_CACHED_FIND_TIMEOUT_S = 1.0
+_RETRY_AFTER_S = 1.0
+
+
+class RubricStore(ListMixin, ChangeMixin, ValidationMixin):
+    """Rubrics on SQLite or PostgreSQL, each project apart from the others.
+
+    Args:
+        database: `sqlite+aiosqlite:///path`, `postgresql+psycopg://…`, or an engine for one of them. An
+            engine that is handed in stays the caller's: `close` leaves it open.
+        actor: says who makes the change that is being made, for its audit row.
+
+    Raises:
+        DatabaseURLError: the URL is none the store can use.
+    """
+
+    def __init__(self, database: str | AsyncEngine, *, actor: Callable[[], str] = unknown_actor) -> None:
+        super().__init__(database, actor=actor)
+        self._version_cache = VersionCache()
+        self._retry_at = 0.0
+
+    async def find(self, project_id: str, reference: str) -> RubricVersion | None:
+        """The version that `name`, `name@3`, `name@alias` or `sha256:…` stands for; None if there is none.
+
+        A bare name stands for its newest version in use, or for its newest where all are retired; a digest for the
+        oldest in use that has it, or the oldest; and a text that is no reference for nothing. While the database is
+        away, or takes longer than a second, `name@3` and digests asked for before stand for what they stood for; it is
+        then asked once a second.
+
+        Raises:
+            ConnectionError: the database is away, and that is not remembered.
+        """
+        try:
+            parsed = parse_reference(reference)
+        except ValueError:
+            return None
+        cached = self._version_cache.get(project_id, parsed)
+        if cached is not None and monotonic() < self._retry_at:
+            return cached
+        try:
+            timeout_s = READ_TIMEOUT_S if cached is None else _CACHED_FIND_TIMEOUT_S
+            rows = await self._read(queries.version(project_id, parsed), timeout_s=timeout_s)
+        except ConnectionError:
+            self._retry_at = monotonic() + _RETRY_AFTER_S
+            if cached is None:
+                raise
+            return cached
+        if not rows:
+            return None
+        found = version_of(rows[0])
+        self._version_cache.put(project_id, parsed, found)
+        return found
+
+    async def closest(self, project_id: str, reference: str) -> str | None:
+        """The existing reference that looks most like this one, for an error message; None if none does.
+
+        Compares with the 500 names on either side in the order of names. Keeps to the version or alias asked for
+        where the name has such a one, and to the newest version otherwise. A digest looks like nothing but itself.
+        """
+        if reference.startswith("sha256:"):
+            return None
+        name, selector = split_reference(reference)
+        rows = await self._read(*queries.neighbours(project_id, name, _NEIGHBOURS))
+        latest = {row.name: row.latest_version for row in rows}
+        found = await asyncio.to_thread(nearest_name, name, latest)
+        if found is None:
+            return None
+        return nearest_reference(found, selector, latest[found], (await self.aliases(project_id, found)).aliases)
+
+    async def publish(
+        self,
+        project_id: str,
+        name: str,
+        content: RubricContent,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+        lineage: Lineage | None = None,
+        parent: int | None = None,
+    ) -> tuple[RubricVersion, bool]:
+        """Add a name's next version, or return the one that has these criteria already; True if it was added.
+
+        Publishers of one name take turns, on any number of hosts: versions are 1, 2, 3… without gaps. Metadata,
+        lineage and parent of a version that is there already stand.
+
+        Args:
+            project_id: whose rubrics.
+            name: what the rubric is called.
+            content: the criteria.
+            metadata: a JSON object to keep with the version, at most 64 KiB.
+            tags: added to the name's tags, also where the version is there already.
+            lineage: who or what made this version.
+            parent: the version of this name that it was made from; the newest unless given.
+
+        Raises:
+            ValueError: the name is none a rubric may have, there is no such parent, or what is given beside the
+                criteria breaks the rules of `RubricPublication`.
+        """
+        check_name(name)
+        published = build_publication(content, metadata, tags, lineage, parent)
+        async with self._begin() as connection:
+            return await publish(
+                connection, project_id, name, published, partial(self._add_audit_entry, connection, project_id)
+            )
+
+    async def ready(self) -> bool:
+        """Whether the store can be read: the database answers within five seconds, and has the tables."""
+        try:
+            await self._read(queries.page("", self._engine.dialect.name, limit=1))
+        except (SQLAlchemyError, OSError):
+            return False
+        return True

@@ -1,0 +1,158 @@
+"""The tables, as the queries see them; the migrations make them, and a test holds the two together.
+
+Criteria are kept as JSON text on both databases and never searched inside: PostgreSQL's JSONB would reorder
+keys and refuse characters that a rubric may hold. Names sort by code point everywhere, so that pages agree.
+"""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    Column,
+    DateTime,
+    Dialect,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects.postgresql import TSVECTOR
+
+metadata = MetaData()
+
+
+class UTCDateTime(TypeDecorator[datetime]):
+    """A moment in UTC: aware in Python on both databases, though SQLite keeps no zone."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Turn an aware moment into UTC; refuse a naive one with `ValueError`."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a moment without a zone cannot be stored; use datetime.now(UTC)")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Read a moment back as UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def key_column(name: str, length: int = 200) -> Column[str]:
+    """A column that names something: compared byte by byte on both databases."""
+    return Column(name, String(length).with_variant(String(length, collation="C"), "postgresql"), nullable=False)
+
+
+def _key() -> String:
+    return String(200).with_variant(String(200, collation="C"), "postgresql")
+
+
+rubrics = Table(
+    "rubrics",
+    metadata,
+    Column("project_id", _key(), nullable=False),
+    Column("name", _key(), nullable=False),
+    Column("latest_version", Integer, nullable=False),
+    Column("current_version", Integer, nullable=False, server_default="0"),
+    PrimaryKeyConstraint("project_id", "name", name="pk_rubrics"),
+)
+"""One row per name. Its lock orders all that changes under that name. `latest_version` is the last number given;
+`current_version` is what the bare name stands for: the newest not retired, or the newest where all are."""
+
+rubric_versions = Table(
+    "rubric_versions",
+    metadata,
+    Column("project_id", _key(), nullable=False),
+    Column("name", _key(), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("digest", String(71), nullable=False),
+    Column("criteria", JSON, nullable=False),
+    Column("criteria_count", Integer, nullable=False),
+    Column("created_at", UTCDateTime, nullable=False),
+    Column("parent", Integer),
+    Column("metadata", JSON, nullable=False, server_default="{}"),
+    Column("lineage", JSON(none_as_null=True)),
+    Column("retired_at", UTCDateTime),
+    Column("retired_reason", Text),
+    PrimaryKeyConstraint("project_id", "name", "version", name="pk_rubric_versions"),
+    ForeignKeyConstraint(
+        ["project_id", "name"], ["rubrics.project_id", "rubrics.name"], name="fk_rubric_versions_rubrics"
+    ),
+    UniqueConstraint("project_id", "name", "digest", name="uq_rubric_versions_digest"),
+    Index("ix_rubric_versions_project_digest", "project_id", "digest"),
+)
+"""One row per version, added and never changed but for its retirement. `criteria_count` spares lists from reading
+the criteria."""
+
+rubric_aliases = Table(
+    "rubric_aliases",
+    metadata,
+    Column("project_id", _key(), nullable=False),
+    Column("name", _key(), nullable=False),
+    Column("alias", _key(), nullable=False),
+    Column("version", Integer, nullable=False),
+    PrimaryKeyConstraint("project_id", "name", "alias", name="pk_rubric_aliases"),
+    ForeignKeyConstraint(
+        ["project_id", "name", "version"],
+        ["rubric_versions.project_id", "rubric_versions.name", "rubric_versions.version"],
+        name="fk_rubric_aliases_rubric_versions",
+    ),
+)
+"""One row per alias of a name: the version it stands for now."""
+
+rubric_tags = Table(
+    "rubric_tags",
+    metadata,
+    Column("project_id", _key(), nullable=False),
+    Column("tag", _key(), nullable=False),
+    Column("name", _key(), nullable=False),
+    PrimaryKeyConstraint("project_id", "tag", "name", name="pk_rubric_tags"),
+    ForeignKeyConstraint(["project_id", "name"], ["rubrics.project_id", "rubrics.name"], name="fk_rubric_tags_rubrics"),
+    Index("ix_rubric_tags_project_name", "project_id", "name"),
+)
+"""One row per tag of a name, in the order in which a tag's rubrics are listed."""
+
+rubric_words = Table(
+    "rubric_words",
+    metadata,
+    Column("project_id", _key(), nullable=False),
+    Column("name", _key(), nullable=False),
+    Column("words", Text().with_variant(TSVECTOR(), "postgresql"), nullable=False),
+    PrimaryKeyConstraint("project_id", "name", name="pk_rubric_words"),
+    ForeignKeyConstraint(
+        ["project_id", "name"], ["rubrics.project_id", "rubrics.name"], name="fk_rubric_words_rubrics"
+    ),
+    Index("ix_rubric_words_words", "words", postgresql_using="gin").ddl_if(dialect="postgresql"),
+)
+"""The words of the criteria of what a bare name stands for (`rubric_store.rubrics.queries`)."""
+
+rubric_validations = Table(
+    "rubric_validations",
+    metadata,
+    Column("project_id", _key(), nullable=False),
+    Column("name", _key(), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("pass_number", Integer, nullable=False),
+    Column("judge", String(71), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("template_digest", String(71), nullable=False),
+    Column("created_at", UTCDateTime, nullable=False),
+    Column("items", JSON, nullable=False),
+    PrimaryKeyConstraint("project_id", "name", "version", "pass_number", name="pk_rubric_validations"),
+    ForeignKeyConstraint(
+        ["project_id", "name", "version"],
+        ["rubric_versions.project_id", "rubric_versions.name", "rubric_versions.version"],
+        name="fk_rubric_validations_rubric_versions",
+    ),
+)
+"""One row per pass of a validity judge over a version, numbered 1, 2, 3… within it; added and never changed."""

@@ -1,0 +1,299 @@
+"""`adjudge migrate`, `adjudge backup` and `adjudge ledger`: look after the database.
+
+`adjudge migrate`: bring the database schema to what this version needs, look where it stands, or take it back.
+
+`adjudge backup`: copy a SQLite database while processes use it.
+
+`adjudge ledger`: delete what was recorded, by run or by age; and see to rows that the database refused.
+"""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.settings import Settings
+from adjudge_services.wiring import StartError, describe_schema_status, prepare_store
+from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
+from judge_server.rubrics import PROJECT_ID
+from rubric_store import SQLLedger, backup, migrations
+from rubric_store.backup import IntegrityReport, copy_sqlite
+from rubric_store.migrations import SchemaStatus
+from trainer_client.wire.ledger_rows import PurgeCounts
+
+PENDING, UNUSABLE = 1, 2
+"""Exit statuses of `adjudge migrate check`, beside 0."""
+
+app = typer.Typer(help="Bring the database schema to what this version needs.", invoke_without_command=True)
+
+
+@app.callback()
+def migrate(context: typer.Context) -> None:
+    """Upgrade the database schema. SQLite files are upgraded when a process starts; PostgreSQL waits for this."""
+    if context.invoked_subcommand is not None:
+        return
+    settings = _settings()
+    try:
+        migrations.upgrade(settings.store_url)
+    except (migrations.TablesInUseError, migrations.UnknownRevisionError) as error:
+        exit_with_error(f"the database was not migrated: {error}")
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
+        exit_with_error(f"the database could not be migrated: {error}. Check ADJUDGE_DATABASE_URL")
+    out.print(f"schema is at {migrations.current(settings.store_url)}")
+
+
+@app.command("check")
+def check(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    with_contents: Annotated[
+        bool, typer.Option("--backup", help="Read all rubrics and the ledger too, as after a restore.")
+    ] = False,
+) -> None:
+    """Say where the database stands, what a migration would do, and what the way back would lose. Changes nothing.
+
+    Ends with 0 where this version runs on the database as it is, 1 where a migration is pending, and 2 where it cannot
+    run, or where something is wrong with the contents.
+    """
+    settings = _settings()
+    try:
+        found = migrations.read_status(settings.store_url)
+        report = backup.check_integrity(settings.store_url) if with_contents and found.usable else None
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
+        exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
+    if as_json:
+        print(json.dumps(_to_json(found, report)))
+    else:
+        _show(found, report)
+        if with_contents and report is None:
+            err.print("the contents were not read: this version does not work on the schema as it is")
+    if found.state == "too new" or (report and report.problem_count):
+        raise typer.Exit(UNUSABLE)
+    raise typer.Exit(PENDING if found.pending else 0)
+
+
+@app.command("down")
+def down(
+    revision: Annotated[str, typer.Argument(help="The revision to go back to; base: before the first.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Lose what it says.")] = False,
+) -> None:
+    """Take the schema back to an older revision. What newer revisions hold is lost, and first said.
+
+    Processes of this version cannot run on an older schema: replace them by older ones before.
+    """
+    settings = _settings()
+    try:
+        downgrade_path = migrations.read_status(settings.store_url).downgrade_path(revision)
+        for step in downgrade_path:
+            err.print(f"the way back from {step.revision} loses {escape(step.loses)}", highlight=False, soft_wrap=True)
+        if not yes:
+            exit_with_error("nothing was changed; add --yes to do it. Make a backup before")
+        migrations.downgrade(settings.store_url, revision)
+    except typer.Exit:
+        raise
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
+        exit_with_error(f"the schema could not be taken back: {error}")
+    out.print(f"schema is at {migrations.current(settings.store_url) or 'base'}")
+
+
+def _settings() -> Settings:
+    settings = Settings()
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    return settings
+
+
+def _to_json(found: SchemaStatus, report: IntegrityReport | None) -> dict[str, Any]:
+    return {
+        "database": found.revision,
+        "this_version": found.head,
+        "state": found.state,
+        "works_from": found.works_from,
+        "pending": [{"revision": step.revision, "summary": step.summary} for step in found.pending],
+        "supports_rolling_upgrade": found.supports_rolling_upgrade,
+        "back": [{"from": step.revision, "loses": step.loses} for step in _downgrade_steps(found)],
+        "contents": None if report is None else report._asdict(),
+    }
+
+
+def _downgrade_steps(found: SchemaStatus) -> tuple[migrations.Revision, ...]:
+    """What a way back takes back: of what is pending, or else the last step."""
+    if found.pending:
+        return found.pending[::-1]
+    return found.revisions[-1:] if found.state == "current" else ()
+
+
+def _show(found: SchemaStatus, report: IntegrityReport | None) -> None:
+    table = Table("what", "how it is", title="adjudge migrate check", title_justify="left")
+    table.add_row("database", found.revision or "empty")
+    table.add_row("this version", found.head)
+    table.add_row("state", escape(describe_schema_status(found)))
+    for step in found.pending:
+        table.add_row(f"pending: {step.revision}", escape(step.summary))
+    if found.pending and found.revision is not None:
+        table.add_row("meanwhile", _rolling_upgrade_note(found))
+    for step in _downgrade_steps(found):
+        table.add_row(f"back from {step.revision}", f"loses {escape(step.loses)}")
+    if report is not None:
+        seen = f"{report.versions} rubric versions and {report.requests} requests were read, {report.problem_count} problems"
+        table.add_row("contents", escape("\n".join([seen, *report.problems])))
+    out.print(table)
+
+
+def _rolling_upgrade_note(found: SchemaStatus) -> str:
+    if found.supports_rolling_upgrade:
+        return f"processes of revision {found.revision} go on, and may start again; they can be replaced one by one"
+    return f"processes of revision {found.revision} must be stopped before: they do not work on the new schema"
+
+
+def backup(file: Annotated[Path, typer.Argument(help="The copy; there must be no file of that name yet.")]) -> None:
+    """Copy the SQLite database into a file, as it is at one moment. Services may go on meanwhile.
+
+    For PostgreSQL use pg_dump: see docs/backup.md, which also says what else to keep.
+    """
+    try:
+        size = copy_sqlite(Settings().store_url, file)
+    except (ValueError, OSError, sqlite3.Error) as error:
+        exit_with_error(f"no backup was made: {error}")
+    out.print(f"wrote {file}, {size} bytes", highlight=False, soft_wrap=True)
+
+
+ledger_app = typer.Typer(help="Delete from the ledger, and see to rows that it refused.", no_args_is_help=True)
+
+
+@ledger_app.callback()
+def _ledger() -> None:
+    """Delete from the ledger, and see to rows that it refused."""
+
+
+@ledger_app.command("purge")
+def purge(
+    run: Annotated[str | None, typer.Option(help="Delete this run; '' for what was judged under no name.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", min=0, help="Delete what was judged this many days ago or earlier.")
+    ] = None,
+    project: Annotated[str, typer.Option(help="Whose.")] = PROJECT_ID,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a run, or what is old, or what is both; and the verdicts and texts that nothing refers to then.
+
+    Stop a run before you delete it: what a service still has in its spool is written afterwards.
+    """
+    if run is None and older_than is None:
+        exit_with_error("say what to delete: --run NAME, --older-than DAYS, or both")
+    what = " ".join(
+        [
+            "everything" if run is None else f"run {run!r}",
+            "" if older_than is None else f"older than {older_than:g} days",
+        ]
+    ).strip()
+    if not yes and not typer.confirm(f"Delete {what} of project {project} from the ledger for good?"):
+        exit_with_error("nothing was deleted")
+    before = None if older_than is None else datetime.now(UTC) - timedelta(days=older_than)
+    settings = Settings()
+    try:
+        asyncio.run(prepare_store(settings))
+        purged = _purge(SQLLedger(settings.store_url), project, run, before)
+    except (StartError, OSError, ValueError) as error:
+        exit_with_error(str(error))
+    out.print(
+        f"deleted {purged.requests:,} requests with {purged.uses:,} uses, and {purged.verdicts:,} verdicts and "
+        f"{purged.texts:,} texts that nothing refers to",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@ledger_app.command("refused")
+def refused() -> None:
+    """List the rows that the database refused, which are kept aside in the data folder, and why.
+
+    Each line is a request, or the file of a spool that cannot be read.
+    """
+    quarantined = _quarantine(Settings()).quarantined()
+    table = Table("file", "kept since", "project", "run", "request", "verdicts", "reason")
+    for one in quarantined:
+        table.add_row(*map(escape, (one.path.stem, f"{one.at:%Y-%m-%d %H:%M:%S}", *_about(one), one.reason)))
+    if quarantined:
+        out.print(table)
+    out.print(
+        f"{len(quarantined)} files are kept aside"
+        + (": try them again by `adjudge ledger retry`" if quarantined else "")
+    )
+
+
+@ledger_app.command("retry")
+def retry(
+    files: Annotated[
+        list[str] | None, typer.Argument(help="As `adjudge ledger refused` lists them; all unless given.")
+    ] = None,
+) -> None:
+    """Write rows that were kept aside to the database again, as after an upgrade; what it refuses still is kept.
+
+    Ends with status 1 where something is refused still.
+    """
+    settings = Settings()
+    quarantine = _quarantine(settings)
+    quarantined = [one for one in quarantine.quarantined() if not files or one.path.stem in files]
+    if missing := sorted(set(files or ()) - {one.path.stem for one in quarantined}):
+        exit_with_error(f"no such file is kept aside: {', '.join(missing)}. List them by `adjudge ledger refused`")
+    try:
+        asyncio.run(prepare_store(settings))
+        still = _retry(SQLLedger(settings.store_url), quarantine, quarantined)
+    except (StartError, OSError, ValueError, QuarantineFull) as error:
+        exit_with_error(str(error))
+    out.print(f"{len(quarantined) - still} of {len(quarantined)} files were written; {still} are refused still")
+    if still:
+        raise typer.Exit(1)
+
+
+def _quarantine(settings: Settings) -> Quarantine:
+    return Quarantine(settings.ledger_spool / QUARANTINE_FOLDER)
+
+
+def _about(quarantined: QuarantinedFile) -> Sequence[str]:
+    """Project, run, request and number of verdicts of what is kept aside."""
+    if quarantined.rows is None:
+        return "", "", "", ""
+    requests = [row.request_id for row in quarantined.rows.requests]
+    row = next((row for kind in reversed(quarantined.rows) for row in kind), None)
+    run = next(
+        (
+            row.run
+            for kind in (quarantined.rows.uses, quarantined.rows.responses, quarantined.rows.requests)
+            for row in kind
+        ),
+        "",
+    )
+    return "" if row is None else row.project_id, run, ", ".join(requests), str(len(quarantined.rows.uses))
+
+
+def _retry(ledger: SQLLedger, quarantine: Quarantine, quarantined: Sequence[QuarantinedFile]) -> int:
+    """Write what is kept aside; how many files hold something that is refused still."""
+    still = 0
+    try:
+        for one in quarantined:
+            refused = None if one.rows is None else ledger.salvage(one.rows)
+            still += refused is None or bool(refused)
+            if refused is not None:
+                quarantine.replace(one, refused)
+    finally:
+        asyncio.run(ledger.close())
+    return still
+
+
+def _purge(ledger: SQLLedger, project: str, run: str | None, before: datetime | None) -> PurgeCounts:
+    columns = (TextColumn("{task.description}"), TextColumn("{task.completed:,} uses"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("deleting", total=None)
+        try:
+            return ledger.purge(project, run=run, before=before, advance=lambda n: progress.advance(task, n))
+        finally:
+            asyncio.run(ledger.close())

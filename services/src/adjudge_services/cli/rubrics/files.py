@@ -1,0 +1,270 @@
+"""`adjudge rubrics import` and `export`: rubrics as files.
+
+`adjudge rubrics import`: files and folders of rubrics into the store, each file whole or not at all.
+
+`adjudge rubrics export`: versions out of the store, as files in any format, with what each cannot hold.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from adjudge_services.cli.output import err, exit_with_error, out
+from adjudge_services.cli.rubrics.store import with_store
+from judge_server.rubrics import PROJECT_ID, find_rubric
+from rubric_store import FormatError, RubricStore
+from rubric_store.formats import (
+    FILE_EXTENSIONS,
+    SUFFIXES,
+    FormatProblem,
+    NamedRubric,
+    RubricDocument,
+    SerializedRubric,
+    read_file,
+    write_rubric,
+)
+from rubric_store.formats.reading import check_format
+from trainer_client.wire import RubricContent, RubricVersion
+
+MAX_FILE_BYTES: Final = 512 * 2**20
+"""Bytes."""
+_PIPED_WIDTH = 160
+
+
+@dataclass
+class ImportedFile:
+    """What became of one file: its rubrics or its problems, and the references published and found unchanged."""
+
+    path: Path
+    rubrics: list[NamedRubric] = field(default_factory=list)
+    problems: tuple[FormatProblem, ...] = ()
+    published: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+
+
+def import_rubrics(
+    paths: Annotated[list[Path], typer.Argument(help="Files, and folders with files in them.", exists=True)],
+    prefix: Annotated[str, typer.Option(help="Put before every name, for example team/.")] = "",
+    format: Annotated[str | None, typer.Option(help="The format of all files; recognised unless given.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read everything, publish nothing.")] = False,
+) -> None:
+    """Publish every rubric of some files; exit with 1 if any file is refused.
+
+    A rubric is called by the name in its file, or by the file's path. A line of a JSONL file is a rubric, called by its
+    id. Of a file in which anything is wrong nothing is published, and all of its problems are listed.
+    """
+    files = list(_files(paths))
+    if not files:
+        exit_with_error(
+            f"no files to import; a folder's files are those that end in {', '.join(sorted(FILE_EXTENSIONS))}"
+        )
+    imported = _read(files, format, prefix)
+    if not dry_run:
+        with_store(lambda store: _publish(store, imported))
+    console = out if out.is_terminal else Console(width=_PIPED_WIDTH)
+    console.print(_table(imported, dry_run=dry_run))
+    refused = [file for file in imported if file.problems]
+    for file in refused:
+        for problem in file.problems:
+            _print_problem(file.path, problem)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[tuple[Path, PurePath]]:
+    """Each file once, and where it lies below the folder that was given: names are made of that."""
+    seen = set()
+    for path in paths:
+        below = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in below:
+            place = file.relative_to(path) if path.is_dir() else PurePath(file.name)
+            wanted = not path.is_dir() or (
+                file.suffix.lower() in FILE_EXTENSIONS and not any(p[0] == "." for p in place.parts)
+            )
+            if wanted and file.is_file() and file.resolve() not in seen:
+                seen.add(file.resolve())
+                yield file, place
+
+
+def _read(files: Sequence[tuple[Path, PurePath]], format: str | None, prefix: str) -> list[ImportedFile]:
+    imported = []
+    first: dict[str, Path] = {}
+    for path, place in files:
+        file = ImportedFile(path)
+        imported.append(file)
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise FormatError([FormatProblem("", f"it is larger than {MAX_FILE_BYTES >> 20} MiB; split it")])
+            rubrics = read_file(path.read_bytes(), place, format, prefix)
+            if taken := [rubric for rubric in rubrics if rubric.name in first]:
+                raise FormatError([_duplicate_name(rubric, first[rubric.name]) for rubric in taken])
+        except FormatError as error:
+            file.problems = error.problems
+        except OSError as error:
+            file.problems = (FormatProblem("", f"it cannot be read: {error.strerror}"),)
+        else:
+            file.rubrics = rubrics
+            first.update({rubric.name: path for rubric in rubrics})
+    return imported
+
+
+def _duplicate_name(rubric: NamedRubric, path: Path) -> FormatProblem:
+    return FormatProblem("name", f"{path} gives a rubric {rubric.name!r} too; rename one", rubric.line)
+
+
+async def _publish(store: RubricStore, imported: Sequence[ImportedFile]) -> None:
+    columns = (TextColumn("publishing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("", total=sum(len(file.rubrics) for file in imported))
+        for file in imported:
+            for rubric in file.rubrics:
+                document = rubric.document
+                version, added = await store.publish(
+                    PROJECT_ID,
+                    rubric.name,
+                    document.content,
+                    metadata=document.metadata,
+                    tags=document.tags,
+                    lineage=document.lineage,
+                )
+                (file.published if added else file.unchanged).append(version.reference)
+                progress.advance(task)
+
+
+def _table(imported: Sequence[ImportedFile], *, dry_run: bool) -> Table:
+    table = Table("file", "rubric", "criteria", "result")
+    for file in imported:
+        criteria = str(sum(len(rubric.document.content.criteria) for rubric in file.rubrics))
+        if file.problems:
+            count = len(file.problems)
+            what = f"[bold red]refused[/]: {count} problem{'s' if count > 1 else ''}"
+            table.add_row(escape(str(file.path)), "", "", what)
+        else:
+            table.add_row(escape(str(file.path)), _rubric_name(file), criteria, _result(file, dry_run=dry_run))
+    return table
+
+
+def _rubric_name(file: ImportedFile) -> str:
+    return file.rubrics[0].name if len(file.rubrics) == 1 else f"{len(file.rubrics)}, {file.rubrics[0].name} …"
+
+
+def _result(file: ImportedFile, *, dry_run: bool) -> str:
+    if dry_run:
+        return "can be published"
+    if len(file.rubrics) == 1:
+        return f"[green]published[/] {file.published[0]}" if file.published else f"unchanged: {file.unchanged[0]}"
+    return f"[green]published[/] {len(file.published)}, unchanged {len(file.unchanged)}"
+
+
+def _print_problem(path: Path, problem: FormatProblem) -> None:
+    where = f"{path}:{problem.line}" if problem.line else str(path)
+    text = f"{problem.place}: {problem.message}" if problem.place else problem.message
+    err.print(f"[red]{escape(where)}:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+_PAGE = 500
+
+
+def export(
+    references: Annotated[list[str] | None, typer.Argument(help="name, name@3, name@alias or sha256:…")] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="The newest version of every rubric whose name begins with this.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="yaml, native, healthbench, rar, srar, rgr, grounded, dro or requirement.")
+    ] = "yaml",
+    to: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A folder; without it one rubric is printed.", file_okay=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+) -> None:
+    """Write rubrics as files; what the format cannot hold is said, and a rubric it cannot hold at all is refused."""
+    try:
+        known = check_format(format)
+    except FormatError as error:
+        exit_with_error(str(error))
+    if bool(references) == (prefix is not None):
+        exit_with_error("name the rubrics to export, or give --prefix; one of the two")
+    found = with_store(partial(_find, list(references or ()), prefix))
+    if not found:
+        exit_with_error(f"no rubric's name begins with {prefix!r}")
+    if to is None and len(found) != 1:
+        exit_with_error(f"{len(found)} rubrics need a folder; give --out")
+    several = Counter(version.name for version, _ in found)
+    failed = 0
+    for version, tags in found:
+        try:
+            written = write_rubric(_document(version, tags), known)
+        except FormatError as error:
+            failed += 1
+            _print_notes(version.reference, "[bold red]refused[/]", [str(problem) for problem in error.problems])
+            continue
+        if to is None:
+            typer.echo(written.text, nl=False)
+        else:
+            name = version.name if several[version.name] == 1 else version.reference
+            failed += not _save(to / f"{name}{SUFFIXES[known]}", version.reference, written, force=force)
+        if losses := [str(loss) for loss in written.losses if (loss.criterion, loss.field) != (None, "name")]:
+            _print_notes(version.reference, f"[yellow]{known} cannot hold[/]", losses)
+    if failed:
+        raise typer.Exit(1)
+
+
+async def _find(
+    references: Sequence[str], prefix: str | None, store: RubricStore
+) -> list[tuple[RubricVersion, tuple[str, ...]]]:
+    """The versions, each with the tags of its name."""
+    if prefix is None:
+        versions = [await find_rubric(store, PROJECT_ID, reference) for reference in references]
+        tags = {one.name: (await store.history(PROJECT_ID, one.name, limit=1)) for one in versions}
+        return [(one, history.tags if (history := tags[one.name]) else ()) for one in versions]
+    found = []
+    after: str | None = None
+    while True:
+        page = await store.list(PROJECT_ID, prefix=prefix, after=after, limit=_PAGE)
+        for row in page.rubrics:
+            reference = f"{row.name}@{row.latest_version}"
+            found.append((await find_rubric(store, PROJECT_ID, reference), row.tags))
+        after = page.next_cursor
+        if after is None:
+            return found
+
+
+def _document(version: RubricVersion, tags: tuple[str, ...]) -> RubricDocument:
+    return RubricDocument(
+        name=version.name,
+        tags=tags,
+        metadata=version.metadata or None,
+        lineage=version.lineage,
+        content=RubricContent(criteria=version.criteria),
+    )
+
+
+def _save(path: Path, reference: str, written: SerializedRubric, *, force: bool) -> bool:
+    """Write a file, and say so; False where it is there already."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8", newline="\n") as file:
+            file.write(written.text)
+    except FileExistsError:
+        _print_notes(reference, "[bold red]not written[/]", [f"{path} is there already; --force replaces it"])
+        return False
+    except OSError as error:
+        exit_with_error(f"{path} cannot be written: {error.strerror}")
+    out.print(escape(f"{reference}  {path}"), highlight=False, soft_wrap=True)
+    return True
+
+
+def _print_notes(reference: str, what: str, lines: Sequence[str]) -> None:
+    err.print(f"{escape(reference)}: {what}", highlight=False, soft_wrap=True)
+    for line in lines:
+        err.print(f"  {escape(line)}", highlight=False, soft_wrap=True)

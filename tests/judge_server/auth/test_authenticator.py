@@ -1,0 +1,189 @@
+"""The gate: who is let in, what a key that is wrong costs, and how fast a revoked one stops."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from judge_server.auth import ANONYMOUS
+from judge_server.auth import keys as known
+from judge_server.auth.authenticator import require_scope
+from judge_server.auth.keys import CACHE_TTL_S, STALE_TTL_S, make_key
+from judge_server.errors import Forbidden, NotReady, RateLimited, Unauthorized
+from tests.judge_server.auth.keyed import START, InMemoryApiKeyStore
+from trainer_client.wire.tenants import Limits
+
+
+def bearer(text: str) -> str:
+    return f"Bearer {text}"
+
+
+async def test_a_key_gives_its_project_its_scopes_and_its_limits() -> None:
+    key_store, limits = InMemoryApiKeyStore(), Limits(tokens_per_day=5)
+    key = key_store.add("score", project_id="b", limits=limits)
+    for header in (f"Bearer {key.text}", f"bearer  {key.text} "):
+        identity = await key_store.authenticator().identify(header)
+        assert (identity.project_id, identity.actor, identity.limits) == ("b", f"key {key.id}", limits)
+        assert identity.permissions == {"read", "score"}
+
+
+@pytest.mark.parametrize(
+    ("scope", "opens"),
+    [
+        ("read", {"read"}),
+        ("rubrics:write", {"read", "rubrics:write"}),
+        ("metrics", {"metrics"}),
+        ("admin", {"read", "score", "rubrics:write", "admin"}),
+        ("invented", set()),
+    ],
+)
+async def test_a_scope_opens_what_it_says_and_nothing_else(scope: str, permissions: set[str]) -> None:
+    key_store = InMemoryApiKeyStore()
+    identity = await key_store.authenticator().identify(bearer(key_store.add(scope).text))
+    for wanted in ("read", "score", "rubrics:write", "metrics", "admin"):
+        if wanted in permissions:
+            require_scope(identity, wanted)
+        else:
+            with pytest.raises(Forbidden, match=f"scope '{wanted}'"):
+                require_scope(identity, wanted)
+
+
+@pytest.mark.parametrize("header", [None, "", "Basic YTpi", "Bearer", "Bearer ", "adj_x", "Bearer nonsense"])
+async def test_where_keys_are_needed_anything_else_is_refused(header: str | None) -> None:
+    with pytest.raises(Unauthorized, match="Authorization: Bearer"):
+        await InMemoryApiKeyStore().authenticator().identify(header)
+
+
+async def test_an_unknown_key_and_a_wrong_secret_are_answered_alike() -> None:
+    key_store = InMemoryApiKeyStore()
+    key = key_store.add("score")
+    said = []
+    for text in (make_key().text, key.text[:-1] + ("A" if key.text[-1] != "A" else "B"), "adj_short"):
+        with pytest.raises(Unauthorized) as refused:
+            await key_store.authenticator().identify(bearer(text))
+        said.append(refused.value.detail)
+    assert len(set(said)) == 1
+
+
+async def test_a_key_that_expires_opens_nothing_from_that_moment_on() -> None:
+    key_store = InMemoryApiKeyStore()
+    key, authenticator = key_store.add("score", expires_at=START + timedelta(seconds=2)), key_store.authenticator()
+    await authenticator.identify(bearer(key.text))
+    key_store.seconds = 2.0
+    with pytest.raises(Unauthorized, match="expired"):
+        await authenticator.identify(bearer(key.text))
+
+
+async def test_a_revoked_key_opens_nothing_once_what_is_known_of_it_is_old() -> None:
+    key_store = InMemoryApiKeyStore()
+    key, authenticator = key_store.add("score"), key_store.authenticator()
+    await authenticator.identify(bearer(key.text))
+    key_store.revoke(key.id)
+    key_store.seconds = CACHE_TTL_S - 0.1
+    await authenticator.identify(bearer(key.text))
+    key_store.seconds = CACHE_TTL_S
+    with pytest.raises(Unauthorized, match="revoked"):
+        await authenticator.identify(bearer(key.text))
+
+
+async def test_many_requests_with_one_key_look_it_up_once_in_a_few_seconds() -> None:
+    key_store = InMemoryApiKeyStore()
+    key, authenticator = key_store.add("score"), key_store.authenticator()
+    await asyncio.gather(*(authenticator.identify(bearer(key.text)) for _ in range(50)))
+    assert key_store.reads == 1
+    key_store.seconds = CACHE_TTL_S
+    await authenticator.identify(bearer(key.text))
+    assert key_store.reads == 2
+
+
+async def test_a_burst_of_wrong_keys_costs_few_look_ups_and_locks_no_key_in_use_out() -> None:
+    key_store = InMemoryApiKeyStore()
+    key, authenticator = key_store.add("score"), key_store.authenticator()
+    await authenticator.identify(bearer(key.text))
+    refused = []
+    for _ in range(1000):
+        with pytest.raises((Unauthorized, RateLimited)) as error:
+            await authenticator.identify(bearer(make_key().text))
+        refused.append(error.type)
+    assert key_store.reads <= 101
+    assert refused.count(RateLimited) == 1000 - 99
+    key_store.seconds = CACHE_TTL_S + 1  # its key is looked up again, among a few more tries than were waited for
+    for _ in range(1000):
+        with pytest.raises((Unauthorized, RateLimited)):
+            await authenticator.identify(bearer(make_key().text))
+    assert (await authenticator.identify(bearer(key.text))).project_id == "default"
+
+
+async def test_wrong_keys_push_no_key_in_use_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_MOST", 3)
+    key_store = InMemoryApiKeyStore()
+    key, authenticator = key_store.add("score"), key_store.authenticator()
+    await authenticator.identify(bearer(key.text))
+    for _ in range(10):
+        with pytest.raises(Unauthorized):
+            await authenticator.identify(bearer(make_key().text))
+    reads = key_store.reads
+    await authenticator.identify(bearer(key.text))
+    assert key_store.reads == reads
+
+
+async def test_one_wrong_key_tried_again_and_again_is_looked_up_once_in_a_few_seconds() -> None:
+    key_store, wrong = InMemoryApiKeyStore(), make_key().text
+    authenticator = key_store.authenticator()
+    for _ in range(500):
+        with pytest.raises(Unauthorized):
+            await authenticator.identify(bearer(wrong))
+    assert key_store.reads == 1
+
+
+async def test_a_key_seen_lately_goes_on_while_the_store_is_away_and_others_wait() -> None:
+    key_store = InMemoryApiKeyStore()
+    key, other, authenticator = key_store.add("score"), key_store.add("score"), key_store.authenticator()
+    await authenticator.identify(bearer(key.text))
+    key_store.broken, key_store.seconds = True, STALE_TTL_S - 1
+    assert (await authenticator.identify(bearer(key.text))).permissions == {"read", "score"}
+    with pytest.raises(NotReady, match="store does not answer"):
+        await authenticator.identify(bearer(other.text))
+    key_store.seconds = STALE_TTL_S
+    with pytest.raises(NotReady):
+        await authenticator.identify(bearer(key.text))
+    key_store.broken = False
+    await authenticator.identify(bearer(other.text))
+
+
+async def test_without_need_of_keys_all_are_let_in_and_a_key_still_counts() -> None:
+    key_store = InMemoryApiKeyStore()
+    authenticator = key_store.authenticator(required=False)
+    for header in (None, "Basic YTpi", "Bearer of-a-proxy"):
+        assert await authenticator.identify(header) == ANONYMOUS
+    assert (await authenticator.identify(bearer(key_store.add("read", project_id="b").text))).project_id == "b"
+    with pytest.raises(Unauthorized):
+        await authenticator.identify(bearer(make_key().text))
+
+
+async def test_a_project_may_send_a_minutes_worth_of_requests_at_once_and_then_as_many_a_minute() -> None:
+    key_store = InMemoryApiKeyStore()
+    authenticator = key_store.authenticator()
+    keys = [key_store.add("score", project_id="b", limits=Limits(requests_per_minute=3)) for _ in range(2)]
+    identities = [await authenticator.identify(bearer(key.text)) for key in keys]
+    for identity in (identities[0], identities[1], identities[0]):
+        await authenticator.admit(identity)
+    for identity in identities:
+        with pytest.raises(RateLimited, match="3 requests a minute") as refused:
+            await authenticator.admit(identity)
+        assert refused.value.retry_after_s == 20
+    await authenticator.admit(ANONYMOUS)
+    key_store.seconds += 20
+    await authenticator.admit(identities[0])
+    with pytest.raises(RateLimited):
+        await authenticator.admit(identities[1])
+
+
+async def test_when_a_key_was_used_is_kept_by_the_minute() -> None:
+    key_store = InMemoryApiKeyStore()
+    key, authenticator = key_store.add("score"), key_store.authenticator()
+    for seconds in (0, 30, 59, 61):
+        key_store.seconds = seconds
+        await authenticator.identify(bearer(key.text))
+        await authenticator.usage.flush()
+        assert key_store.last_used[key.id] == START + timedelta(seconds=61 if seconds == 61 else 0)

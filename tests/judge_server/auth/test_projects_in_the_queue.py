@@ -1,0 +1,113 @@
+"""Projects share the judge by their weights, however many runs each has; and fences differ between them."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.auth import ANONYMOUS, Identity, identity_context
+from judge_server.auth.identity import ProjectFence
+from judge_server.judging.results import Caller
+from judge_server.prompts.fencing import Fence
+from judge_server.queueing import FairQueue, FairQueueItem, label_of_run
+from judge_server.scheduling.metrics import RunTable
+from tests.hypothesis_examples import examples
+from tests.judge_server.auth.keyed import SECRET
+from trainer_client.wire import VerdictRequest
+from trainer_client.wire.tenants import Limits
+
+RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
+
+
+def of_project(project_id: str, weight: float = 1.0) -> Identity:
+    return Identity(project_id, "key k", frozenset({"score"}), Limits(weight=weight))
+
+
+def caller(run: str | None, project_id: str, weight: float = 1.0) -> Caller:
+    groups = [{"id": "g", "prompt": "p", "responses": ["r"]}]
+    request = VerdictRequest.model_validate({"run": run, "rubric": RUBRIC, "groups": groups})
+    with identity_context(of_project(project_id, weight)):
+        return Caller.of(request)
+
+
+def test_a_caller_is_its_run_in_its_project() -> None:
+    assert caller("r", "default") == Caller("r", "online", 1.0)
+    assert (caller("r", "b", 3.0).project_id, caller("r", "b", 3.0).share) == ("b", 3.0)
+    assert len({caller(run, project).run for run in ("r", None) for project in ("default", "b", "c")}) == 6
+
+
+def test_no_name_of_a_run_passes_for_another_projects() -> None:
+    assert caller("b\0r", "default").project_id == "default"
+    assert caller("c\0r", "b").project_id == "b"
+
+
+def test_metrics_name_runs_of_other_projects_by_both_names() -> None:
+    table = RunTable(10, lambda: 0.0)
+    for run, project in (("r", "default"), (None, "default"), ("r", "b"), (None, "b")):
+        table.add(caller(run, project).run, 1.0)
+    assert [label for label, _, _ in table.rows()] == ["r", "(none)", "b/r", "b/(none)"]
+    assert label_of_run(caller("r", "b").run) == "b/r"
+
+
+@given(
+    runs=st.dictionaries(st.sampled_from(["default", "b", "c"]), st.integers(1, 6), min_size=2),
+    weights=st.fixed_dictionaries({name: st.sampled_from([0.5, 1.0, 4.0]) for name in ("default", "b", "c")}),
+    costs=st.lists(st.integers(1, 20), min_size=5, max_size=5),
+)
+@settings(max_examples=examples(60))
+def test_while_projects_wait_what_each_gets_over_its_weight_differs_by_a_piece_of_each(
+    runs: dict[str, int], weights: dict[str, float], costs: list[int]
+) -> None:
+    queue: FairQueue[int] = FairQueue()
+    pieces: Counter[str] = Counter()
+    for project, number in runs.items():
+        for run in range(number):
+            whom = caller(f"r{run}", project, weights[project])
+            for cost in costs * 3:
+                queue.push(FairQueueItem(whom.run, whom.priority, cost, 0, whom.share))
+                pieces[project] += 1
+    served = dict.fromkeys(runs, 0.0)
+    largest = {project: max(costs) / weights[project] for project in runs}
+    while all(pieces.values()):
+        entry = queue.pop()
+        assert entry is not None
+        project = Caller(entry.run).project_id
+        served[project] += entry.cost / entry.share
+        pieces[project] -= 1
+        assert max(served.values()) - min(served.values()) <= max(largest.values()) * (1 + 1e-9)
+
+
+def test_within_a_project_runs_share_what_it_gets_by_their_own_weights() -> None:
+    queue: FairQueue[int] = FairQueue({"b/heavy": 3.0})
+    for run in ("heavy", "light"):
+        for _ in range(40):
+            queue.push(FairQueueItem(caller(run, "b").run, "online", 1, 0))
+    for _ in range(40):
+        queue.push(FairQueueItem("heavy", "online", 1, 0))
+    served = Counter(label_of_run(entry.run) for _ in range(40) if (entry := queue.pop()))
+    assert served == {"heavy": 20, "b/heavy": 15, "b/light": 5}
+
+
+def test_a_project_passed_over_makes_up_for_nothing_later() -> None:
+    queue: FairQueue[int] = FairQueue()
+    b = caller("r", "b").run
+    for _ in range(20):
+        queue.push(FairQueueItem(b, "online", 1, 0))
+        queue.push(FairQueueItem("r", "online", 1, 0))
+    for _ in range(10):
+        entry = queue.pop([b])
+        assert entry is not None
+        assert entry.run == "r"
+    served = Counter(entry.run for _ in range(10) if (entry := queue.pop()))
+    assert abs(served[b] - served["r"]) <= 2
+
+
+def test_markers_differ_between_projects_and_those_of_the_default_one_are_the_secrets_own() -> None:
+    fence, said = ProjectFence(SECRET), {}
+    for project_id in ("default", "b", "c"):
+        with identity_context(of_project(project_id)):
+            said[project_id] = fence("7 is prime.")
+            assert said[project_id] == fence("7 is prime.")
+    assert len(set(said.values())) == 3
+    assert said["default"] == Fence(SECRET)("7 is prime.") == fence("7 is prime.")
+    assert ANONYMOUS.project_id == "default"

@@ -1,0 +1,73 @@
+"""40,000 judgements through judge, cache and recorder leave behind what the cache may keep, and nothing else."""
+
+import asyncio
+import gc
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from judge_server.cache import MemoryCache
+from judge_server.ledger import Recorder
+from judge_server.scoring.scorer import Scorer
+from tests.judge_server.support import criteria, judge
+from trainer_client.wire import RewardRequest
+from trainer_client.wire.ledger_rows import LedgerRows
+
+pytestmark = pytest.mark.faults
+
+REQUESTS, RESPONSES, CRITERIA = 54, 64, 12
+RUBRIC = {
+    "criteria": [criterion.model_dump() for criterion in criteria(*[f"Part {n} holds." for n in range(CRITERIA)])]
+}
+
+
+class DiscardingLedger:
+    """A ledger that counts what it is given, and keeps none of it."""
+
+    def __init__(self) -> None:
+        self.uses = 0
+
+    def write(self, rows: LedgerRows) -> None:
+        """As `Ledger.write`."""
+        self.uses += len(rows.uses)
+
+    async def ready(self) -> bool:
+        """Never asked."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+def settled(recorder: Recorder) -> int:
+    """How many blocks of memory Python's objects take once everything is recorded."""
+    pause = threading.Event()
+    while recorder.state().waiting:
+        pause.wait(0.01)
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+async def test_memory_does_not_grow_once_the_cache_is_full(tmp_path: Path) -> None:
+    ledger = DiscardingLedger()
+    made = await judge(cache=MemoryCache(2000), queue_calls=10_000)
+    recorder = Recorder(ledger, tmp_path, max_waiting=10**6)  # type: ignore[arg-type]
+    scorer = Scorer(made, None, recorder)  # type: ignore[arg-type]
+    blocks = []
+    try:
+        for number in range(REQUESTS):
+            texts = [f"Response {m} of request {number}." for m in range(RESPONSES)]
+            groups = [{"id": "g", "prompt": "Is 7 prime?", "responses": texts}]
+            body = {"run": f"run {number % 4}", "step": number, "rubric": RUBRIC, "groups": groups}
+            await scorer.score(RewardRequest.model_validate(body), request_id=f"req_{number}", project_id="default")
+            if number % 9 == 8:
+                while len(made.executor.write_buffer):  # noqa: ASYNC110 - until the cache has them, which tells nothing
+                    await asyncio.sleep(0)
+                blocks.append(settled(recorder))
+    finally:
+        recorder.close()
+        await made.close()
+    assert ledger.uses == REQUESTS * RESPONSES * CRITERIA
+    assert max(blocks[1:]) - blocks[1] < 2000  # one small object left behind by each judgement would make 27,648

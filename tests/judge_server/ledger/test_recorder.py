@@ -1,0 +1,279 @@
+"""The recorder: nothing waits for it, nothing is written twice or lost but what it counts, whatever the ledger does."""
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judge_server.ledger import Recorder, recorder
+from judge_server.scoring.planner import JudgedRequest
+from tests.judge_server.ledger.judged import SynchronousRecorder, score, scorer
+from tests.judge_server.support import request
+from trainer_client.wire.ledger_rows import LedgerRows, RefusedRows
+
+USES = 7
+
+
+class FakeLedger:
+    """A ledger that does as it is told: it takes rows, is away, refuses some, or hangs."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.tries = 0
+        self.away = False
+        self.refuses: set[str] = set()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def write(self, rows: LedgerRows) -> None:
+        """As `Ledger.write`; notes the ids of the requests."""
+        self.tries += 1
+        self.goes_on.wait(60)
+        ids = [row.request_id for row in rows.requests]
+        if self.away:
+            raise ConnectionError("nobody there")
+        if self.refuses.intersection(ids):
+            raise ValueError("not these")
+        self.written += ids
+
+    def salvage(self, rows: LedgerRows) -> list[RefusedRows]:
+        """As `Ledger.salvage`; requests are refused whole."""
+        kept, refused = [], []
+        for row in rows.requests:
+            (refused if row.request_id in self.refuses else kept).append(row)
+        self.written += [row.request_id for row in kept]
+        return [
+            RefusedRows(
+                LedgerRows(
+                    [],
+                    [verdict for verdict in rows.verdicts if verdict.request == row.request],
+                    [row],
+                    [response for response in rows.responses if response.request == row.request],
+                    [use for use in rows.uses if use.request == row.request],
+                ),
+                "not this one",
+            )
+            for row in refused
+        ]
+
+    async def ready(self) -> bool:
+        """Never asked."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+@pytest.fixture
+def ledger() -> Iterator[FakeLedger]:
+    fake = FakeLedger()
+    yield fake
+    fake.goes_on.set()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for a ledger's pauses."""
+    monkeypatch.setattr(recorder, "_EVERY_S", 0.005)
+    monkeypatch.setattr(recorder, "_WATCH_EVERY_S", 0.005)
+    monkeypatch.setattr(recorder, "_TOGETHER_S", 0.005)
+    monkeypatch.setattr(recorder, "_PAUSES_S", (0.005,))
+    monkeypatch.setattr(recorder, "_LAST_WRITES_S", 0.2)
+
+
+@pytest.fixture
+async def judged() -> Callable[[str], Any]:
+    """Makes judged requests by their ids."""
+    kept = SynchronousRecorder()
+    made = await scorer(kept)
+
+    async def make(request_id: str) -> JudgedRequest:
+        await score(made, request(request_id), request_id)
+        return kept.judged.pop()
+
+    return make
+
+
+@contextmanager
+def recording(ledger: FakeLedger, spool: Path, **options: Any) -> Iterator[Recorder]:
+    running = Recorder(ledger, spool, **options)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(4000):
+        if holds():
+            return
+        pause.wait(0.005)
+    raise AssertionError("it never came about")
+
+
+async def test_what_is_recorded_is_written_in_order(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
+    ids = [f"req_{n}" for n in range(20)]
+    with recording(ledger, tmp_path) as running:
+        for each in ids:
+            running.record(await judged(each))
+        wait_until(lambda: running.state().written == 20 * USES)
+        assert running.state().model_dump() == {
+            "keeps": "all", "recorded": 140, "written": 140, "waiting": 0, "lost": 0, "refused": 0, "refused_files": 0,
+            "spool_bytes": 0, "memory_bytes": 0, "lag_s": 0.0, "restarts": 0, "problem": None, "spool_problem": None,
+        }  # fmt: skip
+    assert ledger.written == ids
+
+
+async def test_a_graceful_stop_writes_what_was_just_recorded(
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_LAST_WRITES_S", 60.0)
+    with recording(ledger, tmp_path) as running:
+        running.record(await judged("req_1"))
+    assert ledger.written == ["req_1"]
+    assert os.listdir(tmp_path) == []
+
+
+async def test_while_the_ledger_is_away_rows_wait_and_are_written_once_and_in_order_when_it_is_back(
+    ledger: FakeLedger, tmp_path: Path, judged: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.away = True
+    with recording(ledger, tmp_path) as running, caplog.at_level("INFO", logger="adjudge"):
+        for number in range(5):
+            running.record(await judged(f"req_{number}"))
+            wait_until(lambda n=number: running.state().spool_bytes > 0 and ledger.tries > n)  # type: ignore[misc]
+        state = running.state()
+        assert (state.waiting, state.written, state.lost) == (5 * USES, 0, 0)
+        assert state.problem == "the ledger cannot be written: nobody there"
+        ledger.away = False
+        wait_until(lambda: running.state().waiting == 0)
+        assert running.state().problem is None
+    assert ledger.written == [f"req_{n}" for n in range(5)]
+    said = [record.message for record in caplog.records]
+    assert sum("cannot be written" in line for line in said) == 1
+    assert sum("can be written again" in line for line in said) == 1
+
+
+async def test_what_a_stopped_process_could_not_write_is_written_by_the_next(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
+    ledger.away = True
+    with recording(ledger, tmp_path) as running:
+        running.record(await judged("req_1"))
+    ledger.away = False
+    with recording(ledger, tmp_path) as running:
+        running.record(await judged("req_2"))
+        wait_until(lambda: running.state().written == 2 * USES)
+        assert running.state().recorded == 2 * USES
+    assert ledger.written == ["req_1", "req_2"]
+
+
+async def test_a_ledger_that_hangs_holds_up_neither_requests_nor_a_stop_nor_the_spool(
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_LAST_WRITES_S", 0.01)
+    ledger.goes_on.clear()
+    with recording(ledger, tmp_path) as running:
+        running.record(await judged("req_1"))
+        wait_until(lambda: ledger.tries == 1)
+        before = running.state().spool_bytes
+        running.record(await judged("req_2"))
+        wait_until(lambda: running.state().spool_bytes > before)
+    healthy = FakeLedger()
+    with recording(healthy, tmp_path) as running:
+        wait_until(lambda: running.state().written == 2 * USES)
+    assert healthy.written == ["req_1", "req_2"]
+
+
+async def test_rows_that_are_refused_are_kept_aside_and_do_not_hold_up_those_behind_them(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
+    ledger.goes_on.clear()
+    ledger.refuses = {"req_1"}
+    with recording(ledger, tmp_path) as running:
+        running.record(await judged("req_0"))
+        wait_until(lambda: ledger.tries == 1)
+        for each in ("req_1", "req_2"):
+            before = running.state().spool_bytes
+            running.record(await judged(each))
+            wait_until(lambda b=before: running.state().spool_bytes > b)  # type: ignore[misc]
+        ledger.goes_on.set()
+        wait_until(lambda: running.state().waiting == 0)
+        state = running.state()
+        assert (state.written, state.refused, state.lost, state.refused_files) == (2 * USES, USES, 0, 1)
+    assert ledger.written == ["req_0", "req_2"]
+
+
+async def test_what_memory_has_no_room_for_is_lost_and_counted_and_the_rest_is_kept(
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = threading.Event()
+    monkeypatch.setattr(recorder, "rows_of", lambda *_, **__: full.wait(60) or LedgerRows([], [], [], [], []))
+    with recording(ledger, tmp_path, max_waiting=2 * USES) as running:
+        for number in range(4):
+            running.record(await judged(f"req_{number}"))
+        assert running.state().lost == 2 * USES
+        full.set()
+
+
+async def test_a_request_larger_than_memory_s_bound_is_taken_where_nothing_else_waits(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
+    with recording(ledger, tmp_path, max_waiting=1) as running:
+        running.record(await judged("req_1"))
+        wait_until(lambda: running.state().written == USES)
+
+
+async def test_what_the_spool_has_no_room_for_is_lost_and_counted(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
+    with recording(ledger, tmp_path, max_spool_bytes=100) as running:
+        running.record(await judged("req_1"))
+        wait_until(lambda: running.state().lost == USES)
+        assert running.state().waiting == 0
+    assert ledger.written == []
+
+
+async def test_a_request_that_cannot_be_made_rows_of_costs_only_itself(
+    ledger: FakeLedger, tmp_path: Path, judged: Any
+) -> None:
+    broken = await judged("req_1")
+    broken.outcomes.by_digest.clear()
+    with recording(ledger, tmp_path) as running:
+        running.record(broken)
+        wait_until(lambda: running.state().lost == USES)
+        running.record(await judged("req_2"))
+        wait_until(lambda: running.state().written == USES)
+    assert ledger.written == ["req_2"]
+
+
+async def test_what_came_within_a_while_is_written_together(
+    ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "_TOGETHER_S", 60.0)
+    monkeypatch.setattr(recorder, "_USES_AT_ONCE", 3 * USES)
+    with recording(ledger, tmp_path) as running:
+        for number in range(3):
+            before = running.state().spool_bytes
+            running.record(await judged(f"req_{number}"))
+            wait_until(lambda b=before: running.state().spool_bytes != b)  # type: ignore[misc]
+        wait_until(lambda: running.state().written == 3 * USES)
+        assert ledger.tries == 1
+        running.record(await judged("req_3"))
+    assert ledger.written == [f"req_{n}" for n in range(4)]
+    assert ledger.tries == 2  # a stop waits for no more to come
+
+
+async def test_what_is_written_is_kept_in_memory_no_longer(ledger: FakeLedger, tmp_path: Path, judged: Any) -> None:
+    entry = await judged("req_let_go")
+    with recording(ledger, tmp_path) as running:
+        running.record(entry)
+        wait_until(lambda: running.state().written == USES)
+        rows = [kept for kept in gc.get_objects() if type(kept) is LedgerRows]
+    assert "req_let_go" not in [row.request_id for some in rows for row in some.requests]

@@ -1,0 +1,254 @@
+"""What the kinds make of answers and errors of the service."""
+
+import itertools
+import json
+import logging
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.operations.handlers import EvaluateHandler, ScoreHandler, judging
+from judge_server.operations.handlers.agreement import MAX_SUMMARY_CRITERIA, auroc, summary_of
+from judge_server.operations.handlers.base import FatalChunkError, RetryableChunkError, ServiceUnavailableError
+from judge_server.operations.handlers.judging import (
+    CHUNK_RESPONSES,
+    LOG_INTERVAL_S,
+    ClientFactory,
+    RubricPinner,
+    ThrottledLog,
+    chunk_groups,
+)
+from trainer_client import AsyncClient
+from trainer_client.wire import Group, RubricVersion
+from trainer_client.wire.operations import MAX_ATTEMPTS, WILL_RETRY_HEADER, ChunkRef, LeasedChunk, ScoreOperation
+
+RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
+
+
+class NoRubrics:
+    """A source that has one rubric, of which there is a version more each time that it is asked."""
+
+    versions = 0
+
+    async def find(self, project_id: str, reference: str) -> RubricVersion | None:
+        self.versions += 1
+        made = {"name": "team/a", "version": self.versions, "digest": "sha256:" + "0" * 64, "created_at": "2026-01-01"}
+        return RubricVersion.model_validate(made | RUBRIC)
+
+
+def clients(answer: Callable[[httpx2.Request], httpx2.Response]) -> ClientFactory:
+    """Clients of a service that answers so."""
+    return lambda project: AsyncClient(
+        "http://judge", api_key="", headers={"X-For": project}, transport=httpx2.MockTransport(answer), retries=0
+    )
+
+
+def kind(answer: Callable[[httpx2.Request], httpx2.Response]) -> ScoreHandler:
+    """Scoring at a service that answers so."""
+    return ScoreHandler(clients(answer), NoRubrics())  # type: ignore[arg-type]
+
+
+def work(attempt: int = 1) -> LeasedChunk:
+    """A chunk with one group, the eighth of its operation."""
+    body = {"first": 7, "groups": [{"id": "q", "prompt": "?", "responses": ["!"]}]}
+    return LeasedChunk(ChunkRef("p", "op-1", 0), "score", {"rubric": RUBRIC, "run": "r"}, body, 1, attempt, "w")
+
+
+def rewards(**failure: Any) -> dict[str, Any]:
+    """An answer whose verdict failed so, if any."""
+    verdict: dict[str, Any] = {"criterion": "a", "status": "ok", "score": 1.0}
+    if failure:
+        verdict = {"criterion": "a", "status": "failed", "failure": failure}
+    status = "unscored" if failure else "scored"
+    response = {"reward": None if failure else 1.0, "status": status, "verdicts": [verdict]}
+    about = {"request_id": "r", "mode": "weighted_mean", "on_failure": "null", "rubrics": []}
+    return {**about, "usage": {"judge_calls": 3}, "groups": [{"id": "q", "responses": [response]}]}
+
+
+def problem(status: int, kind_: str, *, retryable: bool) -> httpx2.Response:
+    """A problem document."""
+    about = {"title": "No", "detail": "Not so.", "request_id": "r", "retryable": retryable}
+    return httpx2.Response(status, json={"type": f"urn:adjudge:{kind_}", "status": status, **about})
+
+
+async def test_a_chunk_is_one_request_for_bulk_rewards_on_behalf_of_the_project() -> None:
+    sent: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(200, json=rewards())
+
+    outcome = await kind(answer).run(work())
+    body = json.loads(sent[0].content)
+    assert (len(sent), sent[0].url.path, sent[0].headers["X-For"]) == (1, "/v1/rewards", "p")
+    assert (body["priority"], body["run"], body["deadline_s"]) == ("bulk", "r", 600.0)
+    assert (outcome.results[0]["index"], outcome.results[0]["id"], outcome.usage.judge_calls) == (7, "q", 3)
+    assert outcome.counts == {"failed": 0}
+
+
+@pytest.mark.parametrize("passing", ["timeout", "engine", "overloaded"])
+async def test_verdicts_that_another_attempt_may_mend_are_asked_for_again_and_stand_after_the_last(
+    passing: str,
+) -> None:
+    scoring = kind(lambda _: httpx2.Response(200, json=rewards(kind=passing, detail="so it is")))
+    with pytest.raises(RetryableChunkError, match=f"1 verdicts failed, for example: {passing}: so it is") as undone:
+        await scoring.run(work(MAX_ATTEMPTS - 1))
+    assert undone.value.outcome.usage.judge_calls == 3
+    outcome = await scoring.run(work(MAX_ATTEMPTS))
+    assert (len(outcome.results), outcome.counts) == (1, {"failed": 1})
+
+
+@pytest.mark.parametrize("lasting", ["parse", "truncated_input"])
+async def test_verdicts_that_nothing_will_mend_stand_at_once(lasting: str) -> None:
+    outcome = await kind(lambda _: httpx2.Response(200, json=rewards(kind=lasting, detail="no"))).run(work())
+    assert (len(outcome.results), outcome.counts) == (1, {"failed": 1})
+
+
+@pytest.mark.parametrize(
+    ("answer", "meaning"),
+    [
+        (problem(429, "overloaded", retryable=True), ServiceUnavailableError),
+        (problem(503, "not-ready", retryable=True), ServiceUnavailableError),
+        (problem(422, "unsuitable-rubric", retryable=False), FatalChunkError),
+        (problem(404, "unknown-rubric", retryable=False), FatalChunkError),
+        (problem(413, "too-large", retryable=False), FatalChunkError),
+        (httpx2.Response(413, text="a proxy"), FatalChunkError),
+        (
+            problem(401, "unauthorized", retryable=False),
+            ServiceUnavailableError,
+        ),  # of this worker's pass, not of the chunk
+        (problem(403, "forbidden", retryable=False), ServiceUnavailableError),
+        (problem(404, "not-found", retryable=False), ServiceUnavailableError),  # of this worker's ADJUDGE_URL
+        *((httpx2.Response(status, text="a proxy"), ServiceUnavailableError) for status in (302, 401, 403, 404, 500)),
+        (problem(500, "internal", retryable=False), RetryableChunkError),
+        (httpx2.Response(502, text="a proxy"), ServiceUnavailableError),
+        (problem(502, "judging-failed", retryable=True), RetryableChunkError),
+        (httpx2.Response(200, text="no JSON"), RetryableChunkError),
+    ],
+)
+async def test_errors_mean_wait_try_again_or_give_up(answer: httpx2.Response, meaning: type[Exception]) -> None:
+    with pytest.raises(meaning) as raised:
+        await kind(lambda _: answer).run(work())
+    assert type(raised.value) is meaning
+
+
+async def test_a_service_that_cannot_be_reached_is_away() -> None:
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused")
+
+    with pytest.raises(ServiceUnavailableError):
+        await kind(refuse).run(work())
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (problem(401, "unauthorized", retryable=False), ("status 401", "ADJUDGE_FENCE_SECRET", "clocks")),
+        (httpx2.Response(404, text="Who asked: secret."), ("status 404", "ADJUDGE_URL", "stands between")),
+    ],
+)
+async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_minute_and_quotes_nothing(
+    answer: httpx2.Response, says: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, told = [0.0], []
+    monkeypatch.setattr(judging, "HINDRANCES", ThrottledLog(lambda: now[0]))
+    for now[0] in (0.0, LOG_INTERVAL_S - 1, LOG_INTERVAL_S, LOG_INTERVAL_S + 1):
+        with pytest.raises(ServiceUnavailableError):
+            await kind(lambda _: answer).run(work())
+        told.append(len(caplog.records))
+    assert told == [1, 1, 2, 2]
+    assert all(word in caplog.text for word in says)
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert "Who asked" not in caplog.text
+
+
+async def test_a_service_that_is_merely_away_is_nothing_to_mend_in_a_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(judging, "HINDRANCES", ThrottledLog())
+    for answer in (httpx2.Response(502, text="a proxy"), problem(503, "not-ready", retryable=True)):
+        with pytest.raises(ServiceUnavailableError):
+            await kind(lambda _, answer=answer: answer).run(work())
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+async def test_all_tries_of_a_chunk_come_under_one_key_and_all_but_the_last_say_that_there_may_be_another(
+    evaluates: bool,
+) -> None:
+    sent: list[httpx2.Headers] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request.headers)
+        return httpx2.Response(503)
+
+    asked = EvaluateHandler(clients(answer), NoRubrics(), None) if evaluates else kind(answer)  # type: ignore[arg-type]
+    labelled = {"labels": [{"a": True}]} if evaluates else {}
+
+    async def tried(attempt: int, chunk: int = 0, run: str = "r") -> tuple[str, str]:
+        one = work(attempt)
+        body = one.body | {"groups": [group | labelled for group in one.body["groups"]]}
+        ref = one.ref._replace(chunk=chunk)
+        with pytest.raises(ServiceUnavailableError):
+            await asked.run(one._replace(ref=ref, body=body, request=one.request | {"run": run}))
+        return sent[-1]["Idempotency-Key"], sent[-1][WILL_RETRY_HEADER]
+
+    key, again = await tried(1)
+    assert again == "true"
+    assert await tried(MAX_ATTEMPTS - 1) == (key, "true")
+    assert await tried(MAX_ATTEMPTS) == (key, "false")
+    assert (await tried(1, chunk=1))[0] != key
+    assert (await tried(1, run="as another release writes it"))[0] != key
+
+
+@given(st.lists(st.integers(1, 2 * CHUNK_RESPONSES), min_size=1, max_size=40))
+async def test_chunks_hold_whole_groups_in_order_and_not_too_many_responses(sizes: list[int]) -> None:
+    groups = [Group(id=f"q{n}", prompt="?", responses=("!",) * size) for n, size in enumerate(sizes)]
+    chunks = await chunk_groups(groups, RubricPinner(NoRubrics(), "p"))  # type: ignore[arg-type]
+    bodies: list[Any] = [chunk.body for chunk in chunks]
+    assert [group["id"] for body in bodies for group in body["groups"]] == [group.id for group in groups]
+    first = 0
+    for chunk, body in zip(chunks, bodies, strict=True):
+        responses = sum(len(group["responses"]) for group in body["groups"])
+        assert responses <= CHUNK_RESPONSES or len(body["groups"]) == 1
+        assert (body["first"], chunk.inputs) == (first, len(body["groups"]))
+        first += chunk.inputs
+
+
+async def test_a_rubric_is_looked_up_once_however_many_groups_name_it() -> None:
+    groups = [Group(id=f"q{n}", prompt="?", responses=("!",), rubric="team/a") for n in range(3)]
+    scoring = kind(lambda _: httpx2.Response(500))
+    options, chunks = await scoring.split("p", ScoreOperation(groups=tuple(groups), rubric="team/a"))
+    body: Any = chunks[0].body
+    assert options["rubric"] == "team/a@1"
+    assert [group["rubric"] for group in body["groups"]] == ["team/a@1"] * 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=60))
+def test_the_area_under_the_curve_is_the_share_of_pairs_in_order(pairs: list[tuple[int, bool]]) -> None:
+    scores, labels = [score / 5 for score, _ in pairs], [label for _, label in pairs]
+    yes, no = (
+        [score for score, label in zip(scores, labels, strict=True) if label is is_yes] for is_yes in (True, False)
+    )
+    in_order = [(one > other) + 0.5 * (one == other) for one, other in itertools.product(yes, no)]
+    found = auroc(scores, labels)
+    assert (found is None) == (len(set(labels)) < 2)
+    if found is not None:
+        assert found == pytest.approx(statistics.mean(in_order))
+
+
+def test_a_summary_counts_failures_apart_and_leaves_too_many_criteria_out() -> None:
+    def verdict(criterion: str, score: float | None, label: bool) -> dict[str, Any]:
+        return {"criterion": criterion, "score": score, "probability": None, "label": label}
+
+    few = [verdict("a", 1.0, True), verdict("a", 0.0, False), verdict("b", 0.5, False), verdict("b", None, True)]
+    summary: dict[str, Any] = summary_of(few)
+    assert (summary["verdicts"], summary["failed"], summary["accuracy"]) == (3, 1, pytest.approx(2 / 3))
+    assert (summary["kappa"], summary["auroc"]) == (pytest.approx(0.4), 1.0)
+    assert (summary["criteria"]["a"]["accuracy"], summary["criteria"]["b"]["auroc"]) == (1.0, None)
+    assert summary_of([verdict(f"c{n}", 1.0, True) for n in range(MAX_SUMMARY_CRITERIA + 1)])["criteria"] == {}

@@ -1,0 +1,223 @@
+"""The runner and the feeder beside a store or a queue that cannot be reached, or takes things away."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from judge_server.operations.runner import STORE_RETRY_DELAY_S, ChunkRunner
+from judge_server.operations.service import LOST_AFTER_S, MAX_QUEUED_CHUNKS, REENQUEUE_AFTER_S, Dispatcher
+from rubric_store import SQLOperations
+from tests.fixtures.migrated import NewSQLite
+from tests.judge_server.operations.queues import ScriptedQueue
+from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk, NewChunk, NewOperation
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+REF = ChunkRef("p", "op-1", 0)
+WORK = LeasedChunk(REF, "score", {}, {"n": 1}, 1, 1, "w")
+
+
+class Store:
+    """Has one chunk; each method answers what its deque has next, or raises it, and else succeeds."""
+
+    def __init__(self, **answers: Sequence[Any]) -> None:
+        self.answers = {name: deque(some) for name, some in answers.items()}
+        self.calls: list[str] = []
+        self.lost: list[float] = []
+        self.limits: list[int] = []
+
+    def _next(self, name: str, otherwise: Any) -> Any:
+        self.calls.append(name)
+        waiting = self.answers.get(name)
+        answer = waiting.popleft() if waiting else otherwise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def claim(self, *_: Any) -> LeasedChunk | None:
+        return self._next("claim", WORK)  # type: ignore[no-any-return]
+
+    async def renew(self, *_: Any) -> bool:
+        return bool(self._next("renew", True))
+
+    async def complete(self, *_: Any) -> bool:
+        return bool(self._next("complete", True))
+
+    async def requeue(self, *_: Any, **__: Any) -> None:
+        self._next("give_back", None)
+
+    async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
+        self.lost.append(lost_after_s)
+        self.limits.append(limit)
+        return self._next("due", [])  # type: ignore[no-any-return]
+
+    async def purge(self, _: datetime) -> int:
+        return int(self._next("purge", 0))
+
+
+class Kind:
+    """Waits until it is let."""
+
+    has_final_chunk = False
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.stopped = False
+
+    async def run(self, work: LeasedChunk) -> ChunkOutcome:
+        self.begun.set()
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.stopped = True
+            raise
+        return ChunkOutcome()
+
+
+def runner(store: Store, kind: Kind, lease_s: float = 1000.0) -> ChunkRunner:
+    """A runner whose pauses are short but for those between renewals."""
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(0 if seconds < 100 else 1000)
+
+    return ChunkRunner(store, {"score": kind}, lease_s=lease_s, sleep=sleep)  # type: ignore[arg-type,dict-item]
+
+
+async def test_what_is_done_is_kept_once_the_store_is_back() -> None:
+    store, kind = Store(complete=[ConnectionError("away"), ConnectionError("away")]), Kind()
+    kind.release.set()
+    await runner(store, kind).run(REF)
+    assert store.calls == ["claim", "complete", "complete", "complete"]
+
+
+async def test_a_store_that_is_away_when_a_chunk_is_taken_leaves_it_to_be_announced_again() -> None:
+    store, kind = Store(claim=[ConnectionError("away")]), Kind()
+    await runner(store, kind).run(REF)
+    assert (store.calls, kind.begun.is_set()) == (["claim"], False)
+
+
+async def test_work_goes_on_while_leases_cannot_be_renewed_and_stops_when_the_chunk_was_taken_away() -> None:
+    store, kind = Store(renew=[ConnectionError("away"), True, ConnectionError("away"), False]), Kind()
+    await runner(store, kind, lease_s=3.0).run(REF)
+    assert store.calls == ["claim", "renew", "renew", "renew", "renew"]
+    assert kind.stopped
+
+
+async def test_a_renewal_that_failed_is_tried_again_long_before_the_next_is_due() -> None:
+    store, kind = Store(renew=[ConnectionError("away"), True, False]), Kind()
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await asyncio.sleep(0)
+
+    await ChunkRunner(store, {"score": kind}, lease_s=60.0, sleep=sleep).run(REF)  # type: ignore[arg-type,dict-item]
+    assert slept == [20.0, STORE_RETRY_DELAY_S, 20.0]
+
+
+async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
+    store, kind = Store(), Kind()
+    running = asyncio.create_task(runner(store, kind).run(REF))
+    await kind.begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (store.calls, kind.stopped) == (["claim", "give_back"], True)
+
+
+async def test_a_kind_that_an_older_worker_does_not_know_is_left_to_a_newer_one() -> None:
+    said: list[tuple[str | None, float, bool]] = []
+
+    class Waiting(Store):
+        async def requeue(  # type: ignore[override]
+            self, work: LeasedChunk, problem: str | None, *, delay_s: float, counts: bool, **_: object
+        ) -> None:
+            said.append((problem, delay_s, counts))
+
+    await ChunkRunner(Waiting(), {}, unavailable_retry_delay_s=7.0).run(REF)  # type: ignore[arg-type]
+    assert said == [("this worker cannot run score; the chunk waits for one of a newer version", 7.0, False)]
+
+
+def dispatcher(store: Store, queue: ScriptedQueue) -> Dispatcher:
+    return Dispatcher(store, queue, now=lambda: NOW)  # type: ignore[arg-type]
+
+
+async def test_a_queue_is_filled_up_to_its_window_as_soon_as_half_of_it_is_empty() -> None:
+    store, queue = Store(take_due=[[REF]]), ScriptedQueue(MAX_QUEUED_CHUNKS // 2, MAX_QUEUED_CHUNKS // 2 + 1)
+    feeding = dispatcher(store, queue)
+    assert await feeding.dispatch() == 1
+    assert await feeding.dispatch() == 0
+    assert (store.limits, queue.got) == ([MAX_QUEUED_CHUNKS // 2], [REF])
+
+
+async def test_chunks_are_announced_again_soon_where_the_queue_is_empty_and_else_much_later() -> None:
+    store, queue = Store(), ScriptedQueue(1, 0)
+    feeding = dispatcher(store, queue)
+    await feeding.dispatch()
+    await feeding.dispatch()
+    assert store.lost == [LOST_AFTER_S, REENQUEUE_AFTER_S]
+    assert LOST_AFTER_S > 10 * REENQUEUE_AFTER_S
+
+
+async def test_what_a_broker_did_not_take_is_announced_again_though_its_queue_is_never_empty(
+    tmp_path: Path, new_sqlite: NewSQLite
+) -> None:
+    class Failing(ScriptedQueue):
+        fails = True
+
+        async def put(self, refs: Sequence[ChunkRef]) -> None:
+            if self.fails:
+                raise ConnectionError("another broker takes over")
+            await super().put(refs)
+
+    now = NOW
+    store, queue = SQLOperations(new_sqlite(tmp_path / "operations.db"), clock=lambda: now), Failing(*[7] * 4)
+    await store.create(NewOperation("op-1", "p", "score", {}, [NewChunk(1, {}), NewChunk(1, {})], NOW))
+    feeding = Dispatcher(store, queue)
+    assert await feeding.dispatch() == 0
+    queue.fails = False
+    assert await feeding.dispatch() == 0
+    now += timedelta(seconds=LOST_AFTER_S + 1)
+    assert await feeding.dispatch() == 2
+    assert await feeding.dispatch() == 0
+    assert queue.got == [REF, ChunkRef("p", "op-1", 1)]
+    await store.close()
+
+
+async def test_nothing_that_goes_wrong_ends_the_feeding() -> None:
+    store = Store(take_due=[RuntimeError("a mistake"), ConnectionError("away"), [REF]], purge=[ConnectionError("away")])
+    queue = ScriptedQueue(ConnectionError("no broker"), 0, 0, 0, asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await dispatcher(store, queue).run(0.0)
+    assert queue.got == [REF]
+
+
+async def test_what_is_woken_looks_at_once_and_not_an_hour_later() -> None:
+    looked, announced = asyncio.Event(), asyncio.Event()
+
+    class Watched(ScriptedQueue):
+        async def waiting(self) -> int:
+            looked.set()
+            return await super().waiting()
+
+        async def put(self, refs: Sequence[ChunkRef]) -> None:
+            await super().put(refs)
+            if refs:
+                announced.set()
+
+    store, queue = Store(take_due=[[], [REF]]), Watched(0, 0)
+    feeding = dispatcher(store, queue)
+    running = asyncio.create_task(feeding.run(3600.0))
+    await looked.wait()
+    assert queue.got == []
+    feeding.wake()
+    async with asyncio.timeout(30):
+        await announced.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert queue.got == [REF]

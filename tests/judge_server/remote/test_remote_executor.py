@@ -1,0 +1,375 @@
+"""An api before judges in other processes judges as one with a judge of its own, and bears what happens to them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from judge_server.cache import MemoryCache
+from judge_server.engines.scripted import ScriptedEngine, by_hash
+from judge_server.errors import EngineStartError, EngineUnavailable, NotReady, Overloaded
+from judge_server.judging.questions import JudgingConfig
+from judge_server.judging.results import Caller, JudgementResults
+from judge_server.ports import Batch, Call, CallFailure, EngineIdentity, JudgeResult, Reply
+from judge_server.remote.executor import RemoteExecutor
+from judge_server.remote.link import JudgeClient, JudgeUnavailable, ProtocolMismatch, identity_digest
+from judge_server.remote.messages import PROTOCOL_VERSION, ShardRequest
+from judge_server.scoring.judge import Judge
+from tests.judge_server.remote.judges import TOKEN, api_of, judges
+from tests.judge_server.support import (
+    CRITERIA,
+    FENCE,
+    GatedEngine,
+    RecordingScript,
+    criteria,
+    deadline_after,
+    group,
+    judge,
+    plan,
+    plans,
+)
+from trainer_client.wire import Criterion
+
+RUBRIC = [Criterion.model_validate(criterion) for criterion in CRITERIA]
+AB = criteria("Alpha.", "Beta.")
+TWELVE = criteria(*[f"Part {n} holds." for n in range(12)])
+RESPONSES = [f"Response {n}." for n in range(24)]
+
+
+class Noting(ScriptedEngine):
+    """Answers by hash, and counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = RecordingScript()
+        super().__init__(self.asked)
+
+
+class Dying(ScriptedEngine):
+    """Answers a first half of each batch, then keeps the rest until `dead` is set, when nobody gets anything."""
+
+    def __init__(self) -> None:
+        super().__init__(concurrent_batches=100)
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.answered: Counter[tuple[str, str]] = Counter()
+        self.in_flight = 0
+        self.busy = asyncio.Event()
+
+    async def answer(self, batch: Batch) -> AsyncIterator[tuple[int, Reply | CallFailure]]:
+        """As `ScriptedEngine`, up to the half."""
+        for index, call in enumerate(batch.calls):
+            self.asked[batch.shared, call.question] += 1
+            if index >= len(batch.calls) // 2:
+                self.in_flight += len(batch.calls) - index
+                self.busy.set()
+                await asyncio.Event().wait()
+            self.answered[batch.shared, call.question] += 1
+            yield index, by_hash(batch, call)
+
+
+def other_model() -> ScriptedEngine:
+    """An engine of another model."""
+
+    class Other(ScriptedEngine):
+        async def start(self) -> EngineIdentity:
+            return replace(await super().start(), model="another")
+
+    return Other()
+
+
+def failures(outcomes: JudgementResults) -> Counter[str]:
+    return Counter(o.kind for o in outcomes.by_digest.values() if isinstance(o, CallFailure))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        JudgingConfig("binary"),
+        JudgingConfig("stepwise"),
+        JudgingConfig("graded"),
+        JudgingConfig("checklist", per_call="all"),
+        JudgingConfig("likert"),
+    ],
+    ids=str,
+)
+async def test_outcomes_are_those_of_a_judge_of_its_own(config: JudgingConfig) -> None:
+    own = await judge()
+    async with judges(None, None) as served, api_of(*served) as api:
+        assert api.identity == own.identity
+        asked = [plan(api.prepared(config), group(r), r, RUBRIC) for r in RESPONSES]
+        there, here = (
+            await api.outcomes(asked, await deadline_after()),
+            await own.outcomes(asked, await deadline_after()),
+        )
+        assert there.by_digest == here.by_digest
+        assert (there.calls, there.tokens_computed > 0, there.checks) == (here.calls, True, here.checks)
+        assert await api.executor.count_tokens(asked[0].batch) == await own.executor.count_tokens(asked[0].batch)
+
+
+async def test_each_responses_calls_are_all_at_one_judge_and_both_have_some() -> None:
+    engines = [Noting(), Noting()]
+    async with judges(*engines) as served, api_of(*served) as api:
+        await api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after())
+        metrics = [one.judge.metrics for one in served]
+        calls = [sum(engine.asked.asked.values()) for engine in engines]
+    assert sum(calls) == len(RESPONSES) * len(TWELVE)
+    assert all(number % len(TWELVE) == 0 and number > 0 for number in calls)
+    assert len(metrics) == 2
+
+
+async def test_two_apis_that_ask_the_same_at_once_have_it_judged_once() -> None:
+    engine = GatedEngine(concurrent_batches=100)
+    async with judges(engine, None) as served, api_of(served[0]) as one, api_of(served[0]) as other:
+        asked = plans(one, "Yes.", of=AB)
+        first = asyncio.create_task(one.outcomes(asked, await deadline_after()))
+        await engine.busy()
+        second = asyncio.create_task(other.outcomes(asked, await deadline_after()))
+        while served[0].judge.executor.admission.limits.held < 2:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        engine.release(10)
+        a, b = await first, await second
+    assert a.by_digest == b.by_digest
+    assert len(engine.began) == a.calls + b.calls == 2
+    assert (len(a.joined), len(b.joined) + len(b.cached)) == (0, 2)
+
+
+async def test_what_a_judge_knows_is_not_asked_again_and_shown_as_cached() -> None:
+    engine = Noting()
+    async with judges(engine) as served, api_of(*served) as api:
+        asked = plans(api, "Yes.", of=AB)
+        await api.outcomes(asked, await deadline_after())
+        again = await api.outcomes(asked, await deadline_after())
+    assert (again.calls, len(again.cached)) == (0, 2)
+    assert set(engine.asked.asked.values()) == {1}
+
+
+async def test_a_response_is_told_of_as_soon_as_it_is_done() -> None:
+    engine = GatedEngine(concurrent_batches=1)
+    async with judges(engine) as served, api_of(*served) as api:
+        done: asyncio.Queue[int] = asyncio.Queue()
+        asked = plans(api, "Yes.", "No.", of=AB)
+        waiting = asyncio.create_task(api.outcomes(asked, await deadline_after(), done=done.put_nowait))
+        engine.release(2)
+        first = await asyncio.wait_for(done.get(), 10)
+        assert not waiting.done()
+        engine.release(2)
+        await waiting
+        assert {first, done.get_nowait()} == {0, 1}
+
+
+async def test_at_the_deadline_comes_what_was_judged_and_the_rest_has_failed_as_late() -> None:
+    engine = GatedEngine(concurrent_batches=1)
+    async with judges(engine) as served, api_of(*served) as api:
+        engine.release(1)
+        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after(1.5))
+    assert sum(isinstance(o, JudgeResult) for o in outcomes.by_digest.values()) == 1
+    assert failures(outcomes) == {"timeout": 1}
+
+
+async def test_a_caller_who_leaves_frees_the_judges_queue() -> None:
+    engine = GatedEngine(concurrent_batches=1)
+    async with judges(engine) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after()))
+        await engine.busy()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        limits = served[0].judge.executor.admission.limits  # type: ignore[attr-defined]
+        async with asyncio.timeout(10):
+            while limits.held:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+
+
+async def test_a_full_queue_refuses_the_request_and_says_when_to_come_back() -> None:
+    engine = GatedEngine(concurrent_batches=1)
+    async with judges(engine, queue_calls=10) as served, api_of(*served) as api:
+        first = asyncio.create_task(
+            api.outcomes(plans(api, *RESPONSES[:5], of=AB), await deadline_after(), caller=Caller("a"))
+        )
+        await engine.busy()
+        with pytest.raises(Overloaded) as refused:
+            await api.outcomes(plans(api, *RESPONSES[5:], of=AB), await deadline_after(), caller=Caller("a"))
+        assert refused.value.retry_after_s
+        engine.release(10)
+        assert not failures(await first)
+
+
+async def test_a_judge_that_dies_in_the_middle_costs_what_was_in_flight_and_nothing_else() -> None:
+    dying, other = Dying(), Noting()
+    async with judges(dying, other) as served, api_of(*served) as api:
+        asked = plans(api, *RESPONSES, of=TWELVE)
+        result = JudgementResults()
+        waiting = asyncio.create_task(api.outcomes(asked, await deadline_after(), into=result))
+        await dying.busy.wait()
+        async with asyncio.timeout(20):
+            while len(result.by_digest) < dying.answered.total() + other.asked.asked.total():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        finished = dict(result.by_digest)
+        await served[0].stop()
+        outcomes = await waiting
+    assert len(outcomes.by_digest) == len(RESPONSES) * len(TWELVE)
+    assert not failures(outcomes)
+    assert finished.items() <= outcomes.by_digest.items()
+    assert dying.in_flight > 0
+    assert dying.answered.total() + other.asked.asked.total() == len(RESPONSES) * len(TWELVE)
+
+
+async def test_a_judge_that_hangs_is_found_out_and_its_calls_go_to_the_other() -> None:
+    hanging, other = Dying(), Noting()
+    async with judges(hanging, other) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, *RESPONSES, of=TWELVE), await deadline_after()))
+        await hanging.busy.wait()
+        served[0].process.judge = None  # it answers, and says that it cannot judge
+        outcomes = await asyncio.wait_for(waiting, 30)
+    assert not failures(outcomes)
+    assert len(outcomes.by_digest) == len(RESPONSES) * len(TWELVE)
+
+
+async def test_with_every_judge_gone_requests_are_refused_for_a_while_and_answered_when_one_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+    async with judges(None) as served, api_of(*served) as api:
+        asked = plans(api, "Yes.", of=AB)
+        assert await api.executor.should_receive_traffic()
+        await served[0].stop()
+        with pytest.raises(NotReady, match="no judge is there") as refused:
+            await api.outcomes(asked, await deadline_after())
+        assert refused.value.retry_after_s
+        assert not await api.executor.ready()
+        assert await api.executor.should_receive_traffic()
+        with pytest.raises(EngineUnavailable):
+            await api.executor.count_tokens(asked[0].batch)
+        await served[0].start()
+        monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 10.0)
+        assert not failures(await api.outcomes(asked, await deadline_after()))
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "loading again"])
+async def test_a_judge_that_nobody_has_missed_yet_and_that_could_be_given_nothing_is_no_failure_of_verdicts(
+    gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+    async with judges(None) as served:
+        api = Judge(RemoteExecutor([JudgeClient(served[0].url, TOKEN)], interval_s=3600.0), MemoryCache(), FENCE)
+        await api.start()
+        if gone:
+            await served[0].stop()
+        else:
+            served[0].process.judge = None
+        with pytest.raises(NotReady, match="no judge is there"):
+            await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
+        await api.close()
+
+
+async def test_what_a_judge_was_given_that_went_away_for_good_before_it_said_anything_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+    engine = GatedEngine()
+    async with judges(engine) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
+        await engine.busy()
+        await served[0].stop()
+        assert failures(await waiting) == {"engine": 2}
+
+
+async def test_what_a_judge_had_that_went_away_for_good_fails_and_what_it_said_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.executor.RETRY_WINDOW_S", 0.3)
+    dying = Dying()
+    async with judges(dying) as served, api_of(*served) as api:
+        waiting = asyncio.create_task(api.outcomes(plans(api, "Yes.", of=TWELVE), await deadline_after()))
+        await dying.busy.wait()
+        await asyncio.sleep(0.5)  # longer than a judge takes to tell what it has
+        await served[0].stop()
+        outcomes = await waiting
+    assert failures(outcomes) == {"engine": 6}
+    assert len(outcomes.by_digest) == 12
+
+
+async def test_before_a_judge_was_found_other_replicas_may_do_better() -> None:
+    executor = RemoteExecutor([JudgeClient("http://127.0.0.1:1", TOKEN)], interval_s=0.05)
+    assert not await executor.should_receive_traffic()
+    await executor.close()
+
+
+async def test_a_judge_of_another_model_is_left_out() -> None:
+    engine = Noting()
+    async with judges(engine, other_model()) as served, api_of(*served) as api:
+        async with asyncio.timeout(20):
+            while "gone" not in [member.state for member in api.executor.members()]:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        models = {one.identity.model for one in (served[0].judge, served[1].judge)}
+        assert models == {api.identity.model, *models}
+        assert [member.state for member in api.executor.members()].count("gone") == 1
+        outcomes = await api.outcomes(plans(api, *RESPONSES, of=AB), await deadline_after())
+        assert not failures(outcomes)
+
+
+async def test_an_api_with_the_wrong_token_does_not_start_and_says_what_to_set() -> None:
+    async with judges(None) as served:
+        with pytest.raises(EngineStartError, match="ADJUDGE_JUDGE_TOKEN"):
+            async with api_of(*served, token="a guess"):
+                pass
+
+
+async def test_an_api_whose_judges_are_all_of_another_protocol_says_so_and_waits_for_those_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    async with judges(None, None) as served:
+        executor = RemoteExecutor(
+            [JudgeClient(one.url, TOKEN) for one in served], interval_s=0.05, health_timeout_s=0.5
+        )
+        api = Judge(executor, MemoryCache(), FENCE)
+        assert executor.unavailable_reason == ""
+        starting = asyncio.create_task(api.start())
+        async with asyncio.timeout(10):
+            while not executor.unavailable_reason:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        theirs = f"every judge speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"
+        assert executor.unavailable_reason == f"{theirs}; it waits for judges of its own version"
+        assert not await executor.should_receive_traffic()
+        assert not starting.done()
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION)
+        await asyncio.wait_for(starting, 10)
+        assert executor.unavailable_reason == ""
+        assert await executor.should_receive_traffic()
+        assert not failures(await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after()))
+        await api.close()
+
+
+async def test_judges_of_another_protocol_are_left_alone_and_what_is_asked_goes_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Noting()
+    async with judges(engine, None) as served, api_of(*served) as api:
+        monkeypatch.setattr("judge_server.remote.serving.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+        link = JudgeClient(served[0].url, TOKEN)
+        with pytest.raises(
+            ProtocolMismatch, match=f"speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"
+        ):
+            await link.handshake()
+        asking = ShardRequest.of([], Caller("r"), identity_digest(api.identity), 5.0)
+        with pytest.raises(
+            JudgeUnavailable, match=f"this judge speaks protocol {PROTOCOL_VERSION + 1}, and not {PROTOCOL_VERSION}"
+        ):
+            [line async for line in link.ask(asking)]
+        await link.close()
+        async with asyncio.timeout(10):
+            while await api.executor.should_receive_traffic():  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+    assert not engine.asked.asked
+
+
+async def test_a_failed_call_stays_a_failure_on_its_way_through_an_api() -> None:
+    def script(batch: Batch, call: Call) -> Reply | CallFailure:
+        return CallFailure("truncated_input", "too long") if "Beta" in call.question else by_hash(batch, call)
+
+    async with judges(ScriptedEngine(script)) as served, api_of(*served) as api:
+        outcomes = await api.outcomes(plans(api, "Yes.", of=AB), await deadline_after())
+    assert failures(outcomes) == {"truncated_input": 1}

@@ -1,0 +1,194 @@
+"""`math`: answers compared as mathematics, on the answers of MATH-500 and the labelled rollouts of GSM8K."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from judge_server.verifiers.formulas import equal
+from judge_server.verifiers.worker import decide
+from tests.hypothesis_examples import examples
+from tests.judge_server.verifiers.checks import answered, check
+
+ANSWERS = json.loads((Path(__file__).parent / "math500_answers.json").read_text())
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.mark.parametrize("dress", ["{}", " {}. ", "${}$", r"\({}\)", r"\[ {} \]", "**${}$**", r"$\boxed{{{}}}$"])
+def test_every_answer_of_math500_equals_itself_in_any_dress(dress):
+    assert [answer for answer in ANSWERS if not equal(answer, dress.format(answer))] == []
+
+
+def test_every_answer_of_math500_equals_itself_with_other_fractions():
+    assert [answer for answer in ANSWERS if not equal(answer, answer.replace(r"\frac", r"\dfrac"))] == []
+
+
+@pytest.mark.parametrize("distance", [1, 7, 31])
+def test_no_answer_of_math500_equals_another(distance):
+    others = ANSWERS[distance:] + ANSWERS[:distance]
+    same = {(a, b) for a, b in zip(ANSWERS, others, strict=True) if equal(a, b)}
+    assert same - {("5", "x=5"), ("x=5", "5")} == set()
+
+
+def test_the_labels_of_gsm8k_are_found_again():
+    labels = [json.loads(line) for line in (EXAMPLES / "gsm8k.labels.jsonl").read_text().splitlines()]
+    groups = [json.loads(line) for line in (EXAMPLES / "gsm8k.jsonl").read_text().splitlines()]
+    correct = {row["id"]: row["is_correct"] for row in labels}
+    for group in groups:
+        found = [decide(check("math", text, ground_truth=group["ground_truth"])).score for text in group["responses"]]
+        assert found == [float(label) for label in correct[group["id"]]]
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        ("1/2", "0.5"),
+        ("1/2", r"\frac12"),
+        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt3}"),
+        ("x^2 + 2x + 1", "(x+1)^2"),
+        (r"\{1, 2\}", r"\{2, 1\}"),
+        ("[0, 1)", r"\left[0,1\right)"),
+        ("1,234", "1234 dollars"),
+        ("80 km/h", r"80\text{ km/h}"),
+        ("12%", "12"),
+        ("12%", "0.12"),
+        (r"1\frac{4}{5}", "1.8"),
+        ("2 pi", r"2\pi"),
+        ("3e4", "30000"),
+        ("x = 5", "5"),
+        ("1/3", "0.3333333"),
+        ("1 000", "1000"),
+        ("1000", "1\u202f000"),
+        ("1 000 000", "1,000,000"),
+        ("(1 000, 2 000)", "(1000, 2000)"),
+        ("x = 1 000", "1000"),
+        ("2,74", "2.74"),
+        ("2.74", "2,74 km"),
+        ("0,111", "0.111"),
+        ("1 000,5", "1000.5"),
+        ("1.234,5", "1234.5"),
+        ("1,2", "1, 2"),
+        (r"$\boxed{2}, \boxed{3}, \boxed{5}$", "2, 3, 5"),
+        (r"\boxed{-2} and \boxed{1}", "1, -2"),
+        (r"1 - \frac{1}{\mathrm{e}}", r"1 - \frac{1}{\mathrm{e}}"),
+        (r"1 - \frac{1}{\mathrm{e}}", "1 - 1/e"),
+        ("80", "The average speed is 80 km/h."),
+        ("34", "The largest $n$ is 34."),
+        ("80", "**The average speed is $80$ km/h.**"),
+        (r"\frac{1}{2}", "The probability equals 0.5."),
+    ],
+)
+def test_the_same_mathematics_is_equal_however_it_is_written(expected, answer):
+    assert equal(expected, answer)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        ("(1, 2)", "(2, 1)"),
+        ("[0, 1)", "(0, 1]"),
+        ("x = 2", "y = 2"),
+        ("13", "12 or 13"),
+        ("2", "2 pi"),
+        ("5", "five"),
+        ("1/3", "0.33"),
+        ("18", "1.8"),
+        ("7", "}7{"),
+        ("7", ""),
+        ("1 000", "0"),
+        ("2,74", "0"),
+        ("2,74", "148"),
+        (r"$\boxed{2}, \boxed{3}, \boxed{5}$", "5"),
+        (r"\boxed{-2} and \boxed{1}", "1"),
+        (r"1 - \frac{1}{\mathrm{e}}", r"1 + \frac{1}{\mathrm{e}}"),
+        ("80", "The speed is 70 or 80 km/h."),
+        ("80", "The speed is 70 or it is 80 km/h."),
+        ("80", "70 or else the speed is 80 km/h."),
+        ("80", "Either way the speed is 80 km/h."),
+        ("80", "The speed is not 80 km/h."),
+    ],
+)
+def test_other_mathematics_is_not(expected, answer):
+    assert not equal(expected, answer)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [
+        ("Paris", "**Paris**."),
+        ("yes", "Yes"),
+        ("No", "no"),
+        (r"\text{east}", "East"),
+        ("June 20", r"\text{June 20}"),
+        ("3 apples and 2 pears", "3 Apples and 2  Pears"),
+        ("10 a.m.", "10 a.m."),
+        ("巴黎", "巴黎"),
+        (r"\text{(B)}", "B"),
+        ("B", "(b)"),
+        ("B", "B) 42"),
+        ("b", "B. Paris"),
+    ],
+)
+def test_words_and_choices_are_compared_as_text(expected, answer):
+    assert equal(expected, answer)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer"),
+    [("east", "seat"), ("no", "on"), ("巴黎", "黎巴"), ("Paris", "Paris, Texas"), ("B", "A) B"), ("B", "Because of C")],
+)
+def test_words_are_never_taken_for_products_of_their_letters(expected, answer):
+    assert not equal(expected, answer)
+
+
+@pytest.mark.parametrize("broken", [r"\frac{1", "1+", "="])
+def test_an_expected_answer_that_cannot_be_read_is_a_failure_that_says_so(broken):
+    failed = decide(answered("math", "1", ground_truth=broken))
+    assert failed.kind == "parse"
+    assert f"the ground truth {broken!r} is no formula that math-verify reads" in failed.detail
+    assert "the expected answer" in decide(answered("math", "1", expected=broken)).detail
+
+
+@pytest.mark.parametrize("broken", [r"\frac{1", "1+", "="])
+def test_an_expected_answer_that_cannot_be_read_equals_itself(broken):
+    assert equal(broken, f"${broken}$")
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "right", "wrong"),
+    [
+        (r"$\boxed{2}, \boxed{3}, \boxed{5}$", r"\boxed{2, 3, 5}", r"\boxed{5}"),
+        (r"\boxed{-2} and \boxed{1}", r"\boxed{-2} and \boxed{1}", r"\boxed{1}"),
+        ("7", r"\boxed{7}", r"\boxed{5} or \boxed{7}"),
+        ("1 000", r"\boxed{1000}", r"\boxed{0}"),
+        ("80", "Final answer: The average speed is 80 km/h.", "Final answer: The average speed is 8 or 80 km/h."),
+        (r"x \geq 5", r"Therefore $x \geq 5$ is the solution.", r"Therefore $x > 5$ is the solution."),
+        ("5", "So \\boxed{4}.\nFinal Answer: 5", "So \\boxed{5}.\nFinal Answer: 4"),
+    ],
+)
+def test_the_outcome_is_what_the_whole_answer_says(ground_truth, right, wrong):
+    assert [decide(check("math", text, ground_truth=ground_truth)).score for text in (right, wrong)] == [1.0, 0.0]
+
+
+def test_the_final_answer_of_a_worked_ground_truth_is_compared_with():
+    assert decide(answered("math", "0.5", ground_truth=r"Halve it: \boxed{\frac{1}{2}}.")).score == 1.0
+
+
+def test_a_whole_response_is_searched_for_its_answer_when_asked():
+    assert decide(check("math", "So the answer is $x = 7$.", expected="7", of="response")).score == 1.0
+    assert decide(check("math", "So the answer is $x = 8$.", expected="7", of="response")).score == 0.0
+
+
+@settings(max_examples=examples(60))
+@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_whole_numbers_are_equal_if_they_are(a, b):
+    assert equal(str(a), f"${a}.0$")
+    assert equal(str(a), str(b)) == (a == b)
+
+
+@settings(max_examples=examples(60))
+@given(st.text(max_size=40) | st.text(r"\frac{}()[]^_$0123456789xyz+-=,. ", max_size=15))
+def test_no_answer_makes_the_comparison_raise(answer):
+    equal("1/2", answer)

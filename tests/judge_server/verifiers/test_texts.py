@@ -1,0 +1,135 @@
+"""`exact` and `contains`: text compared as text."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from judge_server.verifiers.matching import find, strip_markup, texts_equal
+from judge_server.verifiers.worker import decide
+from tests.judge_server.verifiers.checks import answered, check
+
+ANY = st.text(st.characters())
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "score"),
+    [
+        ("New York", "  new\n  york ", 1.0),
+        ("New York", "NewYork", 0.0),
+        ("Straße", "STRASSE", 1.0),
+        ("18", "18.0", 0.0),
+    ],
+)
+def test_exact_ignores_case_and_the_amount_of_space(expected, answer, score):
+    assert decide(answered("exact", answer, expected=expected)).score == score
+
+
+def test_exact_minds_case_when_asked():
+    assert decide(answered("exact", "Ja", expected="ja", case_sensitive=True)).score == 0.0
+    assert decide(answered("exact", "ja", expected="ja", case_sensitive=True)).score == 1.0
+
+
+def test_exact_compares_with_the_final_answer_of_the_ground_truth():
+    worked = "3 apples and 4 apples are 7 apples.\n#### 7"
+    assert decide(answered("exact", "7", ground_truth=worked)).score == 1.0
+    assert decide(answered("exact", "7", ground_truth="7")).score == 1.0
+
+
+def test_exact_of_the_whole_response_compares_with_the_whole_ground_truth():
+    truth = "Seven.\nA: 7"
+    assert decide(check("exact", " Seven. A: 7", ground_truth=truth, of="response")).score == 1.0
+    assert decide(check("exact", "7", ground_truth=truth, of="response")).score == 0.0
+
+
+def test_a_response_without_a_final_answer_is_not_satisfied():
+    for method in ("exact", "math", "numeric"):
+        assert decide(check(method, "I cannot say.", ground_truth="7")).score == 0.0
+
+
+def test_contains_wants_all_of_the_one_and_any_of_the_other():
+    def score(text, **options):
+        return decide(check("contains", text, **options)).score
+
+    assert score("Salt and Pepper", all_of=["salt", "pepper"]) == 1.0
+    assert score("salt", all_of=["salt", "pepper"]) == 0.0
+    assert score("pepper", any_of=["salt", "pepper"]) == 1.0
+    assert score("pepper", all_of=["pepper"], any_of=["salt", "sugar"]) == 0.0
+    assert score("Pepper", any_of=["pepper"], case_sensitive=True) == 0.0
+
+
+@given(ANY, st.booleans())
+def test_a_text_is_the_same_as_itself_and_as_itself_with_other_space(text, case_sensitive):
+    assert texts_equal(text, text, case_sensitive=case_sensitive)
+    assert texts_equal(f" {text}\n", "  ".join(text.split()), case_sensitive=case_sensitive)
+
+
+@given(ANY, ANY)
+def test_sameness_works_both_ways_and_minding_case_only_narrows_it(a, b):
+    assert texts_equal(a, b, case_sensitive=False) == texts_equal(b, a, case_sensitive=False)
+    assert texts_equal(a, b, case_sensitive=False) or not texts_equal(a, b, case_sensitive=True)
+
+
+@given(ANY, ANY, ANY, st.booleans())
+def test_what_was_put_in_a_text_is_found_in_it_no_later_than_there(before, needle, after, case_sensitive):
+    text = before + needle + after
+    for all_of, any_of in (([needle, before], []), ([needle], [before]), ([], [needle, "\0" + text])):
+        place = find(text, all_of, any_of, case_sensitive=case_sensitive)
+        assert place is not None
+        assert 0 <= place <= len(before)
+    assert find(text, [text + "\0"], [], case_sensitive=case_sensitive) is None
+
+
+@given(st.text("sS ßﬃİi", max_size=8), st.text("sS ßﬃİi", min_size=1, max_size=3))
+def test_what_is_found_begins_where_it_is_said_to_whatever_case_it_is_in(text, needle):
+    place = find(text, [needle], [], case_sensitive=False)
+    folded = text.casefold()
+    if needle.casefold() not in folded:
+        assert place is None
+        return
+    at = folded.index(needle.casefold())
+    assert len(text[:place].casefold()) <= at < len(text[: place + 1].casefold())
+
+
+def test_the_first_text_of_all_of_says_where_and_of_any_of_the_one_that_comes_first():
+    def place(**options):
+        options = {"all_of": [], "any_of": []} | options
+        return find("one two three two", **options, case_sensitive=True)
+
+    assert place(all_of=["two", "one"]) == 4
+    assert place(any_of=["three", "two"]) == 4
+    assert place(all_of=["three"], any_of=["one"]) == 8
+    assert place(all_of=["two", "four"]) is None
+    assert place(all_of=["two"], any_of=["four"]) is None
+
+
+@given(ANY)
+def test_an_undressed_answer_has_nothing_left_to_take_off(answer):
+    assert strip_markup(strip_markup(answer)) == strip_markup(answer)
+
+
+@pytest.mark.parametrize(
+    "dress", ["${}$", r"\({}\)", r"\[ {} \]", "$${}$$", "**{}**", "`{}`", r"\boxed{{{}}}", " {}. "]
+)
+def test_an_answer_is_the_same_in_any_dress(dress):
+    assert strip_markup(dress.format("x + 1")) == "x + 1"
+    assert strip_markup(dress.format(r"\(x + 1.\)")) == "x + 1"
+
+
+READ_IT_ALL = """
+import resource
+from judge_server.verifiers.matching import told, undressed
+resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+for layer in (" .", "()"), ("\\\\(", "\\\\)"), ("", " ."):
+    for read in undressed, told:
+        read(layer[0] * 500_000 + "1" + layer[1] * 500_000)
+print("read")
+"""
+
+
+def test_marks_around_a_hostile_answer_are_taken_off_in_time_linear_in_it():
+    # Two million characters: a second of processor time where it is linear, several minutes where it is not.
+    done = subprocess.run([sys.executable, "-c", READ_IT_ALL], capture_output=True, text=True, check=False)
+    assert done.stdout == "read\n", done.stderr

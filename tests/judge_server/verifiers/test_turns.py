@@ -1,0 +1,102 @@
+"""Whose check is next: projects, runs and groups take turns, and long checks never have all workers."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from judge_server.verifiers.checker import CheckOwner, CheckScheduler
+
+
+class CheckHarness:
+    """Turns whose checks end when a test says so, and the order in which they began."""
+
+    def __init__(self, workers: int) -> None:
+        self.turns = CheckScheduler(workers)
+        self.began: list[str] = []
+        self.ends: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, name: str, owner: CheckOwner, *, long: bool = False) -> None:
+        """A check comes to wait."""
+        self.ends[name] = asyncio.Event()
+
+        async def work() -> None:
+            async with self.turns.acquire(owner, long=long):
+                self.began.append(name)
+                await self.ends[name].wait()
+
+        self.tasks[name] = asyncio.create_task(work())
+        await settled()
+
+    async def end(self, name: str) -> None:
+        """A check that began is done."""
+        self.ends[name].set()
+        await settled()
+
+    async def all_in_turn(self) -> list[str]:
+        """Let one after the other end; the order in which they began."""
+        for place in range(len(self.tasks)):
+            await self.end(self.began[place])
+        return self.began
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_projects_runs_and_groups_take_turns_however_many_checks_each_has() -> None:
+    line = CheckHarness(1)
+    await line.come("first", CheckOwner("z\0r"))
+    for n in range(6):
+        await line.come(f"flood{n}", CheckOwner("p\0flood", "0"))
+    await line.come("other group", CheckOwner("p\0flood", "1"))
+    await line.come("other run", CheckOwner("p\0light", "0"))
+    await line.come("other project", CheckOwner("q\0r"))
+    began = await line.all_in_turn()
+    assert began.index("other project") <= 3
+    assert began.index("other run") <= 4
+    assert began.index("other group") <= 6
+    assert began.index("flood5") == len(began) - 1
+
+
+async def test_long_checks_leave_a_worker_to_short_ones() -> None:
+    line = CheckHarness(2)
+    for n in range(3):
+        await line.come(f"long{n}", CheckOwner("p\0r"), long=True)
+    assert line.began == ["long0"]
+    await line.come("short", CheckOwner("p\0r"))
+    assert line.began == ["long0", "short"]
+    await line.end("short")
+    await line.end("long0")
+    assert line.began == ["long0", "short", "long1"]
+    await line.end("long1")
+    await line.end("long2")
+    await asyncio.gather(*line.tasks.values())
+
+
+async def test_long_checks_have_their_turn_while_short_ones_keep_coming() -> None:
+    line = CheckHarness(2)
+    for n in range(4):
+        await line.come(f"short{n}", CheckOwner("p\0r"))
+    await line.come("long", CheckOwner("p\0r"), long=True)
+    await line.end("short0")
+    assert line.began == ["short0", "short1", "long"]
+    for name in ("short1", "short2", "short3", "long"):
+        await line.end(name)
+    await asyncio.gather(*line.tasks.values())
+
+
+async def test_whoever_leaves_frees_a_place_in_the_line_or_at_the_worker() -> None:
+    line = CheckHarness(1)
+    for name in ("a", "b", "c"):
+        await line.come(name, CheckOwner("p\0r"))
+    line.tasks["b"].cancel()
+    await settled()
+    assert len(line.turns) == 1
+    line.tasks["a"].cancel()
+    await settled()
+    assert line.began == ["a", "c"]
+    await line.end("c")
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(line.turns.acquire(CheckOwner(), long=False))
+    assert len(line.turns) == 0

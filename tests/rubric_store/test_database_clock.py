@@ -1,0 +1,143 @@
+"""Processes whose clocks differ: leases and pauses are alike for all of them, for the database says what time it is."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rubric_store import SQLOperations
+from rubric_store.operations import database
+from tests.fixtures.migrated import NewSQLite
+from tests.rubric_store.operation_rows import LEASE_S, NOW, new
+from trainer_client.wire.operations import ChunkOutcome, ChunkRef, LeasedChunk
+
+Open = Callable[[timedelta], SQLOperations]
+AHEAD = timedelta(hours=1)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, new_sqlite: NewSQLite) -> str:
+    """The URL of a new SQLite database, which has no clock of its own."""
+    return new_sqlite(tmp_path / "rubrics.db")
+
+
+@pytest.fixture
+async def hosts(migrated_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Open]:
+    """Opens the store in a process whose clock differs by so much."""
+    async with AsyncExitStack() as closing:
+
+        def open_(off: timedelta) -> SQLOperations:
+            monkeypatch.setattr(database, "_now", lambda: datetime.now(UTC) + off)
+            opened = SQLOperations(migrated_postgres_url)
+            closing.push_async_callback(opened.close)
+            return opened
+
+        yield open_
+
+
+async def taken(store: SQLOperations, chunk: int = 0) -> LeasedChunk:
+    """A chunk, claimed."""
+    work = await store.claim(ChunkRef("p", "op-1", chunk), "w", LEASE_S)
+    assert work is not None
+    return work
+
+
+def since_now(off: timedelta) -> float:
+    """So much after this moment, in seconds since `NOW`."""
+    return (datetime.now(UTC) + off - NOW).total_seconds()
+
+
+@pytest.mark.postgres
+async def test_a_worker_whose_clock_is_behind_takes_what_was_queued_by_one_that_is_ahead(hosts: Open) -> None:
+    behind, ahead = hosts(-AHEAD), hosts(AHEAD)
+    await ahead.create(new(created=since_now(AHEAD), has_final_chunk=True))
+    assert len(await behind.take_due(100, lost_after_s=60)) == 2
+    work = await taken(behind)
+    await ahead.requeue(work, None, delay_s=0.0, outcome=ChunkOutcome(), counts=False)
+    assert await behind.take_due(100, lost_after_s=60) == [work.ref]
+    await ahead.fail(await taken(behind), "no")
+    assert await ahead.complete(await taken(behind, 1), ChunkOutcome())
+    await ahead.retry("p", "op-1")
+    assert await ahead.complete(await taken(behind), ChunkOutcome())
+    assert await behind.complete(await taken(behind, 2), ChunkOutcome())
+    done = await ahead.get("p", "op-1")
+    assert done is not None
+    assert done.state == "done"
+
+
+@pytest.mark.postgres
+async def test_a_process_whose_clock_is_ahead_takes_nothing_from_workers_and_announces_nothing_twice(
+    hosts: Open,
+) -> None:
+    behind, ahead = hosts(-AHEAD), hosts(AHEAD)
+    await behind.create(new(created=since_now(-AHEAD)))
+    await behind.take_due(100, lost_after_s=60)
+    work = await taken(behind)
+    shown = await behind.get("p", "op-1")
+    assert shown is not None
+    assert shown.progress.seconds == 0
+    assert await ahead.take_due(100, lost_after_s=60) == []
+    assert await ahead.claim(work.ref, "other", LEASE_S) is None
+    assert await behind.renew(work, LEASE_S)
+    assert await ahead.take_due(100, lost_after_s=60) == []
+    assert await behind.complete(work, ChunkOutcome())
+
+
+async def test_a_chunk_is_to_be_had_at_once_whatever_its_submitters_clock_says(migrated_url: str) -> None:
+    store = SQLOperations(migrated_url)
+    await store.create(new(created=since_now(AHEAD)))
+    assert len(await store.take_due(100, lost_after_s=60)) == 2
+    await taken(store)
+    await store.close()
+
+
+BACK = timedelta(days=-2)
+
+
+@pytest.mark.parametrize("off", [BACK, -BACK], ids=["back", "forward"])
+async def test_on_sqlite_a_clock_that_is_set_changes_nothing_for_a_running_process(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, off: timedelta
+) -> None:
+    set_by = [timedelta()]
+    monkeypatch.setattr(database, "_now", lambda: datetime.now(UTC) + set_by[0])
+    store = SQLOperations(sqlite_url)
+    await store.create(new(created=since_now(timedelta())))
+    assert len(await store.take_due(100, lost_after_s=60)) == 2
+    work = await taken(store)
+    set_by[0] = off
+    assert await store.take_due(100, lost_after_s=60) == []
+    assert await store.claim(work.ref, "other", LEASE_S) is None
+    shown = await store.get("p", "op-1")
+    assert shown is not None
+    assert 0 <= shown.progress.seconds < LEASE_S
+    elapsed = database._monotonic_time
+    monkeypatch.setattr(database, "_elapsed", lambda: elapsed() + timedelta(seconds=LEASE_S + 61))
+    assert len(await store.take_due(100, lost_after_s=60)) == 2
+    await taken(store)
+    await store.close()
+
+
+async def test_on_sqlite_a_process_that_starts_after_the_clock_was_set_back_goes_on(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = SQLOperations(sqlite_url)
+    await before.create(new(created=since_now(timedelta()), has_final_chunk=True))
+    assert len(await before.take_due(100, lost_after_s=60)) == 2
+    left = await taken(before)
+    await before.requeue(await taken(before, 1), None, delay_s=30, outcome=ChunkOutcome(), counts=False)
+    await before.close()
+    monkeypatch.setattr(database, "_now", lambda: datetime.now(UTC) + BACK)
+    after = SQLOperations(sqlite_url)
+    elapsed = database._monotonic_time
+    assert await after.take_due(100, lost_after_s=60) != []
+    monkeypatch.setattr(database, "_elapsed", lambda: elapsed() + timedelta(seconds=LEASE_S + 1))
+    for chunk in range(3):
+        await after.take_due(100, lost_after_s=60)
+        assert await after.complete(await taken(after, chunk), ChunkOutcome())
+    assert not await after.complete(left, ChunkOutcome())
+    done = await after.get("p", "op-1")
+    assert done is not None
+    assert done.state == "done"
+    await after.close()

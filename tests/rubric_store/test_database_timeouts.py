@@ -1,0 +1,134 @@
+"""A PostgreSQL that hangs, connections open: whoever waits for it is told so in time, and it is used again later."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import make_url, text
+
+from rubric_store import RubricStore, SQLLedger, SQLOperations, migrations
+from rubric_store import database as patience
+from rubric_store.database import libpq_timeouts
+from rubric_store.ledger import store as ledger_module
+from rubric_store.rubrics import store
+from tests.fixtures.postgres import scratch_database
+from tests.fixtures.postgres_process import PostgresProcess, running_postgres_process
+from trainer_client.wire import Criterion, RubricContent
+from trainer_client.wire.ledger_rows import LedgerRows
+
+LIMIT_S = 0.5
+Parts = tuple[RubricStore, SQLOperations, SQLLedger]
+CONTENT = RubricContent(criteria=(Criterion(id="a", description="Is right."),))
+
+
+def test_time_limits_of_a_connection_are_those_of_its_url_where_it_has_any() -> None:
+    ours = libpq_timeouts(make_url("postgresql+psycopg://host/x"))
+    assert ours["connect_timeout"] == 5
+    assert "connect_timeout" not in libpq_timeouts(make_url("postgresql+psycopg://host/x?connect_timeout=2"))
+    assert libpq_timeouts(make_url("postgresql+psycopg://host/x?tcp_user_timeout=1")).keys() == ours.keys() - {
+        "tcp_user_timeout"
+    }
+
+
+# With a real server, whose processes are stopped
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresProcess]:
+    """A server of this module's own."""
+    with running_postgres_process() as running:
+        yield running
+
+
+@pytest.fixture
+def url(postgres: PostgresProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A migrated database whose clients have little patience."""
+    monkeypatch.setattr(store, "READS_WITHIN_S", LIMIT_S)
+    monkeypatch.setattr(patience, "ANSWERS_S", LIMIT_S)
+    monkeypatch.setattr(ledger_module, "_READS_WITHIN_S", LIMIT_S)
+    monkeypatch.setattr(ledger_module, "_WRITES_WITHIN_S", LIMIT_S)
+    with scratch_database(postgres.url) as database, ExitStack() as closing:
+        closing.callback(postgres.go_on)
+        shown = database.update_query_dict({"connect_timeout": "2"}).render_as_string(hide_password=False)
+        migrations.upgrade(shown)
+        yield shown
+
+
+@pytest.fixture
+async def parts(url: str) -> AsyncIterator[Parts]:
+    """A store, operations and a ledger, each with a connection that was used."""
+    made = RubricStore(url), SQLOperations(url), SQLLedger(url)
+    rubrics, operations, ledger = made
+    await rubrics.publish("p", "team/parts", CONTENT)
+    await rubrics.find("p", "team/parts@1")
+    await operations.list("p", 10)
+    await ledger.runs("p")
+    yield made
+    for part in made:
+        await part.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.faults
+async def test_whoever_asks_a_database_that_hangs_is_told_that_it_is_away(
+    postgres: PostgresProcess, parts: Parts
+) -> None:
+    rubrics, operations, ledger = parts
+    asks: dict[str, Callable[[], Awaitable[object]]] = {
+        "find": lambda: rubrics.find("p", "team/parts"),
+        "publish": lambda: rubrics.publish("p", "team/others", CONTENT),
+        "operations": lambda: operations.list("p", 10),
+        "runs": lambda: ledger.runs("p"),
+        "write": lambda: asyncio.to_thread(ledger.write, LedgerRows([], [], [], [], [])),
+    }
+    postgres.send(signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        for ask in asks.values():
+            with pytest.raises(ConnectionError):
+                await ask()
+        assert not await rubrics.ready()
+        remembered = await rubrics.find("p", "team/parts@1")
+    assert remembered is not None
+    postgres.send(signal.SIGCONT)
+    assert await rubrics.find("p", "team/parts@1") == remembered
+    for ask in asks.values():
+        await ask()
+
+
+@pytest.mark.postgres
+@pytest.mark.faults
+async def test_a_read_whose_end_the_database_does_not_acknowledge_takes_no_longer_than_one_without_an_answer(
+    postgres: PostgresProcess, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "ANSWERS_S", 60.0)
+    rubrics, _, _ = parts
+
+    async def read() -> None:
+        async with rubrics._connect(LIMIT_S) as connection:
+            await connection.execute(text("SELECT 1"))
+            postgres.send(signal.SIGSTOP)
+
+    reading = asyncio.create_task(read())
+    done, _ = await asyncio.wait({reading}, timeout=20)
+    assert done
+    assert isinstance(reading.exception(), ConnectionError)
+    postgres.send(signal.SIGCONT)
+    assert (await rubrics.aliases("p", "team/parts")).aliases == {}
+
+
+@pytest.mark.postgres
+@pytest.mark.faults
+async def test_one_that_is_cancelled_while_the_database_hangs_ends_at_once(
+    postgres: PostgresProcess, parts: Parts
+) -> None:
+    rubrics, _, _ = parts
+    postgres.send(signal.SIGSTOP)
+    asking = asyncio.create_task(rubrics.aliases("p", "team/parts"))
+    await asyncio.sleep(0.05)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asking, 4)
+    postgres.send(signal.SIGCONT)
+    assert (await rubrics.aliases("p", "team/parts")).aliases == {}

@@ -1,0 +1,306 @@
+"""Build the requests of `/v1`, validated against the wire contract before anything is sent.
+
+Makes the requests of `/v1`, checked by the wire contract before anything is sent. Sends none itself.
+
+The keyword arguments that become a request's options: their types, and where in the request each belongs.
+
+`Client.rewards` says what they mean. Their values are checked by the wire contract, not here.
+"""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib.metadata import version
+from typing import Any, Generic, Literal, TypedDict
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from trainer_client.client.answers import AnswerT
+from trainer_client.errors import InvalidRequest
+from trainer_client.wire import (
+    ComparisonAnswer,
+    ComparisonOptions,
+    ComparisonRequest,
+    CriterionKind,
+    FailurePolicy,
+    Group,
+    JudgingOptions,
+    JudgingProtocol,
+    LengthPenalty,
+    OverlongPenalty,
+    Pair,
+    Priority,
+    ReasoningPart,
+    RewardAnswer,
+    RewardMode,
+    RewardOptions,
+    RewardRequest,
+    RubricContent,
+    VerdictAnswer,
+    VerdictRequest,
+)
+from trainer_client.wire.problems import field_errors
+
+TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge"})
+"""Options that stand in the request itself and in none of its parts."""
+
+
+class ComparisonKeywords(TypedDict, total=False):
+    """How the judge is asked, wherever it is asked: `wire.ComparisonOptions`, how soon, and by what."""
+
+    rationale: bool
+    think_tokens: int
+    reasoning: ReasoningPart
+    grounding_characters: int | None
+    template: str | None
+    priority: Priority | None
+    allow_retired: bool | None
+    judge: str | None
+
+
+class JudgingKeywords(ComparisonKeywords, total=False):
+    """How the judge is asked by a rubric: `wire.JudgingOptions`."""
+
+    protocol: JudgingProtocol | None
+    criteria_per_call: int | Literal["all"] | None
+    votes: int
+    temperature: float | None
+    truncate: bool
+
+
+class RewardKeywords(JudgingKeywords, total=False):
+    """How the judge is asked, and how its verdicts become a reward: also `wire.RewardOptions` but `mode`."""
+
+    kinds: Sequence[CriterionKind] | None
+    format_weight: float
+    gate_fraction: float
+    length_penalty: LengthPenalty | Mapping[str, Any] | None
+    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
+    truncation_factor: float | None
+
+
+def split_options(
+    method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], parameters: Iterable[str]
+) -> dict[str, Any]:
+    """Give the options of each part of a request, those that are fields of its model, and those of the request itself.
+
+    A part without options is left out, and so is an option that is None: an older service need not know either.
+    `named` are the parameters that `method` has beside the options.
+
+    Raises:
+        TypeError: an option belongs to no part.
+    """
+    part_of = {field: part for part, model in parts.items() for field in model.model_fields}
+    chosen: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in part_of and name not in TOP_LEVEL_OPTIONS:
+            [closest] = get_close_matches(name, [*part_of, *sorted(TOP_LEVEL_OPTIONS), *parameters], n=1, cutoff=0.0)
+            raise TypeError(f"{method}() takes no {name!r}; the closest that it takes is {closest!r}")
+        if value is None:
+            continue
+        if name in TOP_LEVEL_OPTIONS:
+            chosen[name] = value
+        else:
+            chosen.setdefault(part_of[name], {})[name] = value
+    return chosen
+
+
+GroupLike = Group | Mapping[str, Any]
+PairLike = Pair | Mapping[str, Any]
+RubricLike = str | RubricContent | Mapping[str, Any]
+
+API_KEY_VARIABLE = "ADJUDGE_API_KEY"
+
+ANSWER_MARGIN_S = 15.0
+"""How much longer the client waits for what is judged than the service has to judge it."""
+
+_CONNECT_TIMEOUT_S = 10.0
+_ERRORS_SHOWN = 10
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class PreparedRequest(Generic[AnswerT]):
+    """A request ready to be sent, and the message that answers it.
+
+    `min_timeout_s` is how long its answer must be waited for, where that is more than the client's own timeout.
+    `accept` is the media type asked for, where it is not JSON; `conditions` are headers that say when it is to be done.
+    """
+
+    method: str
+    path: str
+    answer: type[AnswerT]
+    body: bytes | None = None
+    params: Mapping[str, str | list[str]] = field(default_factory=dict)
+    min_timeout_s: float = 0.0
+    accept: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
+        """Ask for the answer as a stream of this media type."""
+        return replace(self, accept=media_type)
+
+
+def client_options(
+    base_url: str, timeout_s: float, headers: Mapping[str, str] | None, api_key: str | None
+) -> dict[str, Any]:
+    """Give the keyword arguments that the sync and the async HTTP client are made with.
+
+    Raises:
+        ValueError: `base_url` is no http(s) address, `timeout_s` is not above 0, or `api_key` is no key.
+    """
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise ValueError(f"base_url is {base_url!r}, which is no address: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"base_url is {base_url!r}; write scheme and host, such as http://judge:8000")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s is {timeout_s!r}; it is a number of seconds above 0")
+    defaults = {"User-Agent": f"adjudge-client/{version('adjudge-client')}", "Accept": "application/json"}
+    key = os.environ.get(API_KEY_VARIABLE, "").strip() if api_key is None else api_key
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ValueError("api_key holds characters that no key has; give it whole, as it was shown, and nothing else")
+    given = dict(headers or {})
+    if key and "authorization" not in {name.lower() for name in given}:
+        defaults["Authorization"] = f"Bearer {key}"
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    return {"base_url": url, "headers": defaults | given, "limits": limits}
+
+
+def bypasses_proxy(url: httpx2.URL) -> bool:
+    """Whether no proxy that the environment names stands before an address."""
+    proxies = getproxies()
+    return not (url.scheme in proxies or "all" in proxies) or bool(proxy_bypass(url.netloc.decode()))
+
+
+def new_idempotency_header() -> dict[str, str]:
+    """The header by which a request that is sent again is known to be the same one."""
+    return {"Idempotency-Key": secrets.token_hex(16)}
+
+
+def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[str, Any]:
+    """Give the keyword arguments that a call is sent with by a client of this timeout."""
+    read_timeout_s = max(timeout_s, request.min_timeout_s)
+    headers = {"Content-Type": None if request.body is None else "application/json", "Accept": request.accept}
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": request.params,
+        "content": request.body,
+        "headers": {name: value for name, value in headers.items() if value} | dict(request.headers),
+        "timeout": httpx2.Timeout(read_timeout_s, connect=min(read_timeout_s, _CONNECT_TIMEOUT_S)),
+    }
+
+
+def rewards_request(
+    method: str,
+    run: str | None,
+    groups: Sequence[GroupLike],
+    rubric: RubricLike | None,
+    mode: RewardMode,
+    options: RewardKeywords,
+    *,
+    on_failure: FailurePolicy,
+    deadline_s: float,
+    step: int | None,
+    idempotency_key: str | None = None,
+) -> PreparedRequest[RewardAnswer]:
+    """Make `POST /v1/rewards` for the client's method of this name.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+        TypeError: there is no such option.
+    """
+    given = {"groups": groups, "rubric": rubric, "on_failure": on_failure, "deadline_s": deadline_s, "step": step}
+    chosen = split_options(method, options, {"reward": RewardOptions, "judging": JudgingOptions}, given)
+    reward = {"mode": mode, **chosen.pop("reward", {})}
+    fields = {"run": run, "reward": reward, **chosen, **given}
+    return _judging_request("/v1/rewards", RewardRequest, RewardAnswer, fields, idempotency_key)
+
+
+def verdicts_request(
+    run: str | None,
+    groups: Sequence[GroupLike],
+    rubric: RubricLike | None,
+    options: JudgingKeywords,
+    *,
+    deadline_s: float,
+    step: int | None,
+    idempotency_key: str | None = None,
+) -> PreparedRequest[VerdictAnswer]:
+    """Make `POST /v1/verdicts`.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+        TypeError: there is no such option.
+    """
+    given = {"groups": groups, "rubric": rubric, "deadline_s": deadline_s, "step": step}
+    chosen = split_options("verdicts", options, {"judging": JudgingOptions}, given)
+    fields = {"run": run, **chosen, **given}
+    return _judging_request("/v1/verdicts", VerdictRequest, VerdictAnswer, fields, idempotency_key)
+
+
+def comparison_request(
+    run: str | None,
+    pairs: Sequence[PairLike],
+    rubric: RubricLike | None,
+    question: str | None,
+    options: ComparisonKeywords,
+    *,
+    deadline_s: float,
+    step: int | None,
+) -> PreparedRequest[ComparisonAnswer]:
+    """Make `POST /v1/comparisons`.
+
+    Raises:
+        InvalidRequest: the request breaks the wire contract.
+        TypeError: there is no such option.
+    """
+    given = {"pairs": pairs, "rubric": rubric, "question": question, "deadline_s": deadline_s, "step": step}
+    chosen = split_options("compare", options, {"judging": ComparisonOptions}, given)
+    return _judging_request("/v1/comparisons", ComparisonRequest, ComparisonAnswer, {"run": run, **chosen, **given})
+
+
+def _judging_request(
+    path: str,
+    message: type[RewardRequest] | type[VerdictRequest] | type[ComparisonRequest],
+    answer: type[AnswerT],
+    fields: Mapping[str, Any],
+    idempotency_key: str | None = None,
+) -> PreparedRequest[AnswerT]:
+    try:
+        request = message.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_request_error(error) from error
+    key = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+    read_timeout_s = request.deadline_s + ANSWER_MARGIN_S
+    return PreparedRequest("POST", path, answer, to_json_bytes(request), min_timeout_s=read_timeout_s, headers=key)
+
+
+def to_json_bytes(request: BaseModel) -> bytes:
+    """Write only what was given, so that an older service is not told of fields it does not know.
+
+    Half a surrogate pair becomes U+FFFD, since JSON cannot carry it; both are one code point, so spans stay right.
+    """
+    try:
+        return request.model_dump_json(exclude_unset=True, exclude_none=True).encode()
+    except PydanticSerializationError:
+        given = request.model_dump(exclude_unset=True, exclude_none=True)
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.dumps(given, ensure_ascii=False)).encode()
+
+
+def invalid_request_error(error: ValidationError) -> InvalidRequest:
+    """The error for a request that breaks the wire contract; names the first fields that do."""
+    errors = field_errors(error.errors(include_url=False, include_input=False))
+    described = "; ".join(f"{wrong.field}: {wrong.message}".removeprefix(": ") for wrong in errors[:_ERRORS_SHOWN])
+    if len(errors) > _ERRORS_SHOWN:
+        described += f"; and {len(errors) - _ERRORS_SHOWN} more"
+    return InvalidRequest(f"not sent, the request is invalid: {described}", errors=errors)
