@@ -1,4 +1,4 @@
-"""`python -m benchmarks.judging_configs DATA`: criteria in a call (1, 4, all) and reasons first, on samples with labels.
+"""`python -m benchmarks.judging_configs DATA`: criteria in a call (1, 4, all) and reasons first, on labelled samples.
 
 Each way goes through a service with one engine, and asks the samples of a data set at once. With reasons first fewer
 samples are asked, since a call then takes some ten times as long. The folder is read in place and nothing of it is
@@ -74,7 +74,7 @@ def main() -> None:
             )
         )
     slug = re.sub(r"[^a-z0-9.]+", "-", judge.lower()).strip("-")
-    publish(f"ways_{slug}", f"Ways of asking, judged by {judge}", rows, NOTES)
+    publish(f"judging_configs_{slug}", f"Ways of asking, judged by {judge}", rows, NOTES)
 
 
 if __name__ == "__main__":

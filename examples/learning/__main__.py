@@ -1,8 +1,8 @@
 """Every run, against a service of its own: `python -m examples.learning`.
 
 Teaches policies by examples, starts `adjudge serve`, trains them by each run of `runs.RUNS` with three seeds, two runs
-at a time, and writes a table and a plot for each of `runs.PARTS`. What is there already is not done again; `--fresh`
-does.
+at a time, and writes a table and a plot for each of `runs.EXPERIMENTS`. What is there already is not done again;
+`--fresh` does.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.learning", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, help="training steps; each part's own unless given")
+    parser.add_argument("--steps", type=int, help="training steps; each experiment's own unless given")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
     parser.add_argument("--fresh", action="store_true", help="train again what is there")
     parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder for the plots")

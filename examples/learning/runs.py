@@ -20,7 +20,7 @@ class Experiment(NamedTuple):
         unexplained: how many steps of a problem have the sign that nobody has explained.
         prompts: how many problems a training step samples responses to.
         steps: how many training steps there are, unless others are asked for.
-        panels: what is shown of them: measures of `watch`, and their titles.
+        panels: what is shown of them: measures of `accuracy_callback`, and their titles.
     """
 
     start: PolicyConfig
@@ -47,7 +47,7 @@ class TrainingRun:
         reward: of `RubricReward`.
         rubric: what a problem's solutions are judged by.
         settings: of `RubricGRPOConfig`, where it needs others than all.
-        part: of `PARTS`.
+        experiment: of `EXPERIMENTS`.
     """
 
     label: str

@@ -62,7 +62,8 @@ def solution(
 ) -> str:
     """Write a solution in which each step, and then the box, goes wrong with the probability `mistake_rate`.
 
-    Where a carry is to be taken, it is forgotten `CARRY_FACTOR` times as often as that. The unexplained sign is guessed.
+    Where a carry is to be taken, it is forgotten `CARRY_FACTOR` times as often as that. The unexplained sign is
+    guessed.
 
     Args:
         problem: what is solved.

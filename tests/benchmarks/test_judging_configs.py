@@ -153,7 +153,7 @@ def test_the_command_asks_every_way_of_a_service_and_writes_what_it_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path / "bench")
-    monkeypatch.setattr(sys, "argv", ["ways", str(folder), "--engine", "scripted://hash", "--limit", "1"])
+    monkeypatch.setattr(sys, "argv", ["judging_configs", str(folder), "--engine", "scripted://hash", "--limit", "1"])
     command.main()
     (file,) = (tmp_path / "bench").iterdir()
     rows = json.loads(file.read_text())["rows"]
@@ -170,7 +170,7 @@ def test_without_a_sample_to_give_reasons_for_only_the_plain_ways_are_asked(
 ) -> None:
     monkeypatch.setattr("benchmarks.report.FOLDER", tmp_path / "bench")
     words = ["--engine", "scripted://hash", "--data", "ProcessBench", "--limit", "1", "--reasoned", "0"]
-    monkeypatch.setattr(sys, "argv", ["ways", str(folder), *words])
+    monkeypatch.setattr(sys, "argv", ["judging_configs", str(folder), *words])
     command.main()
     (file,) = (tmp_path / "bench").iterdir()
     assert [r["rationale"] for r in json.loads(file.read_text())["rows"]] == ["no", "no"]

@@ -55,15 +55,15 @@ def test_a_run_has_settings_and_problems_with_rubrics(name: str) -> None:
     assert (config.num_generations, config.temperature, config.top_p, config.top_k) == (GROUP, 1.0, 1.0, 0)
     assert config.method == run.method
     rows = dataset(run, 0, 2)
-    assert len(rows) == 2 * EXPERIMENTS[run.part].prompts
+    assert len(rows) == 2 * EXPERIMENTS[run.experiment].prompts
     unexplained = {sum(sign == "@" for sign, _ in read_problem(row["problem"]).operations) for row in rows}
-    assert unexplained == {EXPERIMENTS[run.part].unexplained}
+    assert unexplained == {EXPERIMENTS[run.experiment].unexplained}
     assert all(json.loads(row["rubric"])["criteria"] for row in rows)
 
 
-def test_labels_differ_within_a_part() -> None:
-    for part in EXPERIMENTS:
-        labels = [run.label for run in RUNS.values() if run.part == part]
+def test_labels_differ_within_an_experiment() -> None:
+    for experiment in EXPERIMENTS:
+        labels = [run.label for run in RUNS.values() if run.experiment == experiment]
         assert len(labels) == len(set(labels)) > 1
 
 

@@ -32,7 +32,7 @@ def _no_checker_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         used.add(self)
         return await started(self)
 
-    monkeypatch.setattr(Checker, "_started", noted)
+    monkeypatch.setattr(Checker, "_get_pool", noted)
     yield
     for pool in [checker._pool for checker in used if checker._pool is not None]:
         pool.stop()  # type: ignore[no-untyped-call]

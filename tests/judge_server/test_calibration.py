@@ -120,7 +120,7 @@ async def test_a_map_applies_to_no_other_weights_protocol_or_wording(changed: di
 
 
 @pytest.mark.parametrize(
-    "way",
+    "config",
     [
         JudgingConfig("binary", rationale=True),
         JudgingConfig("binary", think_tokens=10),

@@ -106,7 +106,7 @@ def completion(content: str, **message: str) -> ChatCompletion:
 
 
 @pytest.mark.parametrize(
-    ("content", "thinking", "said"),
+    ("content", "thinking", "answer_text"),
     [
         ("<think>a</think> yes", False, "yes"),
         ("\n<think>a", True, ""),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from judge_server.models import CorruptModel, ModelError, ModelUnavailable, fetch, files
+from judge_server.models import CorruptModel, ModelError, ModelUnavailable, fetch, verify
 from tests.models.fake_hub import CONTENT, HUB_PATH, RecordedProgress, Site, leftovers, tiny_model, wheels
 
 MODEL = tiny_model()
@@ -112,7 +112,7 @@ def test_a_cut_or_altered_file_is_refused_with_the_way_out(
     cache.mkdir(parents=True)
     path = cache / "tiny.gguf"
     path.write_bytes(content)
-    for look in (lambda: pull(cache), lambda: files(path, MODEL)):
+    for look in (lambda: pull(cache), lambda: verify(path, MODEL)):
         with pytest.raises(CorruptModel, match=f"{complaint}.*adjudge models pull tiny --force"):
             look()
 

@@ -113,7 +113,7 @@ async def test_on_sqlite_a_clock_that_is_set_changes_nothing_for_a_running_proce
     assert shown is not None
     assert 0 <= shown.progress.seconds < LEASE_S
     elapsed = database._monotonic_time
-    monkeypatch.setattr(database, "_elapsed", lambda: elapsed() + timedelta(seconds=LEASE_S + 61))
+    monkeypatch.setattr(database, "_monotonic_time", lambda: elapsed() + timedelta(seconds=LEASE_S + 61))
     assert len(await store.take_due(100, lost_after_s=60)) == 2
     await taken(store)
     await store.close()
@@ -132,7 +132,7 @@ async def test_on_sqlite_a_process_that_starts_after_the_clock_was_set_back_goes
     after = SQLOperations(sqlite_url)
     elapsed = database._monotonic_time
     assert await after.take_due(100, lost_after_s=60) != []
-    monkeypatch.setattr(database, "_elapsed", lambda: elapsed() + timedelta(seconds=LEASE_S + 1))
+    monkeypatch.setattr(database, "_monotonic_time", lambda: elapsed() + timedelta(seconds=LEASE_S + 1))
     for chunk in range(3):
         await after.take_due(100, lost_after_s=60)
         assert await after.complete(await taken(after, chunk), ChunkOutcome())

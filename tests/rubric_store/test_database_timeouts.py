@@ -45,10 +45,10 @@ def postgres() -> Iterator[PostgresProcess]:
 @pytest.fixture
 def url(postgres: PostgresProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A migrated database whose clients have little patience."""
-    monkeypatch.setattr(store, "READS_WITHIN_S", LIMIT_S)
-    monkeypatch.setattr(patience, "ANSWERS_S", LIMIT_S)
-    monkeypatch.setattr(ledger_module, "_READS_WITHIN_S", LIMIT_S)
-    monkeypatch.setattr(ledger_module, "_WRITES_WITHIN_S", LIMIT_S)
+    monkeypatch.setattr(store, "READ_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(patience, "STATEMENT_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(ledger_module, "_READ_TIMEOUT_S", LIMIT_S)
+    monkeypatch.setattr(ledger_module, "_WRITE_TIMEOUT_S", LIMIT_S)
     with scratch_database(postgres.url) as database, ExitStack() as closing:
         closing.callback(postgres.go_on)
         shown = database.update_query_dict({"connect_timeout": "2"}).render_as_string(hide_password=False)
@@ -102,7 +102,7 @@ async def test_whoever_asks_a_database_that_hangs_is_told_that_it_is_away(
 async def test_a_read_whose_end_the_database_does_not_acknowledge_takes_no_longer_than_one_without_an_answer(
     postgres: PostgresProcess, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "ANSWERS_S", 60.0)
+    monkeypatch.setattr(patience, "STATEMENT_TIMEOUT_S", 60.0)
     rubrics, _, _ = parts
 
     async def read() -> None:

@@ -95,7 +95,7 @@ def test_code_works_on_a_newer_schema_that_only_adds_and_leaves_it_as_it_is(data
     with pytest.raises(LookupError, match="a newer version made"):
         found.downgrade_path("base")
     with running(newer):
-        migrations.downgrade(database_url, migrations.read_status(database_url).steps[-2].revision)
+        migrations.downgrade(database_url, migrations.read_status(database_url).revisions[-2].revision)
     assert migrations.read_status(database_url).state == "current"
     assert dump_schema(database_url) == ours
 

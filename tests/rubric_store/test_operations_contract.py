@@ -108,7 +108,7 @@ async def test_pages_of_large_results_are_shorter_and_lose_none(
     texts = ["".join(noise.choices("0123456789abcdef", k=size)) for size in (9000, 900, 900, 900, 900, 9000, 9, 9)]
     await kept.create(new(chunks=1))
     await kept.complete(await claimed(kept, 0), outcome(*texts))
-    monkeypatch.setattr(database, "MOST_PAGE_BYTES", 2 * len(database.pack({"result": texts[1]})) + 100)
+    monkeypatch.setattr(database, "MAX_PAGE_BYTES", 2 * len(database.pack({"result": texts[1]})) + 100)
     pages = []
     after: int | None = 0
     while after is not None:

@@ -10,7 +10,7 @@ from trainer_client import Client, NotReady
 
 pytestmark = pytest.mark.faults
 
-IMPATIENT = "from judge_server.remote import errand\nerrand.PATIENCE_S = 0.5"
+IMPATIENT = "from judge_server.remote import executor\nexecutor.RETRY_WINDOW_S = 0.5"
 RUBRIC = {"criteria": [{"id": "a", "description": "Is right."}]}
 
 

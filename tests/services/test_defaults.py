@@ -95,7 +95,7 @@ KEPT_BETWEEN_S = 2.0
 WORKERS_BUDGET_S = 10.0
 """How long a worker's client tries, in `adjudge_services.operations.client_factory`."""
 DRAIN_S = Settings.model_fields["drain_s"].default
-HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "every_s") + default(Pool, "patience_s"))
+HANG_FOUND_S = default(Pool, "misses") * (default(Pool, "interval_s") + default(Pool, "health_timeout_s"))
 HOST_GONE_S = queues._KEEPALIVE["TCP_KEEPIDLE"] + queues._KEEPALIVE["TCP_KEEPINTVL"] * queues._KEEPALIVE["TCP_KEEPCNT"]
 STUCK_S = float(re.search(r"oldest_seconds\) > (\d+)", next(r["expr"] for r in RULES if "Stuck" in r["alert"]))[1])  # type: ignore[index]
 
@@ -116,7 +116,7 @@ INEQUALITIES = {
     "a host that is gone is found before a deadline": (connection.DEAD_PEER_TIMEOUT_S, DEADLINE_S),
     "calls are held for less than a deadline": (call_runner.MAX_HOLD_S, DEADLINE_S),
     "a judge that is back is asked before patience ends": (
-        default(Pool, "pause_s") + default(Pool, "every_s"),
+        default(Pool, "pause_s") + default(Pool, "interval_s"),
         executor.RETRY_WINDOW_S,
     ),
     "links hang up before the service does": (max(KEPT_BETWEEN_S, http._IDLE_S), KEEP_ALIVE_S),

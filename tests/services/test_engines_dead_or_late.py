@@ -18,7 +18,8 @@ pytestmark = pytest.mark.faults
 MORTAL = """
 import os
 from judge_server.engines.scripted import ScriptedEngine
-ScriptedEngine.fatal_error = property(lambda engine: "the model has died" if os.path.exists(os.environ["DEATH"]) else "")
+dead = lambda: os.path.exists(os.environ["DEATH"])
+ScriptedEngine.fatal_error = property(lambda engine: "the model has died" if dead() else "")
 """
 COMMANDS = ["judge", "serve"]
 

@@ -135,7 +135,7 @@ async def test_a_publisher_who_died_half_way_does_not_keep_the_next_from_it(
     monkeypatch.setattr("judge_server.api.idempotency.HOLD_S", 0.5)
 
     with monkeypatch.context() as patched:
-        patched.setattr(SQLIdempotencyKeys, "keep", nothing)
+        patched.setattr(SQLIdempotencyKeys, "store_answer", nothing)
         first = await http.post(PUBLISH, json={"criteria": CRITERIA}, headers=KEY)
     assert first.status_code == 201
     again = await http.post(PUBLISH, json={"criteria": CRITERIA}, headers=KEY)

@@ -86,7 +86,7 @@ def test_an_api_and_its_judge_log_a_request_under_one_id() -> None:
 @pytest.mark.processes
 def test_an_error_that_nobody_foresaw_is_shown_by_no_logger_with_its_message() -> None:
     broken = f"def broken(*_, **__): raise RuntimeError({SECRET!r} + ' in a message')"
-    first = f"import judge_server.scoring.scorer as s\n{broken}\ns._about = broken"
+    first = f"import judge_server.scoring.scorer as s\n{broken}\ns._answer_fields = broken"
     with listening("serve", "--port", "0", *ENGINE, first=first, **JSON) as service:
         with pytest.raises(ServerError, match="the server's log"):
             ask(service, "mine", "r-1")

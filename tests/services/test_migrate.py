@@ -54,7 +54,7 @@ def test_a_check_says_what_is_pending_and_then_that_nothing_is(either: str) -> N
     status, said = checked("--contents")
     assert (status, said["state"], said["database"], said["this_version"]) == (0, "current", head, head)
     assert said["pending"] == []
-    assert said["contents"] == {"versions": 0, "requests": 0, "wrong": 0, "said": []}
+    assert said["contents"] == {"versions": 0, "requests": 0, "problem_count": 0, "problems": []}
     assert head in run("migrate", "check").stdout
 
 
@@ -163,7 +163,7 @@ def test_a_check_of_the_contents_finds_what_is_not_whole(
     with closing(sqlite3.connect(data_dir / "adjudge.db")) as database, database:
         database.execute(ONE_FAILED)
     status, said = checked("--contents")
-    assert (status, said["contents"]) == (0, {"versions": 1, "requests": 1, "wrong": 0, "said": []})
+    assert (status, said["contents"]) == (0, {"versions": 1, "requests": 1, "problem_count": 0, "problems": []})
     for number, (statement, says) in enumerate(NOT_WHOLE.items()):
         copy = tmp_path / str(number)
         shutil.copytree(data_dir, copy)
@@ -171,8 +171,8 @@ def test_a_check_of_the_contents_finds_what_is_not_whole(
             database.execute(statement)
         monkeypatch.setenv("ADJUDGE_DATA_DIR", str(copy))
         status, said = checked("--contents")
-        assert (status, said["contents"]["wrong"]) == (2, 1)  # type: ignore[index]
-        assert says in said["contents"]["said"][0]  # type: ignore[index]
+        assert (status, said["contents"]["problem_count"]) == (2, 1)  # type: ignore[index]
+        assert says in said["contents"]["problems"][0]  # type: ignore[index]
 
 
 def test_a_check_of_a_database_that_is_not_there_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

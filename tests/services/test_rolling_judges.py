@@ -60,7 +60,8 @@ def says_why(api: Service) -> bool:
     """Whether it says that it is not ready, and that it waits for judges of its own version."""
     answer = get(api, "/readyz")
     assert api.process.poll() is None, "".join(api.said)
-    said = f"every judge speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}; it waits for judges of its own version"
+    protocols = f"every judge speaks protocol {PROTOCOL_VERSION + 1} and this api {PROTOCOL_VERSION}"
+    said = f"{protocols}; it waits for judges of its own version"
     return answer.status_code == 503 and said in answer.json()["detail"]
 
 

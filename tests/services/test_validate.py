@@ -43,7 +43,7 @@ class Judge:
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     """The model behind every engine URL."""
     judge = Judge()
-    monkeypatch.setattr(validate, "engine_of", lambda _: ScriptedEngine(judge))
+    monkeypatch.setattr(validate, "build_engine", lambda _: ScriptedEngine(judge))
     monkeypatch.setattr(validate, "Writer", partial(Writer, retry_delay_s=0.0))
     return judge
 

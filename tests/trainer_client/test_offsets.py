@@ -25,7 +25,7 @@ def followed(tokenizer, ids, windows=True):
     """Places found by decoding alone, as for a tokenizer whose bytes are not known."""
     offsets = TokenOffsets(tokenizer)
     offsets._table = None
-    found = offsets._followed(ids, decode(tokenizer, ids), windows=windows)
+    found = offsets._align_by_decoding(ids, decode(tokenizer, ids), windows=windows)
     return offsets.text_and_offsets(ids)[1] if found is None else found
 
 

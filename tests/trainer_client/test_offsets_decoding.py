@@ -15,7 +15,7 @@ def longest_decoded(tokenizer, ids):
     offsets, text, lengths = TokenOffsets(tokenizer), decode(tokenizer, ids), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offsets, "_decode", lambda part: lengths.append(len(part)) or decode(tokenizer, part))
-        assert offsets._followed(ids, text, windows=True) is not None
+        assert offsets._align_by_decoding(ids, text, windows=True) is not None
     return max(lengths)
 
 

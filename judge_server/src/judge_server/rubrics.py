@@ -49,8 +49,6 @@ from trainer_client.wire.rubrics import (
     PlacedCriterion,
     Reweighting,
     Rewording,
-    RubricDiff,
-    RubricVersion,
 )
 
 PROJECT_ID = "default"

@@ -28,7 +28,7 @@ async def test_a_key_gives_its_project_its_scopes_and_its_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "opens"),
+    ("scope", "permissions"),
     [
         ("read", {"read"}),
         ("rubrics:write", {"read", "rubrics:write"}),
@@ -115,7 +115,7 @@ async def test_a_burst_of_wrong_keys_costs_few_look_ups_and_locks_no_key_in_use_
 
 
 async def test_wrong_keys_push_no_key_in_use_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_MOST", 3)
+    monkeypatch.setattr(known, "_MAX_KEYS", 3)
     key_store = InMemoryApiKeyStore()
     key, authenticator = key_store.add("score"), key_store.authenticator()
     await authenticator.identify(bearer(key.text))

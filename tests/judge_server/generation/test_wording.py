@@ -109,7 +109,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_template_that_cannot_be_filled_in_ends_the_job_with_its_name() -> None:
-    prompt_templates = GeneratorTemplates("answer", replaced={"answer.j2": "{{ question.words.first }}"})
+    prompt_templates = GeneratorTemplates("answer", overrides={"answer.j2": "{{ question.words.first }}"})
     with pytest.raises(JobFailed, match=r"answer.j2 cannot be filled in"):
         prompt_templates("answer", question="Why?")
 

@@ -79,11 +79,11 @@ def ledger() -> Iterator[FakeLedger]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits for a ledger's pauses."""
-    monkeypatch.setattr(recorder, "_EVERY_S", 0.005)
-    monkeypatch.setattr(recorder, "_WATCH_EVERY_S", 0.005)
-    monkeypatch.setattr(recorder, "_TOGETHER_S", 0.005)
-    monkeypatch.setattr(recorder, "_PAUSES_S", (0.005,))
-    monkeypatch.setattr(recorder, "_LAST_WRITES_S", 0.2)
+    monkeypatch.setattr(recorder, "_SPOOL_INTERVAL_S", 0.005)
+    monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.005)
+    monkeypatch.setattr(recorder, "_BATCH_WINDOW_S", 0.005)
+    monkeypatch.setattr(recorder, "_RETRY_DELAYS_S", (0.005,))
+    monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 0.2)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_what_is_recorded_is_written_in_order(ledger: FakeLedger, tmp_path
 async def test_a_graceful_stop_writes_what_was_just_recorded(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_LAST_WRITES_S", 60.0)
+    monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 60.0)
     with recording(ledger, tmp_path) as running:
         running.record(await judged("req_1"))
     assert ledger.written == ["req_1"]
@@ -177,7 +177,7 @@ async def test_what_a_stopped_process_could_not_write_is_written_by_the_next(
 async def test_a_ledger_that_hangs_holds_up_neither_requests_nor_a_stop_nor_the_spool(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_LAST_WRITES_S", 0.01)
+    monkeypatch.setattr(recorder, "_CLOSE_TIMEOUT_S", 0.01)
     ledger.goes_on.clear()
     with recording(ledger, tmp_path) as running:
         running.record(await judged("req_1"))
@@ -256,8 +256,8 @@ async def test_a_request_that_cannot_be_made_rows_of_costs_only_itself(
 async def test_what_came_within_a_while_is_written_together(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_TOGETHER_S", 60.0)
-    monkeypatch.setattr(recorder, "_USES_AT_ONCE", 3 * USES)
+    monkeypatch.setattr(recorder, "_BATCH_WINDOW_S", 60.0)
+    monkeypatch.setattr(recorder, "_MAX_BATCH_USES", 3 * USES)
     with recording(ledger, tmp_path) as running:
         for number in range(3):
             before = running.state().spool_bytes

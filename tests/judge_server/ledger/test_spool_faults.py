@@ -133,7 +133,7 @@ async def test_a_file_that_cannot_be_read_now_waits_and_holds_up_no_other(
     assert sorted(ledger.written) == ["req_0", "req_1"]
 
 
-@pytest.mark.parametrize("work", ["_next", "_take"])
+@pytest.mark.parametrize("work", ["_next_files", "_take_entries"])
 async def test_a_thread_that_ends_is_started_again_and_told_of(
     ledger: FakeLedger,
     tmp_path: Path,
@@ -162,7 +162,7 @@ async def test_a_thread_that_ends_is_started_again_and_told_of(
 async def test_a_thread_that_is_dead_is_trouble(
     ledger: FakeLedger, tmp_path: Path, judged: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_WATCH_EVERY_S", 0.2)
+    monkeypatch.setattr(recorder, "_WATCH_INTERVAL_S", 0.2)
     genuine, broken = Recorder._next_files, [True]
 
     def end(*given: Any, **named: Any) -> Any:
@@ -170,7 +170,7 @@ async def test_a_thread_that_is_dead_is_trouble(
             raise SystemExit
         return genuine(*given, **named)
 
-    monkeypatch.setattr(Recorder, "_next", end)
+    monkeypatch.setattr(Recorder, "_next_files", end)
     with recording(ledger, tmp_path) as running:
         await record(running, judged, "req_0")
         wait_until(lambda: "'ledger' ended" in (running.failure_reason or ""))
@@ -184,7 +184,7 @@ async def test_a_request_that_cannot_be_made_rows_of_costs_none_of_those_that_ca
 ) -> None:
     entries = [await judged(f"req_{n}") for n in range(5)]
     entries[2].outcomes.by_digest.clear()
-    monkeypatch.setattr(recorder, "_EVERY_S", 0.3)
+    monkeypatch.setattr(recorder, "_SPOOL_INTERVAL_S", 0.3)
     with recording(ledger, tmp_path) as running:
         for entry in entries:
             running.record(entry)

@@ -189,7 +189,7 @@ async def test_a_ledger_that_refuses_what_was_judged(
         ledger.asked.set()
         raise ValueError(f"{CANARY} {entries}")
 
-    monkeypatch.setattr(recorder, "_EVERY_S", 0.005)
+    monkeypatch.setattr(recorder, "_SPOOL_INTERVAL_S", 0.005)
     ledger = Ledger()
     if at == "the rows":
         monkeypatch.setattr(recorder, "rows_of", unmade)

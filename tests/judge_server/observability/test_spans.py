@@ -148,7 +148,7 @@ async def test_a_judge_that_goes_away_marks_its_errand(spans: CapturedSpans) -> 
         served[0].process.judge = None
         await api.outcomes(asked, await deadline_after(0.2))
         served[0].process.judge = served[0].judge
-    assert "JudgeAway" in {one.status.description for one in spans.named("judge_request")}
+    assert "JudgeNotReady" in {one.status.description for one in spans.named("judge_request")}
 
 
 async def test_where_nothing_is_exported_there_are_no_spans_and_no_headers(serve: Serve) -> None:

@@ -93,7 +93,7 @@ async def test_a_submission_that_is_known_is_neither_read_nor_split_again(harnes
 async def test_what_is_kept_for_every_chunk_is_bounded(
     harness: OperationsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_KEPT_BYTES", len('{"run":"12345"}'))
+    monkeypatch.setattr(service, "MAX_STORED_REQUEST_BYTES", len('{"run":"12345"}'))
     await harness.operations.submit(PROJECT, "score", request(1) | {"run": "12345"})
     with pytest.raises(InvalidOperationError, match="has 16 bytes as JSON, and 15 are kept; publish a rubric"):
         await harness.operations.submit(PROJECT, "score", request(1) | {"run": "123456"})
@@ -105,7 +105,7 @@ async def test_who_follows_reads_an_operation_only_when_it_has_changed(
 ) -> None:
     id_ = await harness.submitted(2)
     await harness.begun(0, 1)
-    asked = {"get": 0, "stands": 0}
+    asked = {"get": 0, "get_state": 0}
     looked = asyncio.Event()
 
     def counted(name: str) -> None:
@@ -113,7 +113,7 @@ async def test_who_follows_reads_an_operation_only_when_it_has_changed(
 
         async def counting(store: SQLOperations, *given: str) -> object:
             asked[name] += 1
-            if asked["stands"] >= 10:
+            if asked["get_state"] >= 10:
                 looked.set()
             return await ask(store, *given)
 

@@ -47,7 +47,7 @@ class Held(Store):
     """Takes a chunk back or up, too."""
 
     async def fail(self, *_: Any) -> None:
-        self._next("give_up", None)
+        self._next("fail", None)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ async def test_a_chunk_is_counted_once_by_what_became_of_it(
     runner = ChunkRunner(Held(**answers), {"score": kind}, metrics=metrics, clock=lambda: next(ticks))  # type: ignore[arg-type,dict-item]
     await runner.run(REF)
     shown = page(metrics)
-    assert [line for line in shown if "tries" in line] == [
+    assert [line for line in shown if "chunk_attempts" in line] == [
         f'adjudge_chunk_attempts_total{{kind="score",outcome="{outcome}"}} 1.0'
     ]
     assert 'adjudge_chunk_seconds_sum{kind="score"} 2.5' in shown
@@ -91,8 +91,8 @@ async def test_a_chunk_whose_lease_is_lost_and_one_of_a_process_that_stops_are_t
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    tries = [line.partition("outcome=")[2] for line in page(metrics) if "tries" in line]
-    assert tries == ['"lost"} 1.0', '"stopped"} 1.0']
+    attempts = [line.partition("outcome=")[2] for line in page(metrics) if "chunk_attempts" in line]
+    assert attempts == ['"lost"} 1.0', '"stopped"} 1.0']
 
 
 async def test_what_the_store_holds_is_shown_by_kind_and_state() -> None:
@@ -135,7 +135,7 @@ async def test_the_store_is_asked_once_in_a_while_however_many_look() -> None:
 async def test_a_store_that_is_away_or_hangs_leaves_its_metrics_out_and_keeps_nobody_waiting(
     away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operation_metrics, "COUNTING_S", 0.01)
+    monkeypatch.setattr(operation_metrics, "COUNTS_TIMEOUT_S", 0.01)
     now = NOW
     works = True
 
@@ -184,8 +184,8 @@ def worker_app(*, store: bool = True, stalled: bool = False) -> FastAPI:
         return {"store": store, "broker": True}
 
     metrics = OperationMetrics()
-    metrics.begun()
-    metrics.ended("score", "done", 1.0)
+    metrics.chunk_started()
+    metrics.chunk_ended("score", "done", 1.0)
     return create_worker_app(metrics, checks, lambda: stalled)
 
 

@@ -156,7 +156,7 @@ async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_mi
     answer: httpx2.Response, says: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, told = [0.0], []
-    monkeypatch.setattr(judging, "HINDRANCES", ThrottledLog(lambda: now[0]))
+    monkeypatch.setattr(judging, "BLOCKED_LOG", ThrottledLog(lambda: now[0]))
     for now[0] in (0.0, LOG_INTERVAL_S - 1, LOG_INTERVAL_S, LOG_INTERVAL_S + 1):
         with pytest.raises(ServiceUnavailableError):
             await kind(lambda _: answer).run(work())
@@ -170,7 +170,7 @@ async def test_what_keeps_a_worker_from_its_service_is_said_in_its_log_once_a_mi
 async def test_a_service_that_is_merely_away_is_nothing_to_mend_in_a_worker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(judging, "HINDRANCES", ThrottledLog())
+    monkeypatch.setattr(judging, "BLOCKED_LOG", ThrottledLog())
     for answer in (httpx2.Response(502, text="a proxy"), problem(503, "not-ready", retryable=True)):
         with pytest.raises(ServiceUnavailableError):
             await kind(lambda _, answer=answer: answer).run(work())

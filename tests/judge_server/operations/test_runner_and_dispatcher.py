@@ -48,12 +48,12 @@ class Store:
         return bool(self._next("complete", True))
 
     async def requeue(self, *_: Any, **__: Any) -> None:
-        self._next("give_back", None)
+        self._next("requeue", None)
 
     async def take_due(self, limit: int, *, lost_after_s: float) -> Sequence[ChunkRef]:
         self.lost.append(lost_after_s)
         self.limits.append(limit)
-        return self._next("due", [])  # type: ignore[no-any-return]
+        return self._next("take_due", [])  # type: ignore[no-any-return]
 
     async def purge(self, _: datetime) -> int:
         return int(self._next("purge", 0))
@@ -127,7 +127,7 @@ async def test_a_runner_that_is_stopped_gives_its_chunk_back() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (store.calls, kind.stopped) == (["claim", "give_back"], True)
+    assert (store.calls, kind.stopped) == (["claim", "requeue"], True)
 
 
 async def test_a_kind_that_an_older_worker_does_not_know_is_left_to_a_newer_one() -> None:

@@ -98,7 +98,7 @@ async def test_a_pass_opens_its_project_and_one_that_does_not_hold_opens_nothing
     key_store = InMemoryApiKeyStore()
     key_store.add("score", project_id="b")
     ours, theirs = WorkerTokens(b"secret"), WorkerTokens(b"other")
-    authenticator = Authenticator(key_store, required=required, passes=WorkerAuthenticator(ours, key_store))
+    authenticator = Authenticator(key_store, required=required, worker_tokens=WorkerAuthenticator(ours, key_store))
     assert (await authenticator.identify(f"Bearer {ours.sign('b')}")).project_id == "b"
     for shown in (theirs.sign("b"), theirs.sign("default"), ours.sign("b")[:-10], "adjwork_"):
         for asked in (authenticator, Authenticator(key_store, required=required)):

@@ -99,7 +99,7 @@ class PoolHarness:
     def __init__(self, *names: str, **options: Any) -> None:
         self.made: dict[str, list[Faulty]] = {name: [] for name in names or ("a", "b", "c")}
         self.next: Callable[[], Faulty] = Faulty
-        self.pool = EnginePool({name: self._maker(name) for name in self.made}, **{"every_s": 60.0} | options)
+        self.pool = EnginePool({name: self._maker(name) for name in self.made}, **{"interval_s": 60.0} | options)
 
     def __getitem__(self, name: str) -> Faulty:
         return self.made[name][-1]

@@ -67,10 +67,10 @@ async def test_one_that_promised_none_is_waited_for() -> None:
 
 
 async def test_a_judge_that_takes_long_is_heard_of_meanwhile_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "HEARTBEAT_S", BEAT_S)
-    monkeypatch.setattr(serving, "TELL_S", BEAT_S / 5)
+    monkeypatch.setattr(serving, "HEARTBEAT_INTERVAL_S", BEAT_S)
+    monkeypatch.setattr(serving, "RESULT_FLUSH_INTERVAL_S", BEAT_S / 5)
     slow = ScriptedEngine(delay_s=HEARTBEATS_MISSED * BEAT_S * 4)
     async with judges(slow) as served, api_of(*served) as api:
         found = await api.outcomes(plans(api, "Yes.", of=criteria("Alpha.")), await deadline_after(30.0))
-        assert [type(one).__name__ for one in found.by_digest.values()] == ["Finding"]
+        assert [type(one).__name__ for one in found.by_digest.values()] == ["JudgeResult"]
         assert found.calls == 1

@@ -47,7 +47,7 @@ def as_data(question: Question) -> object:
     return (question.call, len(question.criteria), question.reading, question.scaling, alone)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("config", WAYS, ids=str)
 async def test_a_plan_arrives_as_it_was_sent(config: JudgingConfig) -> None:
     made = await judge(calibrations=fitted())
     plans = [plan(made.prepared(config), group(r), r, RUBRIC, votes=2) for r in (RESPONSE, "No.")]

@@ -83,7 +83,7 @@ def failures(outcomes: JudgementResults) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "way",
+    "config",
     [
         JudgingConfig("binary"),
         JudgingConfig("stepwise"),

@@ -120,10 +120,10 @@ def test_an_answer_is_the_same_in_any_dress(dress):
 
 READ_IT_ALL = """
 import resource
-from judge_server.verifiers.matching import told, undressed
+from judge_server.verifiers.matching import stated_value, strip_markup
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
 for layer in (" .", "()"), ("\\\\(", "\\\\)"), ("", " ."):
-    for read in undressed, told:
+    for read in strip_markup, stated_value:
         read(layer[0] * 500_000 + "1" + layer[1] * 500_000)
 print("read")
 """

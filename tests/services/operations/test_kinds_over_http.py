@@ -117,7 +117,7 @@ async def test_published_rubrics_are_validated_and_what_is_found_is_kept(
     def valid(batch: Batch, call: Call) -> Reply:
         return Reply(text=json.dumps({"valid": True, "reason": "So."}))
 
-    monkeypatch.setattr(operations, "engine_of", lambda *_: ScriptedEngine(valid))
+    monkeypatch.setattr(operations, "build_engine", lambda *_: ScriptedEngine(valid))
     client = await start(writer_url="openai+http://writer")
     for name in ("team/a", "team/b"):
         await client.publish_rubric(name, CRITERIA, metadata={"question": "Is 7 prime?"})

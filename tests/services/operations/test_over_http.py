@@ -147,7 +147,7 @@ async def test_events_have_the_revision_as_their_id_and_end_with_the_operation(c
 async def test_a_stream_of_events_without_events_says_that_it_lives(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(operations, "SSE_HEARTBEAT_INTERVAL_S", 0.02)
     client = await start("scripted://hash?delay_s=0.05&concurrency=1")
     id_ = (await client.submit(score(1))).id
     answer = await raw(client, "GET", f"/v1/operations/{id_}/events")

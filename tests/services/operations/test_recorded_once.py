@@ -40,7 +40,7 @@ class Script:
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     """The answers of the service's engine."""
     made = Script()
-    monkeypatch.setattr(judges, "engine_of", lambda *_: ScriptedEngine(made))
+    monkeypatch.setattr(judges, "build_engine", lambda *_: ScriptedEngine(made))
     return made
 
 

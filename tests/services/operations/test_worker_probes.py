@@ -17,14 +17,14 @@ from tests.services.operations.test_killed import end_of
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.faults]
 
 QUICK = """
-from judge_server.operations import celery_queue
-celery_queue.ANSWER_S = celery_queue.CONNECT_S = 1.0
+from judge_server.operations import queues
+queues.BROKER_SOCKET_TIMEOUT_S = queues.BROKER_CONNECT_TIMEOUT_S = 1.0
 """
 DEAF = """
 import threading
 from adjudge_services.worker import Worker
-from judge_server.operations.queues import QueueWatch
-QueueWatch.__init__.__kwdefaults__["deaf_after_s"] = 2.0
+from judge_server.operations.queues import BrokerHealth
+BrokerHealth.__init__.__kwdefaults__["stalled_after_s"] = 2.0
 Worker.serve = lambda self: threading.Event().wait()
 """
 

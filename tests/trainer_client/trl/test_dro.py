@@ -71,7 +71,7 @@ def test_the_frozen_model_stays_what_it_was_while_the_policy_learns(tmp_path, ur
     made.train()
     before = certainties(tmp_path, made.train_dataset["prompt"][0], REASONING, REFERENCE)
     rewards, _ = reasoning_reflection_reward(before, p_min=0, p_max=1)
-    again = [row.certainty for row in made._local[:4]]
+    again = [row.certainty for row in made._local_rollouts[:4]]
     assert reasoning_reflection_reward(again, p_min=0, p_max=1)[0] == pytest.approx(rewards, abs=1e-6)
     with torch.no_grad():
         moved = made.model(input_ids=torch.tensor([[5, 6]])).logits
@@ -120,7 +120,9 @@ def test_a_number_is_a_reference_answer_as_it_is_written_by_hand(tmp_path, url, 
     made = reflecting(tmp_path, url, references=numbers, reward=lambda prompts, **_: [0.0] * len(prompts))
     batch(made)
     expected = certainties(tmp_path, made.train_dataset["prompt"][0], REASONING, "0")
-    assert [rollout.certainty for rollout in made._local[:4]] == [pytest.approx(row, rel=1e-4) for row in expected]
+    assert [rollout.certainty for rollout in made._local_rollouts[:4]] == [
+        pytest.approx(row, rel=1e-4) for row in expected
+    ]
 
 
 def test_a_reference_answer_that_is_neither_text_nor_a_number_is_refused_with_its_row(tmp_path, url):
@@ -135,7 +137,7 @@ def test_a_reference_answer_keeps_its_own_tokens_where_the_last_of_the_reasoning
     assert words("It is 114")["input_ids"] != said[0] + reference
     model, reflection = policy(tmp_path / "policy", words=words).eval(), Reflection(words)
     assert reflection.reference_tokens(" 14 ") == reference
-    found = reflection.after(model, words(prompt)["input_ids"], said, reference)
+    found = reflection.measure_certainty(model, words(prompt)["input_ids"], said, reference)
     expected = certainties(tmp_path, prompt, reasonings, "14", words)
     assert [one.certainty for one in found] == [pytest.approx(row, rel=1e-4) for row in expected]
 
@@ -153,7 +155,7 @@ def test_a_row_without_a_reference_answer_has_no_reward(tmp_path, url, nothing):
 def test_the_baselines_are_a_switch(tmp_path, url, name):
     made = reflecting(tmp_path, url, method_options={"reward": name})
     inputs = batch(made)
-    rewards = Dro(reward=name).rewards(made._local[:4])
+    rewards = Dro(reward=name).rewards(made._local_rollouts[:4])
     assert inputs["advantages"].tolist()[:4] == pytest.approx(group_advantages(rewards, ddof=1), abs=1e-2)
     if name == "rouge_l":
         assert rewards[0] == 1.0
@@ -163,7 +165,7 @@ def test_the_baselines_are_a_switch(tmp_path, url, name):
 def test_the_frozen_model_is_trls_reference_model_where_there_is_one(tmp_path, url):
     made = reflecting(tmp_path, url, beta=0.1)
     batch(made)
-    assert made.frozen.model is made.ref_model
+    assert made.frozen_policy.model is made.ref_model
 
 
 def test_what_the_filter_remembers_is_in_the_checkpoint(tmp_path, url):
@@ -192,7 +194,7 @@ def test_a_group_of_one_is_never_filtered_and_has_no_advantage():
 def test_a_window_without_groups_leaves_the_threshold_as_it_was():
     method = Dro(every=1)
     memory = RollingThreshold(every=1, threshold=0.3)
-    assert method.after(memory, [rollouts([])]).threshold == 0.3
+    assert method.update_memory(memory, [rollouts([])]).threshold == 0.3
     assert method.metrics([rollouts([])], memory) == {
         **dict.fromkeys(
             (f"dro/{name}" for name in ("accepted", "coverage", "consistency", "undecided", "variance")), 0

@@ -34,7 +34,7 @@ def nothing(prompts, **_):
 
 
 @pytest.mark.parametrize(
-    ("others", "weights", "rewards"),
+    ("extra_rewards", "weights", "rewards"),
     [
         ([length], None, [4.25, 3.5]),
         ([length, constant], [2.0, 0.5, -1.0], [1.5, 1.5]),

@@ -246,7 +246,7 @@ def test_a_model_that_is_not_there_is_said(tmp_path, capsys):
 
 
 def test_a_long_run_shows_how_far_it_is(run, monkeypatch):
-    monkeypatch.setattr(prefilter, "_BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(prefilter, "_PROGRESS_BAR_DELAY_S", 0.0)
     _, _, said = run([row(number) for number in range(3)], "--top", "1")
     assert "scoring" in said.err
     assert "3/3" in said.err

@@ -113,9 +113,9 @@ def test_pickled_it_takes_its_settings_and_its_pins_along_and_no_client():
     asyncio.run(_make(reward))
     copy = pickle.loads(pickle.dumps(reward))
     assert (copy.mode, copy.state()) == ("factual_override", {"pins": {"r": "r@3"}})
-    assert copy._client._made is None
+    assert copy._client._current is None
     assert copy._client._options == reward._client._options
-    assert (copy._others, copy._weights, copy._options) == ((length,), (1.0, 2.0), {"votes": 3})
+    assert (copy._extra_rewards, copy._weights, copy._options) == ((length,), (1.0, 2.0), {"votes": 3})
     assert copy._rubric == reward._rubric
 
 

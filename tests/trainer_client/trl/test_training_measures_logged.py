@@ -157,7 +157,7 @@ def test_what_is_rewarded_is_what_the_method_makes_advantages_of(tmp_path, url):
     made = trainer(tmp_path, url, texts=TEXTS, data=data, method="dro", num_generations=4, method_options=options)
     told, found = noted(made)
     assert told.rewards == pytest.approx(
-        [reward for start in (0, 4) for reward in made.method.rewards(made._local[start : start + 4])]
+        [reward for start in (0, 4) for reward in made.method.rewards(made._local_rollouts[start : start + 4])]
     )
     assert found["measures/best_of_4"] == pytest.approx((max(told.rewards[:4]) + max(told.rewards[4:])) / 2)
     assert list(told.completions[:4]) == TEXTS

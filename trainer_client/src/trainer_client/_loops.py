@@ -58,7 +58,7 @@ class LoopSigns:
     Attributes:
         self_corrections: how many self-correction phrases it has.
         too_many_corrections: whether they are above the limit.
-        repeated_first_step: whether `### Revision 1` stands in it more than once.
+        repeated_first_step: whether `### Step 1` stands in it more than once.
         repeated_headings: whether the heading of any step, the first included, stands in it more than once.
         duplicate_share: the share of its paragraphs that repeat an earlier one, in [0, 1].
         too_many_duplicates: whether that is above the limit.

@@ -77,14 +77,14 @@ def with_step_format(prompt: str | Sequence[Mapping[str, Any]]) -> str | list[Ma
 def split_steps(text: str) -> list[Step]:
     """Find the steps of a response, in the order they stand in it.
 
-    A header is `### Revision N:` that begins a line, N a positive integer. Spaces and tabs may stand before it and between
+    A header is `### Step N:` that begins a line, N a positive integer. Spaces and tabs may stand before it and between
     its parts, there may be more hashes than three, and the colon may be missing; the capital S is required, and
-    neither `Revision 0` nor `Revision 1.5` nor `Revision 2a` is a header. A step runs from the line of its header to that of the
+    neither `Step 0` nor `Step 1.5` nor `Step 2a` is a header. A step runs from the line of its header to that of the
     next header, of whatever number, or to the end. A repeated number means its first span: the later ones belong to
     no step, and neither does text before the first header.
 
-    So `#### Revision 1:`, `### Step1:` and indented headers are read as SRaR's authors' code reads them (its pattern is
-    `###\\s*Revision\\s*\\d+\\s*:`, anywhere in a line); where we differ stands in docs/methods.md.
+    So `#### Step 1:`, `### Step1:` and indented headers are read as SRaR's authors' code reads them (its pattern is
+    `###\\s*Step\\s*\\d+\\s*:`, anywhere in a line); where we differ stands in docs/methods.md.
     """
     headers = list(STEP_HEADER.finditer(text))
     edges = [header.start() for header in headers] + [len(text)]

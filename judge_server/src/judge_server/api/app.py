@@ -21,20 +21,20 @@ from judge_server.observability.requests import FASTAPI_TELEMETRY_OFF, RequestLo
 from trainer_client import __version__
 from trainer_client.wire import Problem, RewardEvent
 
-_AUTHENTICATED_MODULES = (
-    scoring,
-    scoring,
-    scoring,
-    scoring,
-    ledger,
-    ledger,
-    scoring,
-    rubrics,
-    probes,
-    ledger,
-    operations,
+_AUTHENTICATED_ROUTERS = (
+    scoring.rewards_router,
+    scoring.recompute_router,
+    scoring.verdicts_router,
+    scoring.scores_router,
+    ledger.ledger_router,
+    ledger.runs_router,
+    scoring.comparisons_router,
+    rubrics.rubrics_router,
+    probes.metrics_router,
+    ledger.projects_router,
+    operations.router,
 )
-"""The modules whose routes need a key; their routers say which scopes. Those of `health` are open, or say their own."""
+"""The routers whose routes need a key, each with the scope it declares. The health routes are open."""
 
 _COMMON_PROBLEM_STATUSES = (401, 403, 414, 429, 431, 503)
 """What any request may be answered with, where a key may be needed."""
@@ -62,8 +62,8 @@ def create_app(
         telemetry=FASTAPI_TELEMETRY_OFF,
     )
     app.state.service = service
-    for module in _AUTHENTICATED_MODULES:
-        app.include_router(module.router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
+    for router in _AUTHENTICATED_ROUTERS:
+        app.include_router(router, responses=problem_responses(*_COMMON_PROBLEM_STATUSES))
     app.include_router(probes.health_router)
     problems.install_problem_handlers(app)
     app.add_middleware(AccessMiddleware, authenticator=service.authenticator)

@@ -130,7 +130,7 @@ class RequiredScope:
 
     async def require_scope(self, request: Request) -> None:
         """Raise `Forbidden` or `BudgetExhausted`, once per request."""
-        if getattr(request.state, "insisted", None) is self:
+        if getattr(request.state, "scope_checked", None) is self:
             return
         scope = self._read_scope if request.method in _READ_METHODS else self._write_scope
         identity = identity_of(request)

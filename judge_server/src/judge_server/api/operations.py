@@ -49,7 +49,7 @@ _HEARTBEAT = b": still here\n\n"
 
 EVENT_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "One event of the stream. Its data is an `ArithmeticOperation`, as JSON in one line.",
+    "description": "One event of the stream. Its data is an `Operation`, as JSON in one line.",
     "required": ["id", "event", "data"],
     "properties": {
         "id": {"type": "string", "pattern": "^[0-9]+$"},

@@ -65,7 +65,7 @@ class EngineCapabilities(BaseModel):
     """What the judge's engine can do, see `judge_server.ports.Capabilities`."""
 
     logprobs: bool
-    token_choices: bool
+    token_menus: bool
     json_schema: bool
     prompt_logprobs: bool
     prefix_in_flight: bool

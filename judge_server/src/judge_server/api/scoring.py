@@ -99,7 +99,7 @@ REWARDS_EXAMPLE: dict[str, Any] = {
     summary="Judge groups of responses by a rubric and reward them",
     response_model=RewardAnswer,
     responses={
-        200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/RewardLine"}}}},
+        200: {"content": {NDJSON: {"schema": {"$ref": "#/components/schemas/RewardEvent"}}}},
         **problem_responses(404, 413, 422, 429, 502, 503),
     },
 )

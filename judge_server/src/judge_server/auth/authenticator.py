@@ -164,7 +164,7 @@ class UsageMeter:
         return self._now().astimezone(UTC).date()
 
 
-WORKER_TOKEN_PREFIX = "adjwork_"
+WORKER_TOKEN_PREFIX = "adjwork_"  # noqa: S105 - a prefix, and no secret
 """What every pass of a worker begins with, and no key."""
 
 _FLUSH_INTERVAL_S = 2.0

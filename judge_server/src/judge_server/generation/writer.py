@@ -62,9 +62,9 @@ DiscardReason = Literal[
     "invalid_rubric",
 ]
 """
-- `unreadable`: no JSON in what was written, or no answer on offer; `shape_error`: JSON that is not what was asked for;
+- `unreadable`: no JSON in what was written, or no answer on offer; `wrong_shape`: JSON that is not what was asked for;
   `cut_short`: the text ended at its limit of tokens.
-- `context_overflow`: the prompt does not fit the model's context; `empty_source`: there is nothing to make a rubric from.
+- `too_long`: the prompt does not fit the model's context; `empty_source`: there is nothing to make a rubric from.
 - `too_few`, `too_many`: the number of criteria; `duplicate_criteria`: two of them say the same.
 - `empty_criterion`: one of them says nothing; `unknown_kind`: one is of a kind that the method has not.
 - `bad_weight`: a weight outside the method's range, or none above zero.
@@ -136,7 +136,7 @@ def read_shape(shape: type[Shape], text: str, *, cut: bool) -> Shape:
     Words around it, code fences, comments and other dialects of JSON are passed over. Nothing is mended.
 
     Raises:
-        Discarded: `unreadable`, `cut_short`, `shape_error`, or `too_few` and `too_many` where a list of the shape has
+        Discarded: `unreadable`, `cut_short`, `wrong_shape`, or `too_few` and `too_many` where a list of the shape has
             the wrong length.
     """
     beginning_text = excerpt(text)
@@ -244,7 +244,7 @@ class Writer:
         """Words, without the white space around them.
 
         Raises:
-            Discarded: `cut_short` at `max_tokens`, `context_overflow` where the prompt does not fit the model's context,
+            Discarded: `cut_short` at `max_tokens`, `too_long` where the prompt does not fit the model's context,
                 `unreadable` where nothing was written.
             WriterFailed: the engine gave no answer.
         """
@@ -269,7 +269,7 @@ class Writer:
         """JSON of a shape, to which the engine is held where it can be; `read_shape` says how it is read.
 
         Raises:
-            Discarded: as `read_shape`, or `context_overflow`.
+            Discarded: as `read_shape`, or `too_long`.
             WriterFailed: the engine gave no answer.
         """
         reply = await self._ask(system, prompt, JsonOutput(schema_of(shape), max_tokens), temperature, seed)
@@ -287,7 +287,7 @@ class Writer:
         """One of the labels; `lead` is written for the model before it picks, reasons come before both.
 
         Raises:
-            Discarded: `unreadable` where it named none of them, or `context_overflow`.
+            Discarded: `unreadable` where it named none of them, or `too_long`.
             WriterFailed: the engine gave no answer.
         """
         choice = LabelChoice(tuple(labels), lead)

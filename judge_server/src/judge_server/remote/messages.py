@@ -28,7 +28,7 @@ from judge_server.ports import (
     TokenChoice,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Grows when one end would misunderstand the other."""
 
 MAX_DEADLINE_S = 86_400.0

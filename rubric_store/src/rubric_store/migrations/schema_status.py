@@ -74,7 +74,7 @@ class SchemaStatus:
     Attributes:
         revision: what the database is at; None before its first migration.
         works_from: the oldest head whose code works on it; None where that is not known.
-        steps: all revisions that this code knows, oldest first.
+        revisions: all revisions that this code knows, oldest first.
     """
 
     revision: str | None

@@ -160,7 +160,7 @@ class TenantStore(BaseRepository):
         mine = project_usage.c.project_id == project_id
         on_day = func.coalesce(func.sum(project_usage.c.tokens).filter(project_usage.c.day == day), 0)
         total = func.coalesce(func.sum(project_usage.c.tokens), 0)
-        (row,) = await self._read(select(on_day.label("on_day"), total.label("ever")).where(mine))
+        (row,) = await self._read(select(on_day.label("on_day"), total.label("total")).where(mine))
         return TokenUsage(int(row.on_day), int(row.total))
 
     async def audit(

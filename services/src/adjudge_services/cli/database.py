@@ -25,8 +25,8 @@ from adjudge_services.settings import Settings
 from adjudge_services.wiring import StartError, describe_schema_status, prepare_store
 from judge_server.ledger.spool import QUARANTINE_FOLDER, Quarantine, QuarantinedFile, QuarantineFull
 from judge_server.rubrics import PROJECT_ID
-from rubric_store import SQLLedger, backup, migrations
-from rubric_store.backup import IntegrityReport, copy_sqlite
+from rubric_store import SQLLedger, migrations
+from rubric_store.backup import IntegrityReport, check_integrity, copy_sqlite
 from rubric_store.migrations import SchemaStatus
 from trainer_client.wire.ledger_rows import PurgeCounts
 
@@ -55,7 +55,7 @@ def migrate(context: typer.Context) -> None:
 def check(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     with_contents: Annotated[
-        bool, typer.Option("--backup", help="Read all rubrics and the ledger too, as after a restore.")
+        bool, typer.Option("--contents", help="Read all rubrics and the ledger too, as after a restore.")
     ] = False,
 ) -> None:
     """Say where the database stands, what a migration would do, and what the way back would lose. Changes nothing.
@@ -66,7 +66,7 @@ def check(
     settings = _settings()
     try:
         found = migrations.read_status(settings.store_url)
-        report = backup.check_integrity(settings.store_url) if with_contents and found.usable else None
+        report = check_integrity(settings.store_url) if with_contents and found.usable else None
     except Exception as error:  # noqa: BLE001 - drivers raise what they like; a person wants one line
         exit_with_error(f"the database cannot be read: {error}. Check ADJUDGE_DATABASE_URL", code=UNUSABLE)
     if as_json:
@@ -142,7 +142,8 @@ def _show(found: SchemaStatus, report: IntegrityReport | None) -> None:
     for step in _downgrade_steps(found):
         table.add_row(f"back from {step.revision}", f"loses {escape(step.loses)}")
     if report is not None:
-        seen = f"{report.versions} rubric versions and {report.requests} requests were read, {report.problem_count} problems"
+        counts = f"{report.versions} rubric versions and {report.requests} requests were read"
+        seen = f"{counts}, {report.problem_count} problems"
         table.add_row("contents", escape("\n".join([seen, *report.problems])))
     out.print(table)
 

@@ -4,8 +4,8 @@
 
 What `adjudge doctor` checks of a deployment of several processes: the queue, operations, keys, and judges elsewhere.
 
-Each check gives what it saw, or a `CheckWarning`, which says what to do about what works but should not stay so; what is wrong
-it raises, with what to do.
+Each check gives what it saw, or a `CheckWarning`, which says what to do about what works but should not stay so; what
+is wrong it raises, with what to do.
 """
 
 import asyncio
@@ -172,7 +172,7 @@ def doctor() -> None:
             continue
         try:
             seen = asyncio.run(check(settings))
-            result = "[yellow]doubtful[/]" if isinstance(seen, CheckWarning) else "[green]ok[/]"
+            result = "[yellow]warning[/]" if isinstance(seen, CheckWarning) else "[green]ok[/]"
         except Exception as error:  # noqa: BLE001 - whatever is wrong belongs in the table
             seen, result = str(error) or type(error).__name__, "[bold red]wrong[/]"
             wrong.add(name)

@@ -220,7 +220,8 @@ def pluralize(number: int, noun: str) -> str:
 
 def _distribution(distribution: Distribution) -> str:
     return (
-        f"{distribution.mean:.1f} ± {distribution.deviation:.1f} on average; {distribution.least:g} to {distribution.most:g}, "
+        f"{distribution.mean:.1f} ± {distribution.deviation:.1f} on average; "
+        f"{distribution.least:g} to {distribution.most:g}, "
         f"quartiles {distribution.lower:g}, {distribution.median:g}, {distribution.upper:g}"
     )
 

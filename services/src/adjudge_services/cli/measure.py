@@ -175,10 +175,8 @@ def measure(
     min_paragraph_words: Annotated[
         int, typer.Option(min=1, help="Shorter paragraphs are not compared, in words.")
     ] = _LIMITS.min_paragraph_words,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the estimate_measures here as JSON.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the estimate_measures here, SVG or PNG.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the figures here as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the figures here, SVG or PNG.")] = None,
     url: UrlOption = None,
     engine: EngineOption = None,
     concurrency: ConcurrencyOption = 8,

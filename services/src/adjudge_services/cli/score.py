@@ -265,7 +265,8 @@ def _summarise(scored: ScoredFile, file: Path, seconds: float) -> None:
     usage = scored.usage
     responses = sum(len(group.responses) for group in scored.groups)
     err.print(
-        f"{_pluralize(responses, 'response')}, {_pluralize(usage.judge_calls, 'judge call')}, {usage.cached} known before; "
+        f"{_pluralize(responses, 'response')}, {_pluralize(usage.judge_calls, 'judge call')}, "
+        f"{usage.cached} known before; "
         f"{_pluralize(usage.prompt_tokens_computed, 'prompt token')} computed, {usage.prompt_tokens_reused} reused; "
         f"{seconds:.1f} s",
         highlight=False,

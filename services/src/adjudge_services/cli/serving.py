@@ -105,11 +105,9 @@ PORT = 8001
 
 def judge(
     host: Annotated[
-        str | None, typer.Option(help="Address to serve_app on; needs ADJUDGE_JUDGE_TOKEN off loopback.")
+        str | None, typer.Option(help="Address to listen on; needs ADJUDGE_JUDGE_TOKEN off loopback.")
     ] = None,
-    port: Annotated[
-        int | None, typer.Option(help=f"Port to serve_app on; {PORT} unless set, 0 takes a free one.")
-    ] = None,
+    port: Annotated[int | None, typer.Option(help=f"Port to listen on; {PORT} unless set, 0 takes a free one.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine URL, for example llamacpp://qwen2.5-coder-0.5b.")] = None,
 ) -> None:
     """Judge for `adjudge api` processes, until stopped. Not the API: it is for inside a deployment."""

@@ -218,7 +218,7 @@ class RewardStreamParser:
             read = RewardEvent.model_validate_json(line)
         except ValidationError as error:
             raise ServerError(
-                "a line of the answer is no RewardLine; is this the address of an Adjudge of this version? "
+                "a line of the answer is not a RewardEvent; is this the address of an Adjudge of this version? "
                 f"({line[:_EXCERPT_BYTES].decode(errors='replace')})",
                 status=200,
                 request_id=self._request_id,

@@ -299,7 +299,7 @@ class _RecomputeStreamParser:
                 line = RecomputeEvent.model_validate_json(written)
             except ValidationError as error:
                 raise ServerError(
-                    f"a line of the answer of {self._base_url} is no RecomputeLine", status=200
+                    f"a line of the answer of {self._base_url} is not a RecomputeEvent", status=200
                 ) from error
             if line.problem is not None:
                 raise error_for_problem(line.problem, line.problem.status)

@@ -31,14 +31,14 @@ __all__ = [
 _HOMES = {
     "EvolvingFailed": "evolving_rubrics",
     "EvolvingRubrics": "evolving_rubrics",
-    "GenerationCallback": "generation_callback",
+    "GenerationCallback": "callbacks",
     "RubricGRPOConfig": "config",
     "RubricGRPOTrainer": "trainer",
     "RubricReward": "reward",
-    "RubricRewardWarning": "reward",
-    "ScoredGeneration": "generation_callback",
-    "TooManyUnscored": "reward",
-    "TrainingMeasures": "training_measures",
+    "RubricRewardWarning": "_distributed",
+    "ScoredGeneration": "callbacks",
+    "TooManyUnscored": "_distributed",
+    "TrainingMeasures": "callbacks",
 }
 
 

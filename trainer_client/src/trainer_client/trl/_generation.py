@@ -249,7 +249,7 @@ def _generate(
         if result[column] is not None:
             result[column] = list(result[column])
             for place, row in enumerate(fitting_prompts):
-                result[field][row] = regenerated[field][place]
+                result[column][row] = regenerated[column][place]
     return tuple(result)
 
 

@@ -433,4 +433,4 @@ class LoopClient:
                     f"the client's {name} ({type(value).__name__}) cannot be pickled, and so not be sent to another "
                     "process; give RubricReward a client without it, or just the address"
                 ) from error
-        return {"_options": self._options, "_made": None}
+        return {"_options": self._options, "_current": None}

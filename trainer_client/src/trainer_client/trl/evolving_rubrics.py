@@ -57,11 +57,11 @@ class EvolvingRubrics(GenerationCallback):
     Args:
         client: the service's address, or a client that lends its settings. Its key needs the scopes `score`, `read`
             and `rubrics:write`.
-        every: steps from one time to the next.
+        every_n_steps: steps from one time to the next.
         groups: how many rubrics evolve at a time, those of the groups seen last.
         parameters: of the generator `evolving`; `adjudge generate --list` shows them.
         deadline_s: seconds that training waits for all of it; three quarters of them are for the writing.
-        least_difference: what the judge's scores of the responses (0 to 1) must differ by for a new criterion to join.
+        min_spread: what the judge's scores of the responses (0 to 1) must differ by for a new criterion to join.
         on_failure: `keep` goes on with the old rubrics when the service, the judge or the model that writes fails;
             `error` stops training with `EvolvingFailed`.
 
@@ -84,14 +84,14 @@ class EvolvingRubrics(GenerationCallback):
     ) -> None:
         if every_n_steps < 1 or groups < 1 or not 0 < deadline_s < math.inf or not 0 < min_spread <= 1:
             raise ValueError(
-                f"every is {every_n_steps}, groups {groups}, deadline_s {deadline_s} and least_difference {min_spread}; "
-                "the first two are at least 1, deadline_s is above 0 and finite, least_difference a share above 0"
+                f"every_n_steps is {every_n_steps}, groups {groups}, deadline_s {deadline_s}, min_spread {min_spread}; "
+                "the first two are at least 1, deadline_s is above 0 and finite, min_spread a share above 0"
             )
         if on_failure not in ("keep", "error"):
             raise ValueError(f"on_failure is {on_failure!r}; use 'keep' or 'error'")
         self._client = LoopClient(AsyncClient(client) if isinstance(client, str) else client)
         self._every_n_steps, self._groups, self._deadline_s = every_n_steps, groups, deadline_s
-        self._parameters, self._least_difference = dict(parameters or {}), min_spread
+        self._parameters, self._min_spread = dict(parameters or {}), min_spread
         self._on_failure = on_failure
         self._history = GroupHistory({}, {})
         self._batches = self._last = 0
@@ -189,7 +189,7 @@ class EvolvingRubrics(GenerationCallback):
         shared = set(self._history.shared)
         groups = [one for reference, one in self._history.groups.items() if reference not in shared]
         mode, options = reward.judging_options
-        config = EvolutionConfig(mode, options, self._parameters, self._least_difference, self._deadline_s, step)
+        config = EvolutionConfig(mode, options, self._parameters, self._min_spread, self._deadline_s, step)
 
         async def work() -> EvolutionResult:
             try:
@@ -227,6 +227,7 @@ def _log_evolution(evolution: EvolutionResult, step: int) -> None:
 def _failure_message(failures: Mapping[str, UnchangedRubric]) -> str:
     reference, unchanged = next(iter(failures.items()))
     return (
-        f"{len(failures)} rubrics could not be evolved, {reference} among them ({unchanged.reason}): {unchanged.detail}. "
+        f"{len(failures)} rubrics could not be evolved, {reference} among them "
+        f"({unchanged.reason}): {unchanged.detail}. "
         "on_failure='keep' goes on with the old rubrics"
     )
