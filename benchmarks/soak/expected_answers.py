@@ -32,7 +32,12 @@ class AnswerComparison(NamedTuple):
 def compute_expected(subjects: Iterable[int]) -> dict[int, ExpectedAnswer]:
     """The right answers about these groups, of a service of its own, whose engine and fences are the cluster's."""
     with running_service("scripted://hash", ADJUDGE_FENCE_SECRET=FENCES, ADJUDGE_LEDGER="off") as (url, _):
-        return asyncio.run(_asked(url, sorted(set(subjects))))
+        return ask_for_answers(url, subjects)
+
+
+def ask_for_answers(url: str, subjects: Iterable[int], api_key: str | None = None) -> dict[int, ExpectedAnswer]:
+    """Ask a service about these groups, and return its answers."""
+    return asyncio.run(_asked(url, sorted(set(subjects)), api_key))
 
 
 def right(group: GroupRewards) -> ExpectedAnswer:
@@ -69,10 +74,10 @@ def compare_answers(lines: Sequence[Mapping[str, Any]], known: Mapping[int, Expe
     return AnswerComparison(violations, failures)
 
 
-async def _asked(url: str, subjects: Sequence[int]) -> dict[int, ExpectedAnswer]:
+async def _asked(url: str, subjects: Sequence[int], api_key: str | None) -> dict[int, ExpectedAnswer]:
     known: dict[int, ExpectedAnswer] = {}
     todo = iter([subjects[i : i + _GROUPS_A_REQUEST] for i in range(0, len(subjects), _GROUPS_A_REQUEST)])
-    async with AsyncClient(url) as client:
+    async with AsyncClient(url, api_key=api_key) as client:
 
         async def sender() -> None:
             for some in todo:

@@ -19,6 +19,7 @@ _LAST_WORDS = 3000
 
 class AdjudgeProcess:
     """A process of `adjudge`. A port is given to one that listens; another is ready when it has `said` so.
+    `descriptors` bounds the files and connections that it may have open.
 
     `kills` has the times, in seconds since 1970, at which it was killed.
     """
@@ -31,6 +32,7 @@ class AdjudgeProcess:
         settings: Mapping[str, str],
         *,
         ready_message: str | None = None,
+        descriptors: int | None = None,
     ) -> None:
         self.name = name
         self.port = port_to_keep()
@@ -39,7 +41,8 @@ class AdjudgeProcess:
         self._ready_message = ready_message
         self._log = folder / f"{name}.log"
         port = ["--port", str(self.port)] if self._listens else []
-        self._command = [sys.executable, "-m", "adjudge_services.cli", *arguments, *port]
+        limit = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"]
+        self._command = [*limit, sys.executable, "-m", "adjudge_services.cli", *arguments, *port]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ADJUDGE_")}
         self._environment = kept | {"ADJUDGE_DATA_DIR": str(folder / name)} | settings
         self._process: subprocess.Popen[bytes] | None = None

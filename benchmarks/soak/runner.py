@@ -1,11 +1,12 @@
 """A soak from start to end: capacity, a calm time, faults, and what there is to check when all has been answered."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -92,7 +93,7 @@ def soak(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[
             bulk.stop()
             say("the last requests")
         watch.stop()
-        lines = [line for log in logs for line in _read(log)]
+        lines = [line for log in logs for line in read_lines(log)]
         say("waiting for operations and the ledger")
         result = SoakResult(
             capacity=capacity,
@@ -126,7 +127,9 @@ def _capacity(cluster: Cluster, plan: Plan) -> float:
         time.sleep(plan.capacity_s)
         end = time.time()
     begin = end - plan.capacity_s * 0.7
-    answered = [line for log in logs for line in _read(log) if begin <= line["ended"] < end and "error" not in line]
+    answered = [
+        line for log in logs for line in read_lines(log) if begin <= line["ended"] < end and "error" not in line
+    ]
     if not answered:
         raise RuntimeError(f"no request was answered in {plan.capacity_s:g} s; the logs are in {cluster.folder}")
     return len(answered) * VERDICTS / (end - begin)
@@ -135,13 +138,28 @@ def _capacity(cluster: Cluster, plan: Plan) -> float:
 @contextmanager
 def _trainers(cluster: Cluster, senders: int, period_s: float, first: int) -> Iterator[list[Path]]:
     """Training runs that score in the block, and until what is on its way has been answered; where they write."""
-    logs = [cluster.folder / f"run-{run}-{first}.jsonl" for run in RUNS]
+    with training_runs(cluster.url, cluster.folder, senders, period_s, first) as logs:
+        yield logs
+
+
+@contextmanager
+def training_runs(
+    url: str, folder: Path, senders: int, period_s: float, first: int, keys: Mapping[int, str] | None = None
+) -> Iterator[list[Path]]:
+    """Score at a service in the block, by one process for each run; yields the logs of the runs.
+
+    `keys` are the runs' API keys, where the service needs any.
+    """
+    logs = [folder / f"run-{run}-{first}.jsonl" for run in RUNS]
     processes = []
     try:
         for run, log in zip(RUNS, logs, strict=True):
             given = ["--number", run, "--first", first + 1, "--senders", senders, "--period", period_s]
-            command = [sys.executable, "-m", "benchmarks.soak.trainer", cluster.url, str(log), *map(str, given)]
-            processes.append(subprocess.Popen([*command, *(["--inline"] if run == 1 else [])]))
+            command = [sys.executable, "-m", "benchmarks.soak.trainer", url, str(log), *map(str, given)]
+            known = {} if keys is None else {"ADJUDGE_API_KEY": keys[run]}
+            processes.append(
+                subprocess.Popen([*command, *(["--inline"] if run == 1 else [])], env={**os.environ, **known})
+            )
         yield logs
         for process in processes:
             process.send_signal(signal.SIGTERM)
@@ -178,5 +196,6 @@ def _written(cluster: Cluster) -> list[str]:
     return violations
 
 
-def _read(log: Path) -> Lines:
+def read_lines(log: Path) -> Lines:
+    """Read the lines of a JSONL log."""
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]

@@ -72,8 +72,8 @@ async def test_a_large_body_is_read_and_validated_off_the_event_loop(
         validated.append(threading.current_thread())
         return validate(*given)
 
-    monkeypatch.setattr(reading, "read_strictly", reads)
-    monkeypatch.setattr(reading, "_validated", validates)
+    monkeypatch.setattr(reading, "parse_strict_json", reads)
+    monkeypatch.setattr(reading, "_parse_and_validate", validates)
     large = request("r" * (reading.INLINE_PARSE_MAX_BYTES + 1))
     assert len((await rewards(http, large)).groups) == 1
     assert read == validated
@@ -107,6 +107,7 @@ texts = st.text(alphabet=st.sampled_from(["a", '"', "\\", "\n", "\U0001f600", "Ã
 def test_what_is_read_in_pieces_is_what_is_read_at_once(value: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer_client.wire.strict_json._CHUNK_CHARACTERS", 5)
+        patch.setattr("trainer_client.wire.strict_json._PAIRS", 2)
         for written in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
             assert strict_json.strict_json(written, incremental=True) == value
             assert said_of(written[:-1], incremental=True) == said_of(written[:-1], incremental=False)
@@ -119,3 +120,45 @@ def said_of(written: str, *, incremental: bool) -> str:
     except strict_json.NotStrictJsonError as error:
         return str(error)
     return ""
+
+
+@given(st.lists(st.sampled_from("abcdef"), max_size=12))
+def test_a_name_that_comes_twice_is_found_wherever_it_stands(names: list[str]) -> None:
+    written = "{" + ", ".join(f'"{name}": {n}' for n, name in enumerate(names)) + "}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer_client.wire.strict_json._PAIRS", 2)
+        assert said_of(written, incremental=True) == said_of(written, incremental=False)
+    assert bool(said_of(written, incremental=True)) == (len(set(names)) < len(names))
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+async def test_a_caller_who_leaves_before_the_body_is_whole_is_no_error(
+    http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture, content_type: str
+) -> None:
+    transport = http._transport
+    assert isinstance(transport, httpx2.ASGITransport)
+    messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0) if len(messages) > 1 else messages[0]
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/rewards",
+        "raw_path": b"/v1/rewards",
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "headers": [(b"host", b"localhost"), (b"content-type", content_type.encode())],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    await transport.app(scope, receive, send)
+    assert [message["status"] for message in sent if "status" in message] == [499]
+    assert "failed" not in caplog.text

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from judge_server.engines.scripted import ScriptedEngine, by_hash
 from judge_server.errors import Overloaded
 from judge_server.judging.results import Caller, JudgementResults
 from judge_server.ports import Batch, CallFailure, JudgeResult, Reply
-from judge_server.scheduling.executor import LocalExecutor
+from judge_server.scheduling.executor import FLIGHTS_PER_TURN, LocalExecutor
 from judge_server.scoring.judge import Judge
 from tests.hypothesis_examples import examples
 from tests.judge_server.support import (
@@ -336,3 +337,71 @@ def test_whoever_comes_and_goes_every_verdict_is_made_once_and_everybody_who_sta
         assert executor.admission.state()[1] == engine.at_once == 0
 
     asyncio.run(run())
+
+
+MANY = 20 * FLIGHTS_PER_TURN
+
+
+def many(made: Judge, deadline: float) -> "asyncio.Task[JudgementResults]":
+    """A request for more responses than are begun in one turn."""
+    return ask(made, *(f"Answer {n}." for n in range(MANY)), deadline=deadline)
+
+
+def room_held(made: Judge) -> int:
+    """Calls that have room in the queue."""
+    assert isinstance(made.executor, LocalExecutor)
+    return made.executor.admission.limits.held
+
+
+def single_flight(made: Judge) -> int:
+    """Verdicts on their way."""
+    assert isinstance(made.executor, LocalExecutor)
+    return len(made.executor.single_flight)
+
+
+async def until(reached: Callable[[], bool]) -> list[int]:
+    """Wait until something is so; how many tasks there were in each turn of the event loop."""
+    tasks = []
+    while not reached():
+        await asyncio.sleep(0)
+        tasks.append(len(asyncio.all_tasks()))
+    return tasks
+
+
+def steepest(tasks: Sequence[int]) -> int:
+    """How many tasks came or went in one turn, at most."""
+    return max(abs(b - a) for a, b in pairwise(tasks))
+
+
+async def test_the_calls_of_a_large_request_are_begun_and_left_in_slices() -> None:
+    made = await judge(GatedEngine(), queue_calls=2 * MANY)
+    large = many(made, await deadline_after())
+    began = await until(lambda: single_flight(made) == 2 * MANY)
+    assert steepest(began) <= FLIGHTS_PER_TURN + 1
+    large.cancel()
+    ended = await until(lambda: not room_held(made) and len(asyncio.all_tasks()) == 1)
+    assert steepest(ended) <= FLIGHTS_PER_TURN + 1
+
+
+async def test_equal_large_requests_make_each_call_once_and_both_are_answered() -> None:
+    engine = RecordingScript()
+    made = await judge(ScriptedEngine(engine), queue_calls=4 * MANY)
+    a, b = await asyncio.gather(many(made, await deadline_after()), many(made, await deadline_after()))
+    assert set(engine.asked.values()) == {MANY}  # each question of each response
+    assert a.by_digest == b.by_digest
+    assert len(a.by_digest) == 2 * MANY == a.calls + len(a.joined) == b.calls + len(b.joined)
+    assert room_held(made) == single_flight(made) == 0
+
+
+async def test_what_is_not_begun_at_the_deadline_is_late_and_one_who_leaves_gives_its_room_back() -> None:
+    made = await judge(GatedEngine(), queue_calls=4 * MANY)
+    large = many(made, await deadline_after())
+    left = many(made, await deadline_after())
+    await until(lambda: single_flight(made) > 2 * FLIGHTS_PER_TURN)
+    left.cancel()
+    advance_time()
+    outcomes = await large
+    assert {outcome.kind for outcome in outcomes.by_digest.values() if isinstance(outcome, CallFailure)} == {"timeout"}
+    assert len(outcomes.by_digest) == 2 * MANY
+    await until(lambda: not room_held(made))
+    assert single_flight(made) == 0

@@ -234,6 +234,13 @@ def answering(body: bytes) -> Iterator[int]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
+    with served(app) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def served(app: Any) -> Iterator[int]:
+    """The port of a server of this app, with as little patience."""
     config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", **uvicorn_options(PATIENCE_S, 1.0, 1024))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(config)
@@ -332,3 +339,24 @@ def test_where_every_connection_is_busy_one_more_is_told_so_and_comes_in_once_on
             time.sleep(0.01)
         else:
             raise AssertionError("nobody comes in any more")
+
+
+def test_who_sends_several_requests_at_once_and_leaves_is_answered_none_of_them() -> None:
+    asked: list[str] = []
+    begun, left = threading.Event(), threading.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await receive()  # its body, which is empty
+        begun.set()
+        if (await receive())["type"] == "http.disconnect":
+            left.set()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    with served(app) as port:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"".join(b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % n for n in range(3)))
+            assert begun.wait(30)
+        assert left.wait(30)
+    assert asked == ["/0"]

@@ -25,7 +25,7 @@ import uvicorn
 from fastapi import FastAPI
 from httptools import HttpParserError
 from starlette.datastructures import MutableHeaders
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from adjudge_services.cli.output import exit_with_error
 from adjudge_services.judges import FenceFunction
@@ -34,6 +34,7 @@ from adjudge_services.process import (
     log_startup,
     raise_descriptor_limit,
     start_tracing,
+    switch_threads_often,
     tune_garbage_collector,
 )
 from adjudge_services.settings import Settings
@@ -60,7 +61,7 @@ KEEP_ALIVE_S = 75
 that they close it, who know that nothing is on its way."""
 
 
-MIN_READ_BYTES_PER_S = 1024
+MIN_READ_BYTES_PER_SECOND = 1024
 """Bytes a second that a caller must read of an answer that it makes wait, over each time of patience."""
 
 
@@ -142,7 +143,7 @@ class ConnectionLimiter:
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """uvicorn's protocol. `patience_s` is granted for a head, for what a caller goes on sending, and to a reader again
+    """uvicorn's protocol. `timeout_s` is granted for a head, for what a caller goes on sending, and to a reader again
     and again while it reads.
 
     A connection that is idle between two requests is closed by uvicorn. When the server stops, what was asked is
@@ -156,6 +157,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _read_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _drain_timer: asyncio.TimerHandle | None = None
+    _answering: RequestResponseCycle | None = None
     _rejection = _MALFORMED
     _in_head = False
     _request_complete = True
@@ -179,8 +181,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing any more."""
+        """Expect nothing any more.
+
+        uvicorn tells only the newest request that its caller has left. Of requests that were sent together, tell the
+        one that is being answered, and drop those that wait behind it.
+        """
         self.open_connections.remove(self)
+        self.pipeline.clear()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
         self._cancel_read_timer()
         self._cancel_write_timer()
         if self._drain_timer is not None:
@@ -231,6 +241,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._cancel_read_timer()
         self.open_connections.begin(self)
         super().on_headers_complete()
+        if not self.pipeline:
+            self._answering = self.cycle
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -241,6 +253,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """What a caller goes on sending though it was answered is read for a while, so that it reads the answer."""
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]
         super().on_response_complete()
         if not self._request_complete:
             self._start_read_timer()
@@ -295,7 +309,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _check_reader(self, left: int) -> None:
         self._write_timer = None
-        if left - self._unsent_bytes() < MIN_READ_BYTES_PER_S * self.timeout_s:
+        if left - self._unsent_bytes() < MIN_READ_BYTES_PER_SECOND * self.timeout_s:
             self.transport.abort()
         else:
             self._start_write_timer()
@@ -341,9 +355,9 @@ def uvicorn_options(timeout_s: float, drain_s: float, descriptors: int) -> dict[
     """
     left = max(_RESERVED_DESCRIPTORS, descriptors // 4)
     connections = ConnectionLimiter(max(descriptors - left, descriptors // 4))
-    options = {"patience_s": timeout_s, "drain_s": drain_s, "open_connections": connections}
+    options = {"timeout_s": timeout_s, "drain_s": drain_s, "open_connections": connections}
     return {
-        "http": type("GuardedHTTP", (BoundedHttpProtocol,), options),
+        "http": type("BoundedHttpProtocol", (BoundedHttpProtocol,), options),
         "ws": "none",
         "backlog": min(_BACKLOG, left // 2),
         "timeout_keep_alive": KEEP_ALIVE_S,
@@ -431,6 +445,7 @@ def serve_app(
     config = uvicorn.Config(app, settings.host, port, log_config=None, access_log=False, **options)
     server = _Server(config, send_last_spans)
     tune_garbage_collector()
+    switch_threads_often()
     server.run([bound_socket])
     if failures:
         exit_with_error(failures[0])

@@ -34,6 +34,12 @@ oldest generation holds so much that one of them stops the process for 0.4 s: de
 makes has no cycles of references and is freed without a collector, so it need come but rarely.
 """
 
+_SWITCH_S = 0.001
+"""Seconds that a thread runs Python before it lets another one run that waits.
+
+Large bodies are read in threads. With Python's own 0.005 the event loop waits so long again after each hash, socket and
+log line, at all of which it lets them run: 50 hashes took 49 ms beside two such threads, and 8 ms with this.
+"""
 
 _MAX_DESCRIPTORS = 65_536
 
@@ -53,6 +59,11 @@ def tune_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
+
+
+def switch_threads_often() -> None:
+    """Have the event loop wait less for threads that compute."""
+    sys.setswitchinterval(_SWITCH_S)
 
 
 _NOISY_LOGGERS = ("httpx2", "alembic", "celery.worker.strategy", "celery.app.trace", "opentelemetry")
@@ -97,7 +108,8 @@ def start_tracing(process: str, environment: Mapping[str, str] = os.environ) -> 
     protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), _SUPPORTED_PROTOCOL)
     if protocol != _SUPPORTED_PROTOCOL:
         raise ValueError(
-            f"traces are sent by {_SUPPORTED_PROTOCOL} only; unset {' and '.join(_PROTOCOLS)}, or set them to {_SUPPORTED_PROTOCOL}"
+            f"traces are sent by {_SUPPORTED_PROTOCOL} only; "
+            f"unset {' and '.join(_PROTOCOLS)}, or set them to {_SUPPORTED_PROTOCOL}"
         )
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

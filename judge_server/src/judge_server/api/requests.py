@@ -19,9 +19,11 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi._compat import ModelField
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 
 from judge_server.api.auth import RequiredScope
 from judge_server.api.problems import invalid_request
+from judge_server.api.responses import ClientDisconnected
 from judge_server.errors import Overloaded, TooLarge
 from judge_server.verifiers import Checker, CheckOwner
 from trainer_client.wire import Criterion, FieldError, RubricContent
@@ -57,7 +59,11 @@ class StrictRoute(APIRoute):
                 for scope in scopes:
                     await scope.require_scope(request)
                 strict.body_field = body
-                if not _JSON.match(request.headers.get("content-type", "")) and await strict.body():
+                try:
+                    sent = await strict.body()
+                except ClientDisconnect:
+                    raise ClientDisconnected from None
+                if sent and not _JSON.match(request.headers.get("content-type", "")):
                     message = "this takes JSON; send Content-Type: application/json"
                     raise invalid_request((FieldError(field="Content-Type", message=message),))
             return await handle(strict)

@@ -65,7 +65,7 @@ class JudgementResults:
 
     by_digest: dict[bytes, CallOutcome] = field(default_factory=dict)
     cached: frozenset[bytes] = frozenset()
-    joined: frozenset[bytes] = frozenset()
+    joined: set[bytes] = field(default_factory=set)
     calls: int = 0
     checks: int = 0
     tokens_computed: int = 0

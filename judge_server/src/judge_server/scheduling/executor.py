@@ -8,8 +8,11 @@ business.
 The desk of an engine in this process: calls are joined with those on their way, queue, and reach the engine.
 """
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 from judge_server.engines.pool import EnginePool
@@ -21,7 +24,7 @@ from judge_server.ports import Batch, Engine, EngineIdentity
 from judge_server.scheduling.admission import DEFAULT_QUEUE_RULES, Admission, QueueRules
 from judge_server.scheduling.call_runner import CallRunner, CallTask
 from judge_server.scheduling.metrics import JudgeMetrics
-from judge_server.scheduling.single_flight import InFlightCalls, SingleFlight, Subscriber
+from judge_server.scheduling.single_flight import DEADLINE_EXCEEDED, InFlightCalls, SingleFlight, Subscriber
 
 
 class PendingJudgement(Protocol):
@@ -93,22 +96,83 @@ class JudgeExecutor(Protocol):
         """Release everything; calls on their way fail."""
 
 
-class LocalPendingJudgement:
-    """What one request waits for, and the askings that it set off, and pays for as long as it waits."""
+FLIGHTS_PER_TURN = 64
+"""Responses whose calls are begun in one turn of the event loop, some 5 ms."""
 
-    def __init__(self, subscriber: Subscriber) -> None:
+
+class LocalPendingJudgement:
+    """What one request waits for, and the askings that it set off, and pays for as long as it waits.
+
+    The calls of the first responses are begun at once, those of the others while the request waits, in slices: other
+    requests have their turn in between. Room in the queue is held for all of them from the start.
+    """
+
+    def __init__(self, desk: "LocalExecutor", caller: Caller, subscriber: Subscriber) -> None:
         self.subscriber = subscriber
         self.call_tasks: list[CallTask] = []
+        self._desk = desk
+        self._caller = caller
+        self._left: deque[tuple[ResponsePlan, list[PlannedCall]]] = deque()
+        self._reading = ExitStack()
+
+    def start(self, own: Sequence[tuple[ResponsePlan, list[PlannedCall]]]) -> None:
+        """Begin the first of these calls, which nobody has on the way; `done` begins the others."""
+        for plan, planned_calls in own[:FLIGHTS_PER_TURN]:
+            self.call_tasks.append(self._desk.start_calls(plan, planned_calls, self._caller, self.subscriber))
+        self._left.extend(own[FLIGHTS_PER_TURN:])
+        if self._left:
+            self.subscriber.expects_more = True
+            self._reading.enter_context(self._desk.write_buffer.read_through())
 
     async def wait(self) -> None:
-        """Wait until every outcome is known, or the deadline."""
+        """Begin what is left, and wait until every outcome is known, or the deadline."""
+        loop = asyncio.get_running_loop()
+        while self._left:
+            await asyncio.sleep(0)
+            if loop.time() >= self.subscriber.deadline:
+                late = [digest for _, planned_calls in self._left for one in planned_calls for digest in one.digests]
+                self._stop_starting()
+                self.subscriber.know(
+                    {digest: DEADLINE_EXCEEDED for digest in late if digest not in self.subscriber.result.by_digest}
+                )
+            for _ in range(min(FLIGHTS_PER_TURN, len(self._left))):
+                self._start_next()
+        self._stop_starting()
         await self.subscriber.wait()
 
     def cancel(self) -> None:
         """Wait for nothing any more; the last one to leave a call drops it."""
+        self._stop_starting()
         self.subscriber.unsubscribe()
         for call_task in self.call_tasks:
             call_task.charge_to(self.subscriber.result)
+
+    def _start_next(self) -> None:
+        """Begin the calls of a response, but for those that others have begun, or even finished, in the meantime."""
+        plan, planned_calls = self._left.popleft()
+        result, mine = self.subscriber.result, []
+        for one in planned_calls:
+            missing = [digest for digest in one.digests if digest not in result.by_digest]
+            found = {
+                digest: finding for digest in missing if (finding := self._desk.write_buffer.get(digest)) is not None
+            }
+            in_flight = self._desk.single_flight.find(missing[0]) if missing else None
+            if in_flight is not None:
+                self._desk.subscribe(in_flight, missing, self._caller, self.subscriber)
+            else:
+                self.subscriber.know(found)
+                result.joined |= found.keys()
+                if len(found) < len(missing):
+                    mine.append(one)
+        self._desk.admission.limits.release(self._caller.run, len(planned_calls) - len(mine))
+        if mine:
+            self.call_tasks.append(self._desk.start_calls(plan, mine, self._caller, self.subscriber))
+
+    def _stop_starting(self) -> None:
+        self.subscriber.expects_more = False
+        self._desk.admission.limits.release(self._caller.run, sum(len(planned_calls) for _, planned_calls in self._left))
+        self._left.clear()
+        self._reading.close()
 
 
 class LocalExecutor:
@@ -157,7 +221,7 @@ class LocalExecutor:
         deadline: float,
     ) -> LocalPendingJudgement:
         """Have the request wait for what is on its way already, and set off flights of its own for the rest."""
-        pending = LocalPendingJudgement(Subscriber(result, tracker, deadline))
+        pending = LocalPendingJudgement(self, caller, Subscriber(result, tracker, deadline))
         own: list[tuple[ResponsePlan, list[PlannedCall]]] = []
         joins: list[tuple[InFlightCalls, list[bytes]]] = []
         for plan, planned_calls, _ in work:
@@ -178,14 +242,29 @@ class LocalExecutor:
             self._metrics.count_shed(calls)
             raise
         for in_flight, missing in joins:
-            in_flight.subscribe(pending.subscriber, missing)
-            if caller.priority == "online" and in_flight.promote is not None:
-                in_flight.promote()
-        result.joined |= {digest for _, missing in joins for digest in missing}
-        pending.call_tasks = [
-            self._launch(plan, planned_calls, caller, pending.subscriber) for plan, planned_calls in own
-        ]
+            self.subscribe(in_flight, missing, caller, pending.subscriber)
+        pending.start(own)
         return pending
+
+    def subscribe(
+        self, in_flight: InFlightCalls, missing: Sequence[bytes], caller: Caller, subscriber: Subscriber
+    ) -> None:
+        """Have a request wait for outcomes that another one has on their way."""
+        in_flight.subscribe(subscriber, missing)
+        if caller.priority == "online" and in_flight.promote is not None:
+            in_flight.promote()
+        subscriber.result.joined.update(missing)
+
+    def start_calls(
+        self, plan: ResponsePlan, planned_calls: Sequence[PlannedCall], caller: Caller, subscriber: Subscriber
+    ) -> CallTask:
+        """Set off a response's calls, which have room in the queue."""
+        in_flight, of = self.single_flight.start(planned_calls), subscriber.result.by_digest
+        digests = [digest for one in planned_calls for digest in one.digests]
+        in_flight.latest_outcomes.update([(digest, of[digest]) for digest in digests if digest in of])
+        in_flight.subscribe(subscriber, [digest for digest in digests if digest not in of])
+        assert self._runner is not None, "the desk has not started"
+        return self._runner.launch(in_flight, plan, caller, subscriber.result)
 
     async def count_tokens(self, batch: Batch) -> int:
         """As the engine counts."""
@@ -212,13 +291,3 @@ class LocalExecutor:
     def _capacity(self) -> int:
         """How many batches the engine takes at a time now: a pool's members come and go."""
         return self.engine.capacity if isinstance(self.engine, EnginePool) else self.identity.concurrent_batches
-
-    def _launch(
-        self, plan: ResponsePlan, planned_calls: Sequence[PlannedCall], caller: Caller, subscriber: Subscriber
-    ) -> CallTask:
-        in_flight, of = self.single_flight.start(planned_calls), subscriber.result.by_digest
-        digests = [digest for one in planned_calls for digest in one.digests]
-        in_flight.latest_outcomes.update([(digest, of[digest]) for digest in digests if digest in of])
-        in_flight.subscribe(subscriber, [digest for digest in digests if digest not in of])
-        assert self._runner is not None, "the desk has not started"
-        return self._runner.launch(in_flight, plan, caller, subscriber.result)

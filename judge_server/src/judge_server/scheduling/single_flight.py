@@ -5,6 +5,7 @@ instead of asking again. Nothing here knows what a verdict is worth or how it is
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from judge_server.judging.plan import PlannedCall
@@ -14,12 +15,20 @@ from judge_server.ports import CallFailure
 DEADLINE_EXCEEDED = CallFailure("timeout", "the request's deadline passed before the judge came to this criterion")
 
 
+_LEAVING_PER_TURN = 64
+"""Flights that one request leaves in one turn of the event loop: each ends a task."""
+
+
 class Subscriber:
-    """One request that waits for outcomes until its deadline (loop time)."""
+    """One request that waits for outcomes until its deadline (loop time).
+
+    `expects_more` is set while it has not begun to wait for all that it wants.
+    """
 
     def __init__(self, result: JudgementResults, tracker: CompletionTracker, deadline: float) -> None:
         self.result = result
         self.deadline = deadline
+        self.expects_more = False
         self._tracker = tracker
         self._pending: dict[InFlightCalls, set[bytes]] = {}
         self._completed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -34,16 +43,23 @@ class Subscriber:
 
     def deliver(self, in_flight: "InFlightCalls", outcomes: Mapping[bytes, CallOutcome]) -> None:
         """These outcomes are final."""
-        missing = self._pending[in_flight]
+        missing = self._pending.get(in_flight)
+        if missing is None:  # this request waits for nothing any more, and is about to leave
+            return
         mine = missing & outcomes.keys()
         self.result.by_digest.update([(digest, outcomes[digest]) for digest in mine])
         missing -= mine
         if not missing:
             del self._pending[in_flight]
             in_flight.remove_subscriber(self)
-            if not self._pending and not self._completed.done():
+            if not self._pending and not self.expects_more and not self._completed.done():
                 self._completed.set_result(None)
         self._tracker.complete(mine)
+
+    def know(self, outcomes: Mapping[bytes, CallOutcome]) -> None:
+        """Take outcomes of no flight."""
+        self.result.by_digest.update(outcomes)
+        self._tracker.complete(outcomes)
 
     def fail(self, error: BaseException) -> None:
         """A flight broke off of something nobody foresaw."""
@@ -60,13 +76,16 @@ class Subscriber:
         finally:
             timer.cancel()
 
-    def unsubscribe(self) -> list["InFlightCalls"]:
-        """Wait for nothing any more; returns the flights that this request waited for."""
-        left = list(self._pending)
+    def unsubscribe(self) -> None:
+        """Wait for nothing any more. The flights are left in slices, so that others have their turn in between."""
+        self._leave(deque(self._pending))
         self._pending = {}
-        for in_flight in left:
-            in_flight.unsubscribe(self)
-        return left
+
+    def _leave(self, single_flight: "deque[InFlightCalls]") -> None:
+        for _ in range(min(_LEAVING_PER_TURN, len(single_flight))):
+            single_flight.popleft().unsubscribe(self)
+        if single_flight:
+            asyncio.get_running_loop().call_soon(self._leave, single_flight)
 
     def _expire(self) -> None:
         late = {

@@ -219,7 +219,7 @@ class Judge:
         fresh = {digest: finding for digest, finding in found.items() if finding is not None}
         result.by_digest.update(known)
         result.by_digest.update(fresh)
-        result.cached, result.joined = frozenset(known), frozenset(fresh)
+        result.cached, result.joined = frozenset(known), set(fresh)
 
     def _begin_checks(
         self,

@@ -197,7 +197,7 @@ def _per_response(prepared: PreparedConfig | None, group: Group, rubric: Resolve
 
 
 def _characters(given: ResponseLike) -> int:
-    return prompt_characters(as_response(given).text)
+    return len(given) if isinstance(given, str) else prompt_characters(as_response(given).text)
 
 
 @traced("plan")

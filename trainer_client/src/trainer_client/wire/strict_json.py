@@ -16,6 +16,9 @@ from typing import Any
 _CHUNK_CHARACTERS = 2**18
 """Characters of a text that are read at once where other threads are to have their turn."""
 
+_PAIRS = 2**12
+"""Names of an object that are taken at once where other threads are to have their turn."""
+
 _BETWEEN_ESCAPES = re.compile(r'[^\\"0-9a-fA-Fu]')
 """A character behind which a text can be cut: it ends no `\\u` escape, and so parts no pair of them either."""
 
@@ -43,7 +46,7 @@ def strict_json(text: str, *, incremental: bool = False) -> Any:
         value = json.loads(
             text,
             cls=_IncrementalDecoder if incremental else None,
-            object_pairs_hook=_object_without_duplicates,
+            object_pairs_hook=_object_in_pieces if incremental else _object_without_duplicates,
             parse_constant=partial(_parse_number, non_finite),
             parse_float=partial(_parse_number, non_finite),
         )
@@ -94,7 +97,21 @@ def _scan_string(source: str, start: int, strict: bool = True) -> tuple[str, int
 
 
 def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
+    return _with_each_name_once(dict(pairs), pairs)
+
+
+def _object_in_pieces(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object and free the pairs that it was read as, some at a time."""
+    result = dict(pairs[:_PAIRS])
+    for start in range(_PAIRS, len(pairs), _PAIRS):
+        result.update(pairs[start : start + _PAIRS])
+    _with_each_name_once(result, pairs)
+    while len(pairs) > _PAIRS:
+        del pairs[-_PAIRS:]
+    return result
+
+
+def _with_each_name_once(result: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise NotStrictJsonError(f"this says {repeated[:100]!r} twice in one object; say it once")

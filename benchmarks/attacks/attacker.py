@@ -1,0 +1,102 @@
+"""All attackers, in a process of their own: one to three attacks at a time, in an order that a seed makes.
+
+Every kind comes once before any comes twice. What each attack was answered is written to a log, a line for each time
+that it ran. Standard input says when to attack: pairs of seconds since 1970, as one line of JSON.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import httpx2
+
+from benchmarks.attacks.cases import CASES
+from benchmarks.attacks.connections import CONNECTIONS
+from benchmarks.attacks.fuzzing import FUZZING
+from benchmarks.attacks.target import Attack, Target
+
+ATTACKS: dict[str, Attack] = CASES | CONNECTIONS | FUZZING
+KEYS_VARIABLE = "ATTACKER_KEYS"
+READY = "ready"
+MOST_AT_A_TIME = 3
+_NICE = 5
+_PAUSE_S = 0.05
+
+
+def order(seed: int, kinds: Sequence[str]) -> Iterator[list[str]]:
+    """Without end, which attacks run together."""
+    draw = random.Random(seed)
+    deck: list[str] = []
+    while True:
+        together: list[str] = []
+        for _ in range(draw.randint(1, MOST_AT_A_TIME)):
+            deck = deck or draw.sample(kinds, len(kinds))
+            together.append(deck.pop())
+        yield together
+
+
+async def run_attack(kind: str, on: Target, until: float, log: TextIO) -> None:
+    """Repeat an attack until a time in seconds since 1970, and write down what it was answered."""
+    began, rounds, problem = time.time(), 0, None
+    try:
+        async with asyncio.timeout(max(0.0, until - time.time())):
+            while True:
+                await ATTACKS[kind](on)
+                rounds += 1
+                await asyncio.sleep(_PAUSE_S)
+    except TimeoutError:
+        pass
+    except Exception as error:  # noqa: BLE001 - a mistake in one attack must not end the others
+        problem = f"{type(error).__name__}: {error}"[:500]
+    finally:
+        await on.http.aclose()
+    line = {"attack": kind, "began": began, "ended": time.time(), "rounds": rounds, "problem": problem}
+    log.write(json.dumps(line | {"answers": on.counts, "examples": on.examples}) + "\n")
+
+
+async def attack(given: argparse.Namespace, keys: Sequence[str], log: TextIO) -> None:
+    """Say when this is ready, read the windows from standard input, and attack within them."""
+    async with httpx2.AsyncClient(timeout=60.0) as http:
+        document: dict[str, Any] = (await http.get(f"{given.url}/openapi.json")).json()
+    print(READY, flush=True)
+    windows: list[tuple[float, float]] = json.loads(await asyncio.to_thread(sys.stdin.readline))
+    turns = order(given.seed, given.only)
+    draw = random.Random(given.seed)
+    for begin, end in windows:
+        await asyncio.sleep(max(0.0, begin - time.time()))
+        while time.time() < end:
+            until = min(end, time.time() + given.slot)
+            async with asyncio.TaskGroup() as tasks:
+                for kind in next(turns):
+                    own = random.Random(draw.getrandbits(64))
+                    on = Target(
+                        given.url, own.choice(keys), own, document, spool=given.spool, small_disk=given.small_disk
+                    )
+                    tasks.create_task(run_attack(kind, on, until, log))
+
+
+def main() -> None:
+    """Be the attackers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url")
+    parser.add_argument("log")
+    parser.add_argument("--slot", type=float, required=True, help="seconds that one attack goes on")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--only", nargs="*", default=list(ATTACKS))
+    parser.add_argument("--spool", type=Path)
+    parser.add_argument("--small-disk", action="store_true")
+    given = parser.parse_args()
+    os.nice(_NICE)  # attackers have machines of their own; here they share one with what they attack
+    with open(given.log, "a", encoding="utf-8", buffering=1) as log:
+        asyncio.run(attack(given, json.loads(os.environ[KEYS_VARIABLE]), log))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Random requests over the service's own OpenAPI document: any operation, 1 KB up to beyond the limit of a body.
+
+Values follow the document's schemas, and now and then do not. Which request comes is a matter of the seed alone.
+"""
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from benchmarks.attacks.target import Attack, Target
+
+SMALLEST, LARGEST = 2**10, 68 * 2**20
+_WRONG = 0.03
+_DEEPEST = 8
+_MOST_AT_ONCE = 3
+_UNITS = (
+    "a", "so it is 7, and ", "\n", '\\"\n', "1,234.5 ", "\\boxed{", "{[", "$ $$", "### Step 1: a\n", "<think></think",
+    "<|im_start|>", "Final answer: ", "```\n", "\U0001f600", "\x00", "\ud800",
+)  # fmt: skip
+_NUMBERS = (0, 1, -1, 7, 0.5, 1e-9, 1e6, 1e308, 2**31, 2**53, 2**63, 10**400)
+_NAMES = ("a", "team/a", "production", "a@1", "sha256:" + "0" * 64, "attack", "x" * 200, "\x00", "..", "é", "")
+
+
+class Values:
+    """Random JSON for the schemas of a document, of about so many bytes."""
+
+    def __init__(self, document: Mapping[str, Any], draw: random.Random, size: int) -> None:
+        self._document = document
+        self._draw = draw
+        self._left = size
+
+    def value(self, schema: Mapping[str, Any], depth: int = 0) -> Any:
+        """A value for a schema, or a wrong one."""
+        draw = self._draw
+        schema = self._resolved(schema)
+        if draw.random() < _WRONG or depth > _DEEPEST:
+            return draw.choice((None, True, 7, "", [], {}, "x" * 100, [None] * 50, {"unknown": 0}))
+        if "const" in schema:
+            return schema["const"]
+        if "enum" in schema:
+            return draw.choice(schema["enum"])
+        for several in ("anyOf", "oneOf"):
+            if several in schema:
+                return self.value(draw.choice(schema[several]), depth + 1)
+        if "allOf" in schema:
+            return self.value(schema["allOf"][0], depth + 1)
+        match schema.get("type"):
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                return self._array(schema, depth)
+            case "string":
+                return self._text(schema)
+            case "integer" | "number":
+                return draw.choice(_NUMBERS) if draw.random() < 0.2 else draw.randint(0, 30)
+            case "boolean":
+                return draw.random() < 0.5
+            case _:
+                return None
+
+    def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        while "$ref" in schema:
+            found: Any = self._document
+            for part in schema["$ref"].removeprefix("#/").split("/"):
+                found = found[part]
+            schema = found
+        return schema
+
+    def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        properties, required = schema.get("properties", {}), schema.get("required", ())
+        chosen = [name for name in properties if name in required or self._draw.random() < 0.15]
+        made = {name: self.value(properties[name], depth + 1) for name in chosen}
+        if isinstance(schema.get("additionalProperties"), dict) and self._draw.random() < 0.5:
+            made["a"] = self.value(schema["additionalProperties"], depth + 1)
+        return made
+
+    def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        items = [self.value(schema.get("items", {}), depth + 1) for _ in range(self._draw.randint(1, 3))]
+        if self._draw.random() < 0.2:
+            written = len(json.dumps(items))
+            items *= max(1, min(self._left // written, 2_000_000 // len(items)))
+            self._left -= written * len(items)
+        return items
+
+    def _text(self, schema: Mapping[str, Any]) -> str:
+        if "pattern" in schema and self._draw.random() < 0.9:
+            return self._draw.choice(("a", "b1", "attack"))
+        unit = self._draw.choice(_UNITS)
+        length = self._left if self._draw.random() < 0.2 else min(self._left, self._draw.randint(1, 200))
+        text = unit * max(1, length // len(json.dumps(unit)))
+        self._left = max(0, self._left - length)
+        return text
+
+
+def drawn(document: Mapping[str, Any], draw: random.Random, most: int = LARGEST) -> tuple[str, str, bytes | None]:
+    """A method, a path with its query, and a body of up to about `most` bytes or None."""
+    path = draw.choice(list(document["paths"]))
+    method, operation = draw.choice(list(document["paths"][path].items()))
+    at, query = path, []
+    for parameter in operation.get("parameters", ()):
+        value = quote(str(draw.choice(_NAMES + _NUMBERS[:8])), safe="/@")
+        if parameter["in"] == "path":
+            at = at.replace(f"{{{parameter['name']}}}", value)
+        elif parameter["in"] == "query" and draw.random() < 0.4:
+            query.append(f"{parameter['name']}={value}")
+    if "requestBody" not in operation:
+        return method.upper(), at + ("?" + "&".join(query) if query else ""), None
+    size = round(math.exp(draw.uniform(math.log(SMALLEST), math.log(most))))
+    schema = next(iter(operation["requestBody"]["content"].values()))["schema"]
+    body = json.dumps(Values(document, draw, size).value(schema)).encode()
+    if draw.random() < 0.1:
+        body = body[: draw.randrange(len(body) + 1)]
+    return method.upper(), at, body
+
+
+async def random_requests(on: Target) -> None:
+    """A few random requests at once."""
+    requests = [drawn(on.document, on.draw) for _ in range(on.draw.randint(1, _MOST_AT_ONCE))]
+    await on.at_once(*(on.send(method, path, body=body) for method, path, body in requests))
+
+
+FUZZING: dict[str, Attack] = {"random requests, 1 KB to 68 MB": random_requests}

@@ -1,0 +1,357 @@
+"""The service under attack: PostgreSQL, Redis, one `adjudge serve` with keys, two honest runs, and the windows of time.
+
+Calm and attacked windows alternate. A probe asks `/healthz` all the time, from a thread of a process that is otherwise
+idle.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+import psutil
+import psycopg
+
+from benchmarks.attacks.attacker import ATTACKS, KEYS_VARIABLE, READY
+from benchmarks.server import running_service
+from benchmarks.soak.cluster import FENCES
+from benchmarks.soak.expected_answers import ExpectedAnswer, ask_for_answers
+from benchmarks.soak.hosts import AdjudgeProcess
+from benchmarks.soak.process_monitor import ProcessMonitor, ProcessSample
+from benchmarks.soak.runner import RUNS, Lines, read_lines, training_runs
+from benchmarks.soak.stores import PostgreSQL, Valkey
+from benchmarks.soak.workload import RUBRIC, RULES
+from judge_server.auth.keys import make_key
+from rubric_store import TenantStore, migrations
+from trainer_client import Client
+
+Window = tuple[float, float]
+"""Begin and end, in seconds since 1970."""
+
+HONEST = {run: f"honest-{run}" for run in RUNS}
+ATTACKERS = ("attack-1", "attack-2", "attack-3")
+DESCRIPTORS = 512
+"""Files and connections that the service may have open: fewer connections than the idle ones of one attack."""
+
+_SMALL_DISK = "256m"
+_CALM_DATABASE = "calm"
+_PROBE_EVERY_S = 0.1
+_PROBE_TIMEOUT_S = 30.0
+_OTHERS_EVERY_S = 2.0
+_WRITTEN_WITHIN_S = 300.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an attack goes; times in seconds.
+
+    Attributes:
+        windows: (calm, attacked) seconds, one pair after another.
+        slot_s: how long one attack goes on before others take its turn.
+        settle_s: time after an attacked window that counts neither as calm nor as attacked.
+        senders, period_s: each run has so many senders, and each sends a group of 32 verdicts a period.
+    """
+
+    windows: Sequence[tuple[float, float]]
+    slot_s: float = 10.0
+    settle_s: float = 10.0
+    seed: int = 1
+    kinds: Sequence[str] = tuple(ATTACKS)
+    senders: int = 4
+    period_s: float = 1.0
+    engine: str = "scripted://hash?delay_s=0.02"
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+class Probed(NamedTuple):
+    """One look at `/healthz`: when, how many seconds until its answer, and what was wrong."""
+
+    at: float
+    took: float
+    problem: str | None
+
+
+@dataclass
+class Attacked:
+    """What came of it: what trainers and attackers were answered, when, and how the service stands at the end."""
+
+    calm: list[Window]
+    attacked: list[Window]
+    lines: Lines
+    attacks: Lines
+    probed: list[Probed]
+    others: list[tuple[float, float]]
+    looks: list[ProcessSample]
+    ledger: dict[str, Any]
+    ended_by_itself: bool
+    tracebacks: int
+    small_disk: bool
+    database: str
+    known: Callable[[Iterable[int]], dict[int, ExpectedAnswer]]
+
+
+class OtherWork:
+    """Measures what other programs take of the machine's processors, every other second until it is stopped."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, float]] = []
+        """When, in seconds since 1970, and how many processors were busy with other work until then."""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="other work", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        before, at = _seconds_of_others(), time.time()
+        while not self._stopped.wait(_OTHERS_EVERY_S):
+            now, now_at = _seconds_of_others(), time.time()
+            took = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in now.items())
+            self.seen.append((now_at, took / (now_at - at)))
+            before, at = now, now_at
+
+
+def _seconds_of_others() -> dict[int, float]:
+    """Processor seconds of every process that is neither this one nor started by it."""
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    found = {}
+    for process in psutil.process_iter(["cpu_times"]):
+        took = process.info["cpu_times"]
+        if process.pid not in own and took is not None:
+            found[process.pid] = took.user + took.system
+    return found
+
+
+class Probe:
+    """Asks `/healthz` ten times a second until it is stopped."""
+
+    def __init__(self, url: str) -> None:
+        self.probed: list[Probed] = []
+        self._url = url
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="probe", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with httpx2.Client(timeout=_PROBE_TIMEOUT_S) as http:
+            while not self._stopped.wait(_PROBE_EVERY_S):
+                at, began, problem = time.time(), time.monotonic(), None
+                try:
+                    answer = http.get(f"{self._url}/healthz")
+                    problem = None if answer.status_code == 200 else str(answer.status_code)
+                except httpx2.HTTPError as error:
+                    problem = type(error).__name__
+                self.probed.append(Probed(at, time.monotonic() - began, problem))
+
+
+@contextmanager
+def small_file_system(folder: Path) -> Iterator[bool]:
+    """A file system of its own in a folder; yields whether this machine allows it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_SMALL_DISK},mode=0700", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)
+
+
+class Service:
+    """One service with its stores and projects; `keys` are API keys by project."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder = folder
+        self.keys: dict[str, str] = {}
+        self.postgres = PostgreSQL("postgres", folder / "postgres")
+        self.redis = Valkey("redis", folder / "redis")
+        self._plan = plan
+        settings = {
+            "ADJUDGE_DATABASE_URL": self.postgres.url(self.postgres.port),
+            "ADJUDGE_CACHE_URL": self.redis.url(self.redis.port, 0),
+            "ADJUDGE_FENCE_SECRET": FENCES,
+            "ADJUDGE_KEYS": "required",
+            "ADJUDGE_CLIENT_TIMEOUT_S": "5",
+        }
+        arguments = ("serve", "--engine", plan.engine)
+        self.host = AdjudgeProcess("service", folder, arguments, settings | plan.settings, descriptors=DESCRIPTORS)
+
+    @property
+    def spool(self) -> Path:
+        """The folder of its ledger's spool."""
+        return self.folder / "service" / "ledger-spool"
+
+    @property
+    def log(self) -> Path:
+        """What it says."""
+        return self.folder / "service.log"
+
+    def start(self) -> None:
+        """Start everything, with its projects, keys and rubrics."""
+        self.postgres.start()
+        self.redis.start()
+        url = self.postgres.url(self.postgres.port)
+        migrations.upgrade(url)
+        self.keys = asyncio.run(_made_keys(url, [*HONEST.values(), *ATTACKERS]))
+        self.host.start()
+        self.host.wait_until_ready()
+        for project in HONEST.values():
+            with Client(self.host.url, api_key=self.keys[project]) as client:
+                client.publish_rubric(RUBRIC, RULES)
+
+    def close(self) -> None:
+        """Kill all of it."""
+        self.host.close()
+        self.redis.kill()
+        self.postgres.kill()
+
+    def ledger(self) -> dict[str, Any]:
+        """Wait until the service has written its ledger; its state then."""
+        until = time.monotonic() + _WRITTEN_WITHIN_S
+        with httpx2.Client(timeout=60.0, headers={"Authorization": f"Bearer {self.keys[ATTACKERS[0]]}"}) as http:
+            while True:
+                state: dict[str, Any] = http.get(f"{self.host.url}/v1/ledger").json()
+                if not (state["waiting"] or state["spool_bytes"]) or time.monotonic() > until:
+                    return state
+                time.sleep(0.2)
+
+    def known(self, subjects: Iterable[int]) -> dict[int, ExpectedAnswer]:
+        """The right answers about honest groups: what the same projects are answered by a service without attackers."""
+        with psycopg.connect(
+            self.postgres.url(self.postgres.port, "postgresql", "postgres"), autocommit=True
+        ) as connection:
+            connection.execute(f"CREATE DATABASE {_CALM_DATABASE}")
+        url = self.postgres.url(self.postgres.port, database=_CALM_DATABASE)
+        migrations.upgrade(url)
+        keys = asyncio.run(_made_keys(url, HONEST.values()))
+        found: dict[int, ExpectedAnswer] = {}
+        settings = {
+            "ADJUDGE_DATABASE_URL": url,
+            "ADJUDGE_FENCE_SECRET": FENCES,
+            "ADJUDGE_KEYS": "required",
+            "ADJUDGE_LEDGER": "off",
+        }
+        every = set(subjects)
+        with running_service("scripted://hash", **settings) as (address, _):
+            for run, project in HONEST.items():
+                own = [subject for subject in every if subject // 1_000_000 == run]
+                found |= ask_for_answers(address, own, keys[project])
+        return found
+
+
+async def _made_keys(url: str, projects: Iterable[str]) -> dict[str, str]:
+    tenants, keys = TenantStore(url, actor=lambda: "benchmark"), {}
+    try:
+        for project in projects:
+            key = make_key()
+            await tenants.create_project(project)
+            await tenants.add_key(project, key.id, key.digest, scopes=["admin"])
+            keys[project] = key.text
+    finally:
+        await tenants.close()
+    return keys
+
+
+class _Attackers:
+    """The process of the attackers, ready to be told when to attack."""
+
+    def __init__(self, service: Service, plan: Plan, *, small_disk: bool) -> None:
+        self.log = service.folder / "attacks.jsonl"
+        self._plan = plan
+        command = [sys.executable, "-m", "benchmarks.attacks.attacker", service.host.url, str(self.log)]
+        command += ["--slot", str(plan.slot_s), "--seed", str(plan.seed), "--spool", str(service.spool)]
+        command += [*(["--small-disk"] if small_disk else []), "--only", *plan.kinds]
+        keys = json.dumps([service.keys[project] for project in ATTACKERS])
+        environment = {**os.environ, KEYS_VARIABLE: keys}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != READY:
+            raise RuntimeError("the attackers did not start")
+
+    def begin(self, windows: Sequence[Window]) -> None:
+        """Have them attack within these windows."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(windows) + "\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        """Wait until they have ended by themselves."""
+        if self._process.wait(2 * self._plan.slot_s + 60.0):
+            raise RuntimeError(f"the attackers ended with {self._process.returncode}")
+
+    def close(self) -> None:
+        """Kill them if they run."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def attack(plan: Plan, folder: Path, say: Callable[[str], None], check: Callable[[Attacked], None]) -> None:
+    """Do it; `say` is told how it goes on, and `check` is called at the end, while the stores are still there."""
+    with ExitStack() as closing:
+        service = Service(folder, plan)
+        small_disk = closing.enter_context(small_file_system(service.spool))
+        closing.callback(service.close)
+        say("starting PostgreSQL, Redis and the service")
+        service.start()
+        attackers = _Attackers(service, plan, small_disk=small_disk)
+        closing.callback(attackers.close)
+        calm, attacked, at = [], [], time.time() + plan.settle_s
+        for calm_s, attacked_s in plan.windows:
+            calm.append((at, at + calm_s))
+            attacked.append((at + calm_s, at + calm_s + attacked_s))
+            at += calm_s + attacked_s + plan.settle_s
+        probe, watch, others = Probe(service.host.url), ProcessMonitor([service.host]), OtherWork()
+        honest = {run: service.keys[project] for run, project in HONEST.items()}
+        runs = training_runs(service.host.url, folder, plan.senders, plan.period_s, 0, honest)
+        attackers.begin(attacked)
+        with runs as logs:
+            for (_, begin), (_, end) in zip(calm, attacked, strict=True):
+                time.sleep(max(0.0, begin - time.time()))
+                say("attackers begin")
+                time.sleep(max(0.0, end - time.time()))
+                say("attackers end")
+            attackers.wait()
+        probe.stop()
+        watch.stop()
+        others.stop()
+        alive = service.host.pid is not None
+        say("waiting for the ledger")
+        check(
+            Attacked(
+                calm=calm,
+                attacked=attacked,
+                lines=[line for log in logs for line in read_lines(log)],
+                attacks=read_lines(attackers.log),
+                probed=probe.probed,
+                others=others.seen,
+                looks=watch.looks,
+                ledger=service.ledger() if alive else {},
+                ended_by_itself=not alive,
+                tracebacks=service.log.read_text(errors="replace").count("Traceback"),
+                small_disk=small_disk,
+                database=service.postgres.url(service.postgres.port, "postgresql"),
+                known=service.known,
+            )
+        )

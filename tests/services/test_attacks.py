@@ -1,0 +1,84 @@
+"""Attackers beside two honest runs, for some seconds: no reward is changed, and no row of the ledger is lost."""
+
+import json
+import random
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import psycopg
+import pytest
+from benchmarks.attacks.__main__ import windows
+from benchmarks.attacks.attacker import ATTACKS, MOST_AT_A_TIME, order
+from benchmarks.attacks.fuzzing import LARGEST, drawn
+from benchmarks.attacks.results import promises, rows_by_attack, rows_of_times
+from benchmarks.attacks.scenario import Attacked, Plan, attack
+from benchmarks.soak.expected_answers import ExpectedAnswer
+from benchmarks.soak.workload import RESPONSES
+
+from tests.judge_server.golden_files import written_api
+
+PLAN = Plan(windows=[(1.0, 3.0)], slot_s=1.0, settle_s=0.5, senders=2, period_s=0.5)
+
+
+@pytest.mark.postgres
+@pytest.mark.redis
+@pytest.mark.faults
+def test_attackers_change_no_honest_reward_and_cost_no_row() -> None:
+    with tempfile.TemporaryDirectory(prefix="adjudge-attacks-") as folder:
+        attack(PLAN, Path(folder), print, assert_promises_are_kept)
+
+
+def assert_promises_are_kept(found: Attacked) -> None:
+    held = promises(found)
+    assert held.wrong == []
+    assert held.honest > 0
+    assert {line["attack"] for line in found.attacks} <= ATTACKS.keys()
+    assert any(line["answers"] for line in found.attacks)
+    assert [row["windows"] for row in rows_of_times(found)] == ["calm", "attacked", "times calm"]
+    assert rows_by_attack(found)
+    assert_what_is_missing_is_found(found)
+
+
+def assert_what_is_missing_is_found(found: Attacked) -> None:
+    told = [line for line in found.lines if "error" not in line]
+    right = {line["subject"]: ExpectedAnswer(line["rewards"], line["verdicts"]) for line in told}
+    with psycopg.connect(found.database) as connection:
+        connection.execute("DELETE FROM ledger_requests WHERE request_id = %s", (told[0]["request_id"],))
+    assert promises(replace(found, known=lambda _: right)).wrong
+    changed = right | {told[-1]["subject"]: ExpectedAnswer([0.5] * RESPONSES, told[-1]["verdicts"])}
+    assert any("response 0" in line for line in promises(replace(found, known=lambda _: changed)).wrong)
+
+
+def test_attacks_come_in_an_order_that_the_seed_makes_and_every_kind_before_any_twice() -> None:
+    together = list(islice(order(3, list(ATTACKS)), 100))
+    assert together == list(islice(order(3, list(ATTACKS)), 100))
+    assert {len(some) for some in together} == set(range(1, MOST_AT_A_TIME + 1))
+    first = [kind for some in together for kind in some][: len(ATTACKS)]
+    assert Counter(first) == Counter(list(ATTACKS))
+
+
+def test_a_fifth_of_every_five_minutes_is_calm() -> None:
+    assert windows(30) == [(60.0, 240.0)] * 6
+    assert windows(2) == [(24.0, 96.0)]
+
+
+def test_random_requests_are_those_of_the_seed_and_of_every_operation_and_size() -> None:
+    document = written_api()
+    draw, again = random.Random(5), random.Random(5)
+    requests = [drawn(document, draw, most=2**16) for _ in range(300)]
+    assert requests == [drawn(document, again, most=2**16) for _ in range(300)]
+    sizes = [len(body) for _, _, body in requests if body is not None]
+    assert min(sizes) < 2**10 < 2**15 < max(sizes) < LARGEST
+    assert {method for method, _, _ in requests} == {"GET", "POST", "PUT", "DELETE"}
+    assert any(is_json(body) for _, _, body in requests if body is not None)
+
+
+def is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except ValueError:
+        return False
+    return True
