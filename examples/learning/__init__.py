@@ -1,1 +1,1 @@
-"""A tiny policy that learns arithmetic on a CPU in minutes, judged by programs through a live Adjudge."""
+"""A tiny policy that learns arithmetic on a CPU in minutes, with program-verified rubrics in a running Adjudge."""

@@ -1,8 +1,8 @@
-"""Every run, against a service of its own: `python -m examples.learning`.
+"""Train all runs against their own service: `python -m examples.learning`.
 
-Teaches policies by examples, starts `adjudge serve`, trains them by each run of `runs.RUNS` with three seeds, two runs
-at a time, and writes a table and a plot for each of `runs.EXPERIMENTS`. What is there already is not done again;
-`--fresh` does.
+Trains starting policies on demonstrations, starts `adjudge serve`, trains each run of `runs.RUNS` with three seeds, two
+runs at a time, and writes a table and a plot for each of `runs.EXPERIMENTS`. Existing results are reused; `--fresh`
+trains them again.
 """
 
 import argparse
@@ -28,16 +28,16 @@ _LAST = 10
 
 
 def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int | None, *, fresh: bool, jobs: int) -> None:
-    """Train what was not trained yet, `jobs` at a time."""
+    """Train the runs without a result, `jobs` at a time."""
     todo = [(run, seed) for seed in seeds for run in runs if fresh or not result(run, seed, steps).exists()]
     if not todo:
         return
     for run, _ in todo:
         load_or_train_policy(EXPERIMENTS[RUNS[run].experiment].start)
-    # programs verify everything here, so that the engine is never asked
+    # programs verify all criteria here, so the engine is never called
     with running_service("scripted://hash") as (url, _), tqdm(total=len(todo), unit="run", desc="training") as bar:
 
-        def one(job: tuple[str, int]) -> None:
+        def train(job: tuple[str, int]) -> None:
             run, seed = job
             experiment = EXPERIMENTS[RUNS[run].experiment]
             command = [sys.executable, "-m", "examples.learning.train", run, str(seed), "--url", url]
@@ -50,35 +50,38 @@ def train_all(runs: Sequence[str], seeds: Sequence[int], steps: int | None, *, f
             bar.update()
 
         with ThreadPoolExecutor(jobs) as pool:
-            for _ in pool.map(one, todo):
+            for _ in pool.map(train, todo):
                 pass
 
 
 def result(run: str, seed: int, steps: int | None) -> Path:
-    """Where a run is written down."""
+    """Return the file with the result of a run."""
     experiment = EXPERIMENTS[RUNS[run].experiment]
     return CACHE / "runs" / experiment.start.name / f"{run}-{seed}-{steps or experiment.steps}.json"
 
 
-def curves(runs: Sequence[str], seeds: Sequence[int], steps: int | None, what: str) -> Mapping[str, list[list[float]]]:
-    """Give one measure of the runs, by label."""
+def curves(
+    runs: Sequence[str], seeds: Sequence[int], steps: int | None, measure: str
+) -> Mapping[str, list[list[float]]]:
+    """Return the curves of one measure, one per seed, by the label of the run."""
     return {
         RUNS[run].label: [
-            [step[what] for step in json.loads(result(run, seed, steps).read_text(encoding="utf-8"))] for seed in seeds
+            [step[measure] for step in json.loads(result(run, seed, steps).read_text(encoding="utf-8"))]
+            for seed in seeds
         ]
         for run in runs
     }
 
 
 def table(experiment: Experiment, runs: Sequence[str], seeds: Sequence[int], steps: int | None) -> str:
-    """Give each run's last steps, mean and range over the seeds, as a table of Markdown."""
+    """Return a Markdown table of each run's last steps, with mean and range over the seeds."""
     lines = ["| run | " + " | ".join(title.lower() for title in experiment.panels.values()) + " |"]
     lines.append("| --- |" + " ---: |" * len(experiment.panels))
     for run in runs:
         cells = []
-        for what in experiment.panels:
-            (seen,) = curves([run], seeds, steps, what).values()
-            ends = [float(np.mean(curve[-_LAST:])) for curve in seen]
+        for measure in experiment.panels:
+            (run_curves,) = curves([run], seeds, steps, measure).values()
+            ends = [float(np.mean(curve[-_LAST:])) for curve in run_curves]
             cells.append(f"{np.mean(ends):.3f} ({min(ends):.3f}..{max(ends):.3f})")
         lines.append(f"| {RUNS[run].label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -89,9 +92,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.learning", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, help="training steps; each experiment's own unless given")
+    parser.add_argument("--steps", type=int, help="training steps (default: the experiment's own)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
-    parser.add_argument("--fresh", action="store_true", help="train again what is there")
+    parser.add_argument("--fresh", action="store_true", help="ignore existing results")
     parser.add_argument("--plots", type=Path, default=Path("docs/plots"), help="folder for the plots")
     arguments = parser.parse_args()
     began = time.monotonic()
@@ -101,11 +104,12 @@ def main() -> None:
     for name, experiment in EXPERIMENTS.items():
         runs = [run for run in arguments.runs if RUNS[run].experiment == name]
         if runs:
-            drawn = {
-                title: curves(runs, arguments.seeds, arguments.steps, what) for what, title in experiment.panels.items()
+            panels = {
+                title: curves(runs, arguments.seeds, arguments.steps, measure)
+                for measure, title in experiment.panels.items()
             }
             file = arguments.plots / f"{FILES[name]}.png"
-            draw(drawn, [file, file.with_suffix(".svg")])
+            draw(panels, [file, file.with_suffix(".svg")])
             print(f"\n{table(experiment, runs, arguments.seeds, arguments.steps)}\n\nplot: {file}")
 
 

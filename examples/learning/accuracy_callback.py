@@ -1,7 +1,7 @@
-"""Watches a run: how right its samples are, those written after the plain question alone.
+"""Measures how accurate a run's samples are, counting only those generated from the plain question.
 
-No problem comes twice, so that what is sampled for training also tells how well the policy does. What it wrote after a
-longer prompt does not count, since it would not have that prompt when it is used.
+No problem is used twice, so training samples also measure how well the policy does. Samples from longer prompts do not
+count, since a deployed policy would not get such prompts.
 """
 
 import json
@@ -17,13 +17,15 @@ from trainer_client.trl.callbacks import GenerationCallback, ScoredGeneration
 
 
 class AccuracyCallback(GenerationCallback):
-    """A reward function that rewards nothing, and a callback: it reads responses as the one, and counts as the other.
+    """Measures the accuracy of each generation batch.
+
+    It is both a reward function that always returns 0, to receive the responses, and a callback, to evaluate them.
 
     Attributes:
-        steps: for each generation batch, the share of its responses with the right answer (`answer`), the mean share
-            of right steps (`steps`), the shares of those right in both (`faithful`) and of those with any answer
-            (`answered`), and the share of problems that are solved at least once (`solved`): all of the responses to
-            plain questions, whose share of all is `plain`.
+        steps: for each generation batch, measures of the responses to plain questions: the share with the right answer
+            (`answer`), the mean share of right steps (`steps`), the shares with both right (`faithful`) and with any
+            answer (`answered`), and the share of problems solved at least once (`solved`). `plain` is the share of
+            responses to plain questions.
     """
 
     def __init__(self) -> None:
@@ -32,12 +34,12 @@ class AccuracyCallback(GenerationCallback):
         self.__name__ = "watch"
 
     def __call__(self, completions: list[str], problem: list[str], **_: Any) -> list[float]:
-        """Read a batch."""
+        """Record a batch, and return rewards of 0."""
         self._seen = [(read_problem(text), response) for text, response in zip(problem, completions, strict=True)]
         return [0.0] * len(completions)
 
     def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
-        """Count what was read."""
+        """Measure the recorded batch."""
         off_policy = generation.off_policy or [False] * len(self._seen)
         plain = [pair for pair, other in zip(self._seen, off_policy, strict=True) if not other]
         right = [answer_is_right(*pair) for pair in plain]
@@ -56,11 +58,11 @@ class AccuracyCallback(GenerationCallback):
 
 
 def write_problem(problem: ArithmeticProblem) -> str:
-    """Write a problem down for a column of a data set."""
+    """Serialize a problem for a column of a dataset."""
     return json.dumps([problem.start, problem.operations])
 
 
 def read_problem(text: str) -> ArithmeticProblem:
-    """Read what `write_problem` wrote."""
+    """Parse the output of `write_problem`."""
     start, operations = json.loads(text)
     return ArithmeticProblem(start, tuple([ArithmeticOperation(*operation) for operation in operations]))

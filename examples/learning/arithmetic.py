@@ -1,6 +1,6 @@
-"""The task: chains of small operations on a number, one of them with a sign that nobody has explained.
+"""The task: chains of small operations on a number, one of them with an unexplained operator.
 
-How problems are solved, and what goes wrong, is not known here.
+`solutions` has the solutions and their mistakes.
 """
 
 from collections.abc import Iterable
@@ -16,17 +16,17 @@ UNEXPLAINED_OPERATOR = "@"
 """Adds the operand twice: `7@5=17`."""
 OPERANDS = range(2, 10)
 MAX_RESULT = 49
-"""No right result is larger, and no mistake leads beyond it."""
+"""The largest result, right or wrong."""
 
 
 class ArithmeticOperation(NamedTuple):
-    """What a step does to the number before it."""
+    """The operation of one step."""
 
     operator: str
     operand: int
 
     def of(self, value: int) -> int:
-        """Compute the result."""
+        """Compute the result for a value."""
         match self.operator:
             case "+":
                 return value + self.operand
@@ -38,25 +38,25 @@ class ArithmeticOperation(NamedTuple):
                 return value + 2 * self.operand
 
     def line(self, value: int, result: int | None = None) -> str:
-        """Write the step down, with the right result unless another is given."""
+        """Format the step, with the right result unless another is given."""
         return f"{value}{self.operator}{self.operand}={self.of(value) if result is None else result}"
 
 
 @dataclass(frozen=True)
 class ArithmeticProblem:
-    """A number, and the operations to do on it, one a step."""
+    """A start number and the operations to apply to it, one per step."""
 
     start: int
     operations: tuple[ArithmeticOperation, ...]
 
     @cached_property
     def values(self) -> list[int]:
-        """The number to start with, and the right result of every step."""
+        """The start number, and the right result of every step."""
         return results(self.start, self.operations)
 
     @cached_property
     def lines(self) -> list[str]:
-        """What the right steps say."""
+        """The lines of the right steps."""
         return [operation.line(value) for value, operation in zip(self.values, self.operations, strict=False)]
 
     @property
@@ -75,13 +75,13 @@ class ArithmeticProblem:
 
 
 def problems(seed: int, count: int, *, steps: int = 3, unexplained: int = 0) -> list[ArithmeticProblem]:
-    """Draw problems whose results stay in 0..49, and in which no operand comes twice in a row.
+    """Draw problems whose results stay in 0..49 and whose consecutive operands differ.
 
     Args:
         seed: equal seeds draw equal problems.
-        count: how many.
-        steps: operations of a problem.
-        unexplained: how many of them have the sign that nobody has explained.
+        count: the number of problems.
+        steps: the number of operations of a problem.
+        unexplained: the number of operations of a problem with the unexplained operator.
     """
     rng = np.random.default_rng(seed)
     drawn: list[ArithmeticProblem] = []
@@ -101,10 +101,10 @@ def problems(seed: int, count: int, *, steps: int = 3, unexplained: int = 0) -> 
 
 
 def results(start: int, operations: Iterable[ArithmeticOperation]) -> list[int]:
-    """Give a number and what each operation makes of it."""
+    """Return the start number and the result of each operation."""
     return list(accumulate(operations, lambda value, operation: operation.of(value), initial=start))
 
 
 def in_range(values: Iterable[int]) -> bool:
-    """Whether none of them leaves 0..49."""
+    """Whether all values are in 0..49."""
     return all(0 <= value <= MAX_RESULT for value in values)

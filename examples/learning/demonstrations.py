@@ -1,6 +1,6 @@
-"""What the policy is taught by: questions as they stand, with points to keep in mind, and with an answer to better.
+"""Demonstrations for supervised training: plain questions, questions with rubric points, and answers to improve.
 
-The points of a rubric say what steps are, so that whoever can read them copies those steps. Knows no model.
+The points of a rubric state the right steps, so a policy that can read them copies those steps.
 """
 
 import re
@@ -16,7 +16,7 @@ from trainer_client.scaffold import scaffold_text, scaffolded_prompt
 
 
 class Demonstration(NamedTuple):
-    """A prompt, and what to answer."""
+    """A prompt and its answer."""
 
     prompt: str
     answer: str
@@ -25,14 +25,14 @@ class Demonstration(NamedTuple):
 def plain_demonstration(
     problem: ArithmeticProblem, rng: np.random.Generator, mistake_rate: float, unanswered: float = 0.0
 ) -> Demonstration:
-    """A question as it stands, solved as people do."""
+    """Create a plain question with a solution that may contain mistakes."""
     return Demonstration(problem.prompt, solution(problem, rng, mistake_rate, unanswered=unanswered))
 
 
 def scaffolded_demonstration(
     problem: ArithmeticProblem, rng: np.random.Generator, mistake_rate: float, unanswered: float = 0.0
 ) -> Demonstration:
-    """A question with some of its rubric's points; the steps that they say are copied."""
+    """Create a question with some points of its rubric; the solution copies the steps that they state."""
     criteria = plain_rubric(problem)["criteria"]
     count = int(rng.integers(1, len(criteria) + 1))
     shown = sorted(rng.choice(len(criteria), count, replace=False).tolist())
@@ -44,7 +44,7 @@ def scaffolded_demonstration(
 def refined_demonstration(
     problem: ArithmeticProblem, rng: np.random.Generator, mistake_rate: float, unanswered: float = 0.0
 ) -> Demonstration:
-    """A question with an answer and what it lacks; the steps that are named, and those that were right, are copied."""
+    """Create a question with a flawed answer and its failed criteria; the solution copies all right steps."""
     previous, failed = "", list[Any]()
     while not failed:
         previous = solution(problem, rng, mistake_rate, unanswered=unanswered)
@@ -58,13 +58,13 @@ DEMONSTRATION_KINDS = (plain_demonstration, scaffolded_demonstration, refined_de
 
 
 def failed_criteria(problem: ArithmeticProblem, response: str) -> list[dict[str, Any]]:
-    """The criteria of the plain rubric that a response fails, in order."""
+    """Return the criteria of the plain rubric that a response fails, in order."""
     met = [*right_steps(problem, response), answer_is_right(problem, response)]
     return [criterion for criterion, own in zip(plain_rubric(problem)["criteria"], met, strict=True) if not own]
 
 
 def prompt_sentences() -> list[str]:
-    """What prompts say around a question, a previous answer and the points: the same in all of them."""
+    """Return the fixed text of prompts around a question, a previous answer and the points."""
     own = ["QUESTION", "PREVIOUS", "- POINT"]
     point = {"description": "POINT"}
     texts = [scaffold_text([point]), str(refinement_prompt(own[0], own[1], [point]))]

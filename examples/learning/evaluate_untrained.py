@@ -1,7 +1,7 @@
-"""How far a policy gets before it is trained: `python -m examples.learning.evaluate_untrained`.
+"""Evaluate a policy before reinforcement learning: `python -m examples.learning.evaluate_untrained`.
 
-Samples after the plain question, after the question with all points of its rubric, and after a previous answer with
-what that one lacks, on plain problems and on those with a sign that nobody has explained.
+Samples from the plain question, from the question with all points of its rubric, and from a previous answer with its
+failed criteria, on plain problems and on problems with an unexplained operator.
 """
 
 import argparse
@@ -23,13 +23,13 @@ SAMPLES = 8
 KS = (1, SAMPLES)
 
 SampleFunction = Callable[[Sequence[str], int], list[str]]
-"""Writes so many consecutive responses to each prompt."""
+"""Takes prompts and a number k; returns k consecutive responses to each prompt."""
 
 
 def measure(
     problem_set: Sequence[ArithmeticProblem], prompts: Sequence[str], sample: SampleFunction
 ) -> Mapping[str, float]:
-    """Sample responses to a prompt for each problem; give the share of right steps, and pass@k for each of `KS`."""
+    """Sample responses to a prompt of each problem, and return the share of right steps and pass@k for each of `KS`."""
     responses = sample(prompts, SAMPLES)
     pairs = list(zip([problem for problem in problem_set for _ in range(SAMPLES)], responses, strict=True))
     right = np.array([answer_is_right(*pair) for pair in pairs]).reshape(len(problem_set), SAMPLES)
@@ -38,7 +38,7 @@ def measure(
 
 
 def prompt_variants(problem_set: Sequence[ArithmeticProblem], sample: SampleFunction) -> Mapping[str, list[str]]:
-    """Give what each problem can be asked with: the question, all points of its rubric, an answer that lacks some."""
+    """Return the prompts of each problem: the question, with all points of its rubric, and as a refinement."""
     previous = sample([problem.prompt for problem in problem_set], 1)
     failed = [failed_criteria(problem, responses) for problem, responses in zip(problem_set, previous, strict=True)]
     return {
@@ -54,7 +54,7 @@ def prompt_variants(problem_set: Sequence[ArithmeticProblem], sample: SampleFunc
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=int, default=48, help="how many of each kind (48)")
+    parser.add_argument("--problems", type=int, default=48, help="number of problems of each kind (48)")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     model, tokenizer = load_or_train_policy(WITH_LONG_PROMPTS)

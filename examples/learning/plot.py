@@ -1,4 +1,4 @@
-"""Draws learning curves: the mean of the seeds, and a band from the lowest to the highest."""
+"""Draw learning curves: the mean over the seeds, and a band from the lowest to the highest."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart; dashes say the same again.
+# Okabe and Ito's palette, safe for color-blind readers; dashes repeat the distinction.
 _STYLES = (
     ("#000000", "solid"),
     ("#E69F00", (0, (5, 2))),
@@ -26,11 +26,11 @@ _WINDOW = 9
 _SETTINGS: dict[Any, Any] = {"font.size": 10, "svg.hashsalt": "adjudge", "font.family": "DejaVu Sans"}
 
 Curves = Mapping[str, Sequence[Sequence[float]]]
-"""By label: one curve for each seed."""
+"""Curves by label, one per seed."""
 
 
 def draw(panels: Mapping[str, Curves], files: Sequence[Path]) -> None:
-    """Write panels side by side, each with its title and its curves; a file's ending gives its format."""
+    """Draw panels with a title and curves side by side, and save them; the file extension sets the format."""
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(10.5, 4.4), layout="constrained")
         for axes, (title, curves) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
@@ -45,7 +45,7 @@ def draw(panels: Mapping[str, Curves], files: Sequence[Path]) -> None:
 
 
 def smoothed(curve: Sequence[float], window: int = _WINDOW) -> np.ndarray:
-    """Give the moving average, over fewer values at the ends."""
+    """Return the moving average, over fewer values at the ends."""
     kernel = np.ones(min(window, len(curve)))
     counts = np.convolve(np.ones(len(curve)), kernel, mode="same")
     averaged: np.ndarray = np.convolve(np.asarray(curve, dtype=float), kernel, mode="same") / counts

@@ -1,7 +1,6 @@
-"""The policy: a tokenizer and a tiny causal model made on the spot, taught by solutions with mistakes in them.
+"""The policy: a tokenizer and a tiny causal model, trained from scratch on solutions that contain mistakes.
 
-`python -m examples.learning.policy` teaches one, keeps it, and says how often it is right and how fast it writes.
-Neither rewards nor reinforcement are known here.
+`python -m examples.learning.policy` trains one, caches it, and prints its accuracy and sampling speed.
 """
 
 import argparse
@@ -23,31 +22,32 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 
 CHARACTERS = "\n ()*+-0123456789:=?#Step\\boxed{}"
 SOLUTION_TOKENS = ("### Step ", ": ", "\\boxed{")
-"""What every solution says over and over: one token each, so that solutions are short."""
+"""Texts that every solution repeats. Each is one token, to keep solutions short."""
 PROMPT_TOKENS = ("@", ".", "- Step ", " is ", "- The answer is right.")
-"""What a policy that reads knows beside them, and beside the sentences of prompts."""
+"""Additional tokens of a policy that reads long prompts, besides the sentences of those prompts."""
 
 CACHE = Path(".cache/learning")
 IGNORE_INDEX = -100
 UNEXPLAINED_STEPS = 3
-"""In how many steps of a hard problem nobody has explained the sign."""
+"""The number of steps of a hard problem with the unexplained operator."""
 MAX_CONTEXT_LENGTH = 256
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
-    """What a policy is made and taught by; equal settings make the same policy.
+    """The settings of a policy and its supervised training; equal settings give the same policy.
 
     Attributes:
-        seed: of the model and of what it is shown.
-        steps: how many a problem has.
-        mistake_rate: how probably each step of a solution that it is shown goes wrong.
-        unanswered: how probably such a solution ends without an answer.
+        seed: the seed of the model and of the training data.
+        steps: the number of steps of a problem.
+        mistake_rate: the probability of a mistake in each step of a demonstration.
+        unanswered: the probability that a demonstration ends without an answer.
         unexplained: the share of hard problems.
-        shares: how often each of `lessons.KINDS` is shown; a policy that is shown others than plain ones can read.
-        after: how it was taught before.
-        updates, batch_size, learning_rate: of teaching.
-        width, layers: of the model; those of the teaching before, if there was one.
+        shares: the shares of `demonstrations.DEMONSTRATION_KINDS`; with others than plain ones, the policy learns to
+            read long prompts.
+        after: the settings of a preceding training.
+        updates, batch_size, learning_rate: training settings.
+        width, layers: the size of the model; ignored after a preceding training, whose size it keeps.
     """
 
     seed: int = 0
@@ -65,26 +65,26 @@ class PolicyConfig:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a solution takes, with its end."""
+        """The largest number of tokens of a solution, including the end token."""
         repeated = "=49\n" if self.unanswered else ""
         return self.steps * (len(": 49*9=49\n") + 1) + len(repeated + "{49}") + 1
 
     @property
     def name(self) -> str:
-        """A name that other settings do not have."""
+        """A name that is unique to these settings."""
         return "policy-" + sha256(repr(asdict(self)).encode()).hexdigest()[:12]
 
 
 PLAIN = PolicyConfig()
-"""Solutions to plain questions."""
+"""Trained on solutions to plain questions."""
 WITH_LONG_PROMPTS = PolicyConfig(
     after=PLAIN, shares=(0.4, 0.3, 0.3), unexplained=0.5, unanswered=0.25, updates=1500, learning_rate=3e-3
 )
-"""And then longer prompts, the sign that nobody has explained, and that one need not answer."""
+"""Trained further on longer prompts, the unexplained operator, and solutions without an answer."""
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Make the tokenizer: a token for each character and each of `SOLUTION_TOKENS`. It pads on the left."""
+    """Create the tokenizer: a token for each character and each of `SOLUTION_TOKENS`, with left padding."""
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     alphabet = sorted({letter for text, _ in letters.pre_tokenize_str(CHARACTERS) for letter in text})
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
@@ -96,7 +96,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(policy_config: PolicyConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """Make a model that knows nothing yet; about a quarter of a million parameters."""
+    """Create an untrained model with about 250,000 parameters."""
     torch.manual_seed(policy_config.seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -116,7 +116,7 @@ def make_model(policy_config: PolicyConfig, tokenizer: PreTrainedTokenizerFast) 
 def extend_vocabulary(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Give a policy the words of longer prompts, a token each; what they mean is still to be taught."""
+    """Add one untrained token for each word of longer prompts."""
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in (*PROMPT_TOKENS, *prompt_sentences())])
     torch.manual_seed(seed)
     model.resize_token_embeddings(len(tokenizer))
@@ -125,7 +125,7 @@ def extend_vocabulary(
 
 
 def train_supervised(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, policy_config: PolicyConfig) -> float:
-    """Teach a model to write solutions as people do, some of them wrong; give its last loss, in nats a token."""
+    """Train a model on demonstrations, some of them wrong, and return its last loss, in nats per token."""
     rng = np.random.default_rng(policy_config.seed)
     optimizer = torch.optim.AdamW(model.parameters(), policy_config.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -162,7 +162,7 @@ def train_supervised(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
 def load_or_train_policy(
     policy_config: PolicyConfig, cache: Path = CACHE
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Give a policy that was taught so, from the cache if it was taught before."""
+    """Return the trained policy with these settings, from the cache if it exists."""
     folder = cache / policy_config.name
     if not folder.exists():
         if policy_config.after is None:
@@ -187,7 +187,7 @@ def sample_solutions(
     tokens: int,
     samples: int = 1,
 ) -> list[str]:
-    """Sample solutions of at most this many tokens at temperature 1, `samples` consecutive ones to a prompt."""
+    """Sample solutions of at most `tokens` tokens at temperature 1, `samples` consecutive ones per prompt."""
     prompts = [prompt for prompt in queries for _ in range(samples)]
     given = tokenizer(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)
     generated = model.generate(
@@ -199,7 +199,7 @@ def sample_solutions(
 def _batch(
     tokenizer: PreTrainedTokenizerFast, demonstrations: Sequence[Demonstration]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and labels of prompts with their solutions, B x T each; only solutions and their ends are learned."""
+    """Return token ids and labels, B x T each; only solutions and their end tokens have labels."""
     questions = tokenizer([demonstration.prompt for demonstration in demonstrations])["input_ids"]
     answers = tokenizer([demonstration.answer + tokenizer.eos_token for demonstration in demonstrations])["input_ids"]
     length = max(len(question) + len(answer) for question, answer in zip(questions, answers, strict=True))
@@ -213,10 +213,10 @@ def _batch(
 
 
 def main() -> None:
-    """Teach a policy and measure it."""
+    """Train a policy and measure it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2, help="threads of torch (2)")
-    parser.add_argument("--cache", type=Path, default=CACHE, help=f"where policies are kept ({CACHE})")
+    parser.add_argument("--threads", type=int, default=2, help="number of torch threads (2)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help=f"folder for policies ({CACHE})")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     policy_config = PLAIN

@@ -1,6 +1,6 @@
-"""How solutions are judged: rubrics whose criteria programs verify, so that the judge is exact, and the same by hand.
+"""Rubrics whose criteria programs verify, so that judging is exact, and functions that evaluate responses directly.
 
-A service judges by the rubrics; the functions that look at a response themselves are for evaluation.
+The service judges by the rubrics; the functions are for evaluation.
 """
 
 from typing import Any
@@ -13,10 +13,10 @@ from trainer_client.steps import split_steps
 
 
 def rubric(problem: ArithmeticProblem) -> dict[str, Any]:
-    """Make the step-wise rubric, all verified by programs: what each step should say, and what goes wrong there.
+    """Create the step-wise rubric, verified by programs: the right line of each step, and the mistakes in it.
 
-    `other-k` is known from the operation alone, so it is found also after earlier mistakes; `slip-k`, `copy-k` and
-    `box` are known only where the numbers before are right.
+    `other-k` depends only on the operation, so it also detects mistakes after earlier ones; `slip-k`, `copy-k` and
+    `box` detect mistakes only if the numbers before are right.
     """
     criteria = []
     before = [problem.start, *problem.values]
@@ -45,7 +45,7 @@ def rubric(problem: ArithmeticProblem) -> dict[str, Any]:
 
 
 def plain_rubric(problem: ArithmeticProblem) -> dict[str, Any]:
-    """Make the rubric for the modes that weigh: what each step should say, and the answer, which weighs as much."""
+    """Create the rubric for weighted modes: the right line of each step, and the answer, with half of all weight."""
     steps = [
         _criterion(f"right-{k}", "process", f"Step {k} is {line}.", step=k, all_of=[f": {line}\n"])
         for k, line in enumerate(problem.lines, 1)
@@ -54,37 +54,37 @@ def plain_rubric(problem: ArithmeticProblem) -> dict[str, Any]:
 
 
 def format_rubric(problem: ArithmeticProblem) -> dict[str, Any]:
-    """Make the rubric that gates: what any final answer must be, right or wrong; the same for every problem."""
+    """Create the rubric for gates: the format of any final answer, right or wrong; the same for every problem."""
     where = {"method": "contains", "all_of": ["\\boxed{"]}
     return {"criteria": [{"id": "boxed", "description": "The answer is in a box.", "verification": where}]}
 
 
 def pitfall_id(mistake: Mistake, step: int) -> str:
-    """Give the id of the criterion of `rubric` that finds a mistake, if nothing went wrong before it."""
-    found = {
+    """Return the id of the criterion of `rubric` that detects a mistake, if the steps before are right."""
+    ids = {
         "box": "box",
         "copy": f"copy-{step}",
         "guess": f"slip-{step}",
         "carry": f"slip-{step}",
         "slip": f"slip-{step}",
     }
-    return found.get(mistake, f"other-{step}")
+    return ids.get(mistake, f"other-{step}")
 
 
 def right_steps(problem: ArithmeticProblem, response: str) -> list[bool]:
-    """Say of each of the problem's steps whether a response has it as it should be."""
+    """Return for each step of a problem whether a response has it right."""
     text_by_step = {step.number: response[step.start : step.end] for step in split_steps(response)}
     return [text_by_step.get(k, "").startswith(f"### Step {k}: {line}\n") for k, line in enumerate(problem.lines, 1)]
 
 
 def step_accuracy(problem: ArithmeticProblem, response: str) -> float:
-    """Give the share of the problem's steps that a response has, each as it should be."""
+    """Return the share of a problem's steps that a response has right."""
     right = right_steps(problem, response)
     return sum(right) / len(right)
 
 
 def answer_is_right(problem: ArithmeticProblem, response: str) -> bool:
-    """Whether a response's final answer is the right one."""
+    """Whether a response's final answer is right."""
     return extract_final_answer(response) == problem.answer
 
 

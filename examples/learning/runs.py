@@ -1,4 +1,4 @@
-"""The runs that are compared: what each one begins with and trains on, and by what reward and method."""
+"""The runs to compare: the starting policy, problems, reward and method of each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ _ANSWERED = {"answered": "Responses with an answer", "answer": "Right answers", 
 
 
 class Experiment(NamedTuple):
-    """Runs that begin alike, on the same problems.
+    """Runs that share a starting policy and problems.
 
     Attributes:
-        start: how the policy was taught that they begin with.
-        unexplained: how many steps of a problem have the sign that nobody has explained.
-        prompts: how many problems a training step samples responses to.
-        steps: how many training steps there are, unless others are asked for.
-        panels: what is shown of them: measures of `accuracy_callback`, and their titles.
+        start: the settings of the starting policy.
+        unexplained: the number of steps of a problem with the unexplained operator.
+        prompts: the number of problems per training step.
+        steps: the default number of training steps.
+        panels: the measures of `AccuracyCallback` to plot, with their titles.
     """
 
     start: PolicyConfig
@@ -42,12 +42,12 @@ class TrainingRun:
     """One way to train.
 
     Attributes:
-        label: its name in the plot.
-        method, options: of `RubricGRPOConfig`.
-        reward: of `RubricReward`.
-        rubric: what a problem's solutions are judged by.
-        settings: of `RubricGRPOConfig`, where it needs others than all.
-        experiment: of `EXPERIMENTS`.
+        label: the name in the plot.
+        method, options: `method` and `method_options` of `RubricGRPOConfig`.
+        reward: arguments of `RubricReward`.
+        rubric: creates the rubric of a problem.
+        settings: settings of `RubricGRPOConfig` that differ from the common ones.
+        experiment: a key of `EXPERIMENTS`.
     """
 
     label: str

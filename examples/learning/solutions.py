@@ -1,7 +1,7 @@
-r"""Solutions to problems, with the mistakes and the habits that people have.
+r"""Solutions to problems, with typical mistakes and habits.
 
-A solution says what each step computes and puts the last result in a box; a mistake carries on into later steps.
-How solutions are judged is not known here.
+A solution shows the computation of each step and puts the last result in a box. A mistake carries over into later
+steps.
 
     (3+4)*2-5=?
     ### Step 1: 3+4=7
@@ -27,25 +27,28 @@ from examples.learning.arithmetic import (
 )
 
 CARRY_FACTOR = 4
-"""How much more often a carry is forgotten than anything else goes wrong."""
+"""The ratio of the rate of forgotten carries to that of other mistakes."""
 
 GUESS_RATE = 0.98
-"""How often the sign that nobody has explained is taken for another one."""
+"""The probability that the unexplained operator is taken for another one."""
 
 Mistake = Literal["guess", "carry", "slip", "operator", "operand", "skip", "copy", "box"]
-"""`guess`: the sign that nobody has explained is taken for another. `carry`: a carry is forgotten, so the result is off
-by ten. `slip`: it is off by one. `operator`, `operand`: another one than asked for is used. `skip`: the next operation
-is done in its place. `copy`: the number before is copied wrongly, and the result is right all the same, so that no
-final answer tells. `box`: another number than the last result is put in the box."""
+"""The kinds of mistakes.
+
+`guess`: the unexplained operator is taken for another one. `carry`: a carry is forgotten, so the result is off by ten.
+`slip`: the result is off by one. `operator`, `operand`: another operator or operand is used. `skip`: the next operation
+is done instead. `copy`: the number before is copied wrongly, but the result is right, so the final answer does not
+show it. `box`: another number than the last result is put in the box.
+"""
 
 MISTAKES: tuple[Mistake, ...] = get_args(Mistake)
 
 Ending = Literal["box", "repeated", "unanswered"]
-"""How a solution ends: the result in a box, said again before that (never wrongly), or said again and no box."""
+"""How a solution ends: with a box, with the result repeated before a box (never wrongly), or repeated without a box."""
 
 
 class SolutionLine(NamedTuple):
-    """What a step says, the number it goes on with, and how many of the problem's operations are done by it."""
+    """The text of a step, its result, and the number of the problem's operations that it does."""
 
     text: str
     value: int
@@ -60,17 +63,17 @@ def solution(
     unanswered: float = 0.0,
     given_steps: AbstractSet[int] = frozenset(),
 ) -> str:
-    """Write a solution in which each step, and then the box, goes wrong with the probability `mistake_rate`.
+    """Write a solution in which each step and the box are wrong with probability `mistake_rate`.
 
-    Where a carry is to be taken, it is forgotten `CARRY_FACTOR` times as often as that. The unexplained sign is
-    guessed.
+    A carry is forgotten `CARRY_FACTOR` times as often. The unexplained operator is guessed with `GUESS_RATE`.
 
     Args:
-        problem: what is solved.
-        rng: decides what goes wrong.
-        mistake_rate: see above; 0 also for guesses.
-        unanswered: how often the last result is said again, and no box follows; as often one does.
-        told: steps whose lines the writer was given, and copies.
+        problem: the problem to solve.
+        rng: the source of randomness.
+        mistake_rate: the probability of a mistake; with 0 nothing is guessed either.
+        unanswered: the probability that the last result is repeated without a box, and also the probability that it
+            is repeated with one.
+        given_steps: numbers of steps whose right lines are given in the prompt and copied.
     """
 
     def choose(_: int, possible: Sequence[Mistake]) -> Mistake | None:
@@ -87,23 +90,25 @@ def solution(
 
 
 def solution_with(problem: ArithmeticProblem, rng: np.random.Generator, mistakes: Mapping[int, Mistake]) -> str:
-    """Write a solution with these mistakes, each at the number of its step; the box comes after step n, at n + 1.
+    """Write a solution with these mistakes, by step number; the box is number n + 1 after n steps.
 
     Raises:
-        ValueError: a mistake cannot be made there.
+        ValueError: a mistake is not possible in its step.
     """
 
     def choose(step: int, possible: Sequence[Mistake]) -> Mistake | None:
         mistake = mistakes.get(step)
         if mistake not in (None, *possible):
-            raise ValueError(f"no {mistake} at {step}; {', '.join(possible) or 'nothing'} can be made there")
+            raise ValueError(
+                f"step {step} cannot have the mistake {mistake!r}; possible are: {', '.join(possible) or 'none'}"
+            )
         return mistake
 
     return _write_solution(problem, rng, choose)
 
 
 def possible_mistakes(problem: ArithmeticProblem, step: int) -> list[Mistake]:
-    """What can go wrong at a step, or in the box at n + 1, if all before is right."""
+    """Return the possible mistakes in a step, or in the box at n + 1, if all steps before are right."""
     if step == len(problem.values):
         return ["box"]
     before, value = [problem.start, *problem.values][step - 1 : step + 1]
@@ -112,7 +117,7 @@ def possible_mistakes(problem: ArithmeticProblem, step: int) -> list[Mistake]:
 
 
 def forgotten_carry(value: int, operation: ArithmeticOperation) -> list[int]:
-    """What comes out of a step when its carry is forgotten; nothing where it takes none."""
+    """Return the result of a step with a forgotten carry; empty if the step has no carry."""
     units, operand = value % 10, operation.operand
     match operation.operator:
         case "+":
@@ -127,18 +132,18 @@ def forgotten_carry(value: int, operation: ArithmeticOperation) -> list[int]:
 
 
 def slips(result: int) -> list[int]:
-    """What may come out instead of a result that is off by one."""
+    """Return the results that are off by one."""
     return [wrong for wrong in (result - 1, result + 1) if in_range([wrong])]
 
 
 def miscopies(before: int, value: int) -> list[int]:
-    """What a number may be copied as: its digits turned round, the number before it, or ten more."""
+    """Return the wrong copies of a number: its digits reversed, the number before it, or ten more."""
     candidates = (int(str(value)[::-1]), before, (value + 10) % (MAX_RESULT + 1))
     return [wrong for wrong in dict.fromkeys(candidates) if wrong != value]
 
 
 def guesses(value: int, operation: ArithmeticOperation) -> list[int]:
-    """What the unexplained sign is taken to do: what another one does, or nothing; nothing for another sign."""
+    """Return the wrong results of guessing the unexplained operator; empty for other operators."""
     if operation.operator != UNEXPLAINED_OPERATOR:
         return []
     taken_for = [ArithmeticOperation(operator, operation.operand).of(value) for operator in OPERATORS]
@@ -178,7 +183,7 @@ def _write_solution(
 def _wrong_lines(
     before: int, value: int, operation: ArithmeticOperation, rest: Sequence[ArithmeticOperation]
 ) -> dict[Mistake, list[SolutionLine]]:
-    """Every way to get a step wrong, by the mistake; none from which right steps would leave 0..49."""
+    """Return all wrong lines of a step, by mistake, except those after which right steps would leave 0..49."""
     right = operation.of(value)
     operands = [
         ArithmeticOperation(operation.operator, operand) for operand in OPERANDS if operand != operation.operand

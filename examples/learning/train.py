@@ -1,7 +1,7 @@
-"""One run: `python -m examples.learning.train RUN SEED --url URL --start FOLDER --out FILE`.
+"""Train one run: `python -m examples.learning.train RUN SEED --url URL --start FOLDER --steps N --out FILE`.
 
-Trains the policy of a folder by one of `runs.RUNS` against a running service, and writes down how right its samples
-were at each step.
+Trains the policy in a folder by one of `runs.RUNS` against a running service, and writes the accuracy of its samples at
+each step to a file.
 """
 
 import argparse
@@ -21,22 +21,22 @@ GROUP = 8
 
 
 def train(run: TrainingRun, seed: int, url: str, start: Path, steps: int) -> list[dict[str, float]]:
-    """Train, and give what was seen at each step."""
-    watch = AccuracyCallback()
+    """Train, and return the measures of each step."""
+    accuracy = AccuracyCallback()
     trainer = RubricGRPOTrainer(
         AutoModelForCausalLM.from_pretrained(start),
-        [RubricReward(url, **run.reward), watch],
+        [RubricReward(url, **run.reward), accuracy],
         settings(run, seed, steps),
         train_dataset=dataset(run, seed, steps),
         processing_class=AutoTokenizer.from_pretrained(start),
-        callbacks=[watch],
+        callbacks=[accuracy],
     )
     trainer.train()
-    return watch.steps
+    return accuracy.steps
 
 
 def dataset(run: TrainingRun, seed: int, steps: int) -> Dataset:
-    """Make the problems of a run, each with its rubric."""
+    """Create the dataset of a run: its problems, each with its rubric."""
     experiment = EXPERIMENTS[run.experiment]
     drawn = problems(
         1_000_000 + seed, experiment.prompts * steps, steps=experiment.start.steps, unexplained=experiment.unexplained
@@ -56,7 +56,7 @@ def dataset(run: TrainingRun, seed: int, steps: int) -> Dataset:
 
 
 def settings(run: TrainingRun, seed: int, steps: int) -> RubricGRPOConfig:
-    """Give the settings of a run: what all have in common, and its own."""
+    """Create the settings of a run: the common ones, and its own."""
     return RubricGRPOConfig(
         output_dir=".cache/learning/out",
         method=run.method,
@@ -84,19 +84,19 @@ def settings(run: TrainingRun, seed: int, steps: int) -> RubricGRPOConfig:
 
 
 def main() -> None:
-    """Train one run and write it down."""
+    """Train one run and save its measures."""
     parser = argparse.ArgumentParser(description="one training run of the learning example")
     parser.add_argument("run", choices=RUNS)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--url", required=True, help="address of a running Adjudge")
-    parser.add_argument("--start", type=Path, required=True, help="folder of the policy to begin with")
+    parser.add_argument("--url", required=True, help="address of a running Adjudge service")
+    parser.add_argument("--start", type=Path, required=True, help="folder of the starting policy")
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="file for what was seen at each step")
+    parser.add_argument("--out", type=Path, required=True, help="file for the measures of each step")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    seen = train(RUNS[arguments.run], arguments.seed, arguments.url, arguments.start, arguments.steps)
+    measures = train(RUNS[arguments.run], arguments.seed, arguments.url, arguments.start, arguments.steps)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(seen), encoding="utf-8")
+    arguments.out.write_text(json.dumps(measures), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """DAPO by the final answer, SRaR's baseline without a rubric.
 
-`python -m examples.recipes.dapo MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.dapo MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

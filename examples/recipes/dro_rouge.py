@@ -1,6 +1,6 @@
 """DRO's baseline by ROUGE-L.
 
-`python -m examples.recipes.dro_rouge MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.dro_rouge MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

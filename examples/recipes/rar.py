@@ -1,6 +1,6 @@
 """RaR, SRaR's baseline without steps.
 
-`python -m examples.recipes.rar MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.rar MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

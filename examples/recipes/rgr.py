@@ -1,6 +1,6 @@
 """RGR-GRPO.
 
-`python -m examples.recipes.rgr MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.rgr MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

@@ -1,6 +1,6 @@
 """Likert-GRPO, RGR-GRPO's baseline by one rating.
 
-`python -m examples.recipes.rgr_likert MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.rgr_likert MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

@@ -1,6 +1,6 @@
 """Outcome-GRPO, RGR-GRPO's baseline by the final answer.
 
-`python -m examples.recipes.rgr_outcome MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.rgr_outcome MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

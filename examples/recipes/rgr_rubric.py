@@ -1,6 +1,6 @@
 """Rubric-GRPO, RGR-GRPO's on-policy baseline.
 
-`python -m examples.recipes.rgr_rubric MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.rgr_rubric MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

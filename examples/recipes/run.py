@@ -1,7 +1,8 @@
 """Train by a recipe: `python -m examples.recipes.srar MODEL DATA URL OUT [--set NAME=JSON …]`.
 
-DATA is a JSONL file of rows with `prompt`, `rubric` and what the recipe's method reads beside; URL is the service's. A
-recipe's settings are those of a cluster; `--set` replaces any of them, and `--prompts` the prompts of a generation.
+DATA is a JSONL file of rows with `prompt`, `rubric` and the other columns that the recipe's method reads. URL is the
+address of the service. A recipe's settings are meant for a cluster; `--set` replaces any of them, and `--prompts` the
+number of prompts in a generation batch.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from trainer_client.trl.config import recipe
 
 
 def run(name: str) -> RubricGRPOTrainer:
-    """Train by the recipe of this name, with the arguments of the command line."""
+    """Train by a recipe, with the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     for argument in ("model", "data", "url", "out"):
         parser.add_argument(argument)

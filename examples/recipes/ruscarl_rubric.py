@@ -1,6 +1,6 @@
 """RuscaRL's baseline without a scaffold.
 
-`python -m examples.recipes.ruscarl_rubric MODEL DATA URL OUT`; `examples/recipes/run.py` says what these are.
+`python -m examples.recipes.ruscarl_rubric MODEL DATA URL OUT`; see `examples/recipes/run.py`.
 """
 
 from examples.recipes.run import run

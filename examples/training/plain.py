@@ -10,7 +10,7 @@ dataset = load_dataset("json", data_files=str(Path(__file__).with_name("problems
 
 
 def right(completions, ground_truth, **_):
-    """1 where the last word is the answer."""
+    """Return 1 if the last word is the answer, else 0."""
     return [float(text.split()[-1:] == [answer]) for text, answer in zip(completions, ground_truth, strict=True)]
 
 

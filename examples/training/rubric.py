@@ -1,4 +1,4 @@
-"""The same with rewards from Adjudge, which `make serve` starts: `python rubric.py MODEL`."""
+"""GRPO with TRL on rewards from Adjudge: start it with `make serve`, then run `python rubric.py MODEL`."""
 
 import sys
 from pathlib import Path

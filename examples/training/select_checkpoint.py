@@ -1,7 +1,7 @@
 """Keep the checkpoint that does best on held-out problems: `make serve`, then `python select_checkpoint.py MODEL`.
 
-Every tenth step the policy answers problems that it does not train on. The checkpoint of the highest held-out reward is
-loaded at the end and saved to `out/best`.
+Every tenth step the policy is evaluated on problems that it is not trained on. At the end, the checkpoint with the
+highest held-out reward is saved to `out/best`.
 """
 
 import sys

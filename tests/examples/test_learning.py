@@ -178,7 +178,7 @@ def test_mistakes_are_as_frequent_as_asked_for_and_carries_are_forgotten_more_of
 
 def test_a_mistake_that_cannot_be_made_is_refused_with_those_that_can() -> None:
     possible = ", ".join(possible_mistakes(one(0), 1))
-    with pytest.raises(ValueError, match=f"no box at 1; {possible} can be made there"):
+    with pytest.raises(ValueError, match=f"step 1 cannot have the mistake 'box'; possible are: {possible}"):
         solution_with(one(0), np.random.default_rng(0), {1: "box"})
 
 

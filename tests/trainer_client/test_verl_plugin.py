@@ -173,5 +173,5 @@ def test_a_trainer_that_looks_different_is_refused(monkeypatch, method):
 def test_carrying_ends_with_an_error_too():
     with pytest.raises(KeyError), steps_context([]):
         raise KeyError
-    with pytest.raises(RuntimeError, match="nothing of steps"):
+    with pytest.raises(RuntimeError, match="called without steps"):
         ESTIMATORS["adjudge_stepwise"](torch.zeros(0, 0), torch.zeros(0, 0), [])

@@ -64,7 +64,9 @@ def test_trls_own_setting_says_whether_advantages_are_scaled(tmp_path):
 
 
 def test_an_option_that_the_method_does_not_take_is_named_with_those_it_takes(tmp_path):
-    with pytest.raises(ValueError, match=r"'normalize', which 'srar' does not take; it takes .*normalise \(True\)"):
+    with pytest.raises(
+        ValueError, match=r"'normalize', which is not an option of method 'srar'; it takes .*normalise \(True\)"
+    ):
         config(tmp_path, method="srar", method_options={"normalize": False})
 
 
@@ -76,18 +78,18 @@ def test_an_unknown_method_is_refused_with_the_known_ones(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "srar", "scale_rewards": "batch"}, "scale_rewards is 'batch', and method 'srar'"),
+        ({"method": "srar", "scale_rewards": "batch"}, "scale_rewards is 'batch', but method 'srar'"),
         ({"method": "rgr", "multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
-        ({"scale_rewards": "batch", "method_options": {"ddof": 1}}, "method_options has ddof"),
-        ({"method": "srar", "scale_rewards": "none"}, "scale_rewards is 'none', and method 'srar' divides"),
-        ({"method": "rar", "scale_rewards": False}, "scale_rewards is 'none', and method 'rar' divides"),
+        ({"scale_rewards": "batch", "method_options": {"ddof": 1}}, "method_options contains ddof"),
+        ({"method": "srar", "scale_rewards": "none"}, "scale_rewards is 'none', but method 'srar' always divides"),
+        ({"method": "rar", "scale_rewards": False}, "scale_rewards is 'none', but method 'rar' always divides"),
         (
             {"method": "grounded", "method_options": {"sequence_band": [0.5, 2.0]}},
             "importance_sampling_correction is off",
         ),
         ({"method": "rgr", "num_generations": 1}, "at least 2 generations"),
         ({"method": "dro"}, r"num_generations \(16\)\. Make per_device_train_batch_size .* a multiple of 16"),
-        ({"method": "srar", "delta": 1.2}, r"delta is 1.2, and the upper clip .* is 1.28"),
+        ({"method": "srar", "delta": 1.2}, r"delta is 1.2, but it must be above the upper clip .*1.28"),
     ],
 )
 def test_settings_that_go_with_no_method_are_refused(tmp_path, settings, message):

@@ -57,7 +57,7 @@ async def test_a_part_that_is_no_finite_number_is_missing_and_named(strange, cap
 
     reward = rewarding(FakeJudgeTransport(), extra_rewards=[odd])
     assert await reward(*TWO) == [None, 1.5]
-    assert "reward function 'odd' gave no finite number for 1 of 2 responses" in caplog.text
+    assert "reward function 'odd' did not return a finite number for 1 of 2 responses" in caplog.text
     assert [row.answer.reward for row in reward.last.rows] == [0.25, 0.5]
 
 
@@ -67,7 +67,7 @@ async def test_a_missing_part_is_no_failure_of_the_judge():
 
 
 async def test_a_function_that_gives_too_few_rewards_is_named():
-    with pytest.raises(ValueError, match="reward function 'length' gave 1 rewards for 2 responses"):
+    with pytest.raises(ValueError, match="reward function 'length' returned 1 rewards for 2 responses"):
         await rewarding(FakeJudgeTransport(), extra_rewards=[functools.wraps(length)(lambda **_: [1.0])])(*TWO)
 
 
@@ -138,16 +138,16 @@ def test_weights_are_one_for_the_rubric_and_one_for_each_other(weights):
 
 
 def test_names_of_models_are_no_functions():
-    with pytest.raises(TypeError, match="others has a str"):
+    with pytest.raises(TypeError, match="extra_rewards contains a str"):
         rewarding(FakeJudgeTransport(), extra_rewards=["some/model"])
 
 
 async def test_the_trap_of_a_missing_reward_that_trl_counts_as_0_is_said_once_and_loudly(caplog):
     reward = RubricReward(client(FakeJudgeTransport()), "r")
     trainer = Trainer([reward, length])
-    with pytest.warns(RubricRewardWarning, match=r"counts 0 for it.*others=\["):
+    with pytest.warns(RubricRewardWarning, match=r"TRL counts 0.*extra_rewards=\["):
         await reward(*TWO, **trainer.logs)
-    assert "counts 0 for it" in caplog.text
+    assert "TRL counts 0" in caplog.text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         await reward(*TWO, **trainer.logs)

@@ -159,10 +159,10 @@ def test_prompts_of_messages_go_through_the_models_chat_template(tmp_path, run):
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("{", "this is no JSON"),
-        ("[1]", "this is no row; write an object with prompt and reference_answer"),
-        ('{"reference_answer": "2"}', "prompt must be text that is not empty, or a list of messages"),
-        ('{"prompt": "", "reference_answer": "2"}', "prompt must be text that is not empty"),
+        ("{", "the line is not valid JSON"),
+        ("[1]", "the line is not a JSON object; write an object with prompt and reference_answer"),
+        ('{"reference_answer": "2"}', "prompt must be non-empty text, or a list of messages"),
+        ('{"prompt": "", "reference_answer": "2"}', "prompt must be non-empty text"),
         ('{"prompt": ["1+1"]}', "a list of messages with role and content"),
         ('{"prompt": "1+1", "reference_answer": ["2"]}', "reference_answer is of type list; it must be text or"),
         ('{"prompt": "1+1", "reference_answer": true}', "reference_answer is of type bool"),
@@ -186,15 +186,15 @@ def test_many_bad_rows_are_counted(run, capsys):
     with pytest.raises(SystemExit):
         run(["{"] * 13, "--top", "1")
     said = capsys.readouterr().err
-    assert said.count("this is no JSON") == 10
+    assert said.count("the line is not valid JSON") == 10
     assert said.endswith("\nand 3 more\n")
 
 
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        (None, "prompt has messages, and the model no chat template"),
-        ("{{ raise_exception('no system here') }}", "the model's chat template refuses the prompt: no system here"),
+        (None, "prompt has messages, but the model has no chat template"),
+        ("{{ raise_exception('no system here') }}", "the model's chat template rejects the prompt: no system here"),
     ],
 )
 def test_messages_that_have_no_tokens_are_a_bad_row(run, tmp_path, capsys, template, fault):
@@ -210,18 +210,18 @@ def test_messages_that_have_no_tokens_are_a_bad_row(run, tmp_path, capsys, templ
     ("options", "fault"),
     [
         (["--top", "1.5"], "top_fraction is 1.5; it is a share in [0, 1]"),
-        (["--retain", "0.05"], "--retain is 0.05; the random share alone retains 0.1"),
-        (["--retain", "0.5", "--random", "1"], "--random is 1; with --retain it is a share from 0 to less than 1"),
+        (["--retain", "0.05"], "--retain is 0.05; it must be from 0.1, the random share"),
+        (["--retain", "0.5", "--random", "1"], "--random is 1; with --retain it must be from 0 to less than 1"),
         (["--top", "1", "--top-p", "0"], "0 is not above 0 and at most 1"),
         (["--top", "1", "--answer-rule", "nowhere:rule"], "--answer-rule nowhere:rule: No module named 'nowhere'"),
         (["--top", "1", "--answer-rule", "json"], "write MODULE:FUNCTION"),
         (["--top", "0.5", "--random", "-1"], "random_fraction is -1.0"),
         (["--top", "1", "--tokens", "2"], "top_fraction is 2.0"),
         (["--top", "1", "--p-min", "0.9", "--p-max", "0.1"], "p_min"),
-        (["--top", "1", "--group", "1"], "1 is too few; give 2 or more"),
+        (["--top", "1", "--group", "1"], "1 is too small; give 2 or more"),
         (["--top", "1", "--temperature", "0"], "0 is not above 0"),
         (["--top", "1", "--out", "{data}"], "must be different files"),
-        (["--top", "1", "--out", "{data}.d/kept"], "--out: there is no folder"),
+        (["--top", "1", "--out", "{data}.d/kept"], "--out: the folder"),
         (["--top", "1", "--data", "{data}.not"], "No such file"),
     ],
 )  # fmt: skip

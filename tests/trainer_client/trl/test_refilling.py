@@ -293,7 +293,7 @@ def test_a_stream_gives_what_is_accepted_and_ends_where_nothing_is(count, accept
     ("given", "said"),
     [
         ({"max_refill_rounds": -1}, "max_refill_rounds is -1"),
-        ({"method_options": {}}, "leaves no group out, so there is nothing to refill; add method_options"),
+        ({"method_options": {}}, "leaves no groups out, so there is nothing to refill; set method_options"),
     ],
 )
 def test_settings_that_cannot_refill_are_refused(tmp_path, url, given, said):
@@ -302,5 +302,5 @@ def test_settings_that_cannot_refill_are_refused(tmp_path, url, given, said):
 
 
 def test_data_that_cannot_be_drawn_from_is_refused(tmp_path, url):
-    with pytest.raises(ValueError, match="max_refill_rounds needs a training data set with rows by number"):
+    with pytest.raises(ValueError, match="max_refill_rounds needs an indexable training dataset"):
         made(tmp_path, url, ByPrompt(MIXED), data=dataset(PLAIN).to_iterable_dataset())

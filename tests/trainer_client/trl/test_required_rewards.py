@@ -67,13 +67,13 @@ def test_a_reward_that_is_infinite_is_left_out(tmp_path, url):
 
 
 def test_a_required_function_that_is_not_there_is_refused_with_those_that_are(tmp_path):
-    with pytest.raises(ValueError, match="required_rewards has 'concise', and the reward functions are RubricReward"):
+    with pytest.raises(ValueError, match=r"required_rewards contains 'concise', which is not .* are RubricReward"):
         trainer(tmp_path, "http://judge.test", required_rewards=["concise"])
 
 
 def test_settings_without_a_method_are_refused(tmp_path):
     plain = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2)
-    with pytest.raises(TypeError, match="args is a GRPOConfig, which names no method; give a RubricGRPOConfig"):
+    with pytest.raises(TypeError, match="args is a GRPOConfig, which has no method; give a RubricGRPOConfig"):
         RubricGRPOTrainer(
             policy(tmp_path / "policy"), RubricReward("http://judge.test"), plain, train_dataset=dataset()
         )

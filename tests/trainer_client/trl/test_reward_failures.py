@@ -140,7 +140,7 @@ async def test_rewards_nobody_asked_for_are_ignored_counted_and_said(caplog):
         return stream(unknown, *lines, lines[0], summary())
 
     assert await rewarding(FakeJudgeTransport(more))(*TWO) == [0.25, 0.5]
-    assert "it sent 5 rewards that were not asked for" in caplog.text
+    assert "it sent 5 unexpected rewards" in caplog.text
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"1e999", b"-1e999"])

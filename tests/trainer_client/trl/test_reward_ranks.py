@@ -48,7 +48,7 @@ def test_both_ranks_raise_the_same_error_when_one_ranks_judge_fails(ranks):
     first, second = scene(ranks, "half fails, and may not")
     assert first == second
     assert first[0] == "TooManyUnscored"
-    assert "4 of 8 responses have no reward from the judge, and max_unscored = 0.4 allows 3: 4 server." in first[1]
+    assert "4 of 8 responses have no reward from the judge, but max_unscored = 0.4 allows only 3: 4 server." in first[1]
     assert "internal happened" in first[1]
 
 

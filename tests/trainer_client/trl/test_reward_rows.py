@@ -162,7 +162,7 @@ def test_a_row_that_cannot_be_sent_is_the_users_mistake_and_is_named(columns, sa
 
 
 def test_a_row_without_any_rubric_is_told_where_to_name_one_unless_the_mode_needs_none():
-    with pytest.raises(InvalidRequest, match=r"row 0: it has no rubric; put one .* give RubricReward one"):
+    with pytest.raises(InvalidRequest, match=r"row 0: it has no rubric; put one .* give RubricReward a default"):
         read(["a"], rubric=None)
     assert len(read(["a"], rubric=None, needs_rubric=False).groups) == 1
 

@@ -90,7 +90,7 @@ async def test_an_image_is_shown_by_name_and_said_once():
     judge = FakeJudgeTransport()
     reward = rewarding(judge)
     prompt = [{"role": "user", "content": [{"type": "image", "image": object()}, {"type": "text", "text": "What?"}]}]
-    with pytest.warns(RubricRewardWarning, match=r"shown to it as \[image\]"):
+    with pytest.warns(RubricRewardWarning, match=r"sees an image in a prompt as \[image\]"):
         await reward([prompt], ["1"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

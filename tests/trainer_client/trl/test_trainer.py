@@ -129,7 +129,7 @@ def test_steps_without_any_reward_leave_the_policy_alone_even_with_momentum(tmp_
     assert not torch.equal(seen[1], before)
     assert torch.equal(seen[2], seen[1])
     assert torch.equal(weights(trained.model), seen[1])
-    assert "no response has a reward, so the policy is left as it is" in caplog.text
+    assert "no response has a reward, so the policy is not updated" in caplog.text
 
 
 def test_a_judge_that_is_away_for_the_whole_run_moves_nothing(tmp_path, unserved_url):
@@ -168,7 +168,7 @@ def test_grounded_bounds_the_divergence_of_every_token(tmp_path, url, away):
 
 
 def test_the_mode_of_a_reward_must_give_the_steps_that_the_method_needs(tmp_path, url):
-    with pytest.raises(ValueError, match="mode 'outcome', and method 'srar' needs each verdict's step"):
+    with pytest.raises(ValueError, match="mode 'outcome', but method 'srar' needs the step of each verdict"):
         trainer(tmp_path, url, reward=RubricReward(url, mode="outcome"), method="srar")
 
 

@@ -187,7 +187,7 @@ def test_what_a_callback_measures_is_logged(tmp_path, url):
 
 def test_a_trainer_that_would_tell_it_nothing_is_refused(tmp_path):
     settings = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", num_generations=2)
-    with pytest.raises(ValueError, match="measures what a RubricGRPOTrainer tells it"):
+    with pytest.raises(ValueError, match="TrainingMeasures needs a RubricGRPOTrainer"):
         GRPOTrainer(
             policy(tmp_path / "policy"), lambda prompts, **_: [0.0] * len(prompts), settings,
             train_dataset=dataset(), processing_class=tokenizer(), rollout_func=saying(*TEXTS),

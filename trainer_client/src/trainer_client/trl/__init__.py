@@ -1,7 +1,7 @@
 """Adjudge in TRL: a reward function for its trainers, and a GRPO trainer with the papers' methods.
 
-Needs the extra `trl`: `pip install "adjudge-client[trl]"`. TRL itself, which takes seconds to import, is imported when
-something is asked for that needs it; `RubricReward` does not.
+Needs the extra `trl`: `pip install "adjudge-client[trl]"`. TRL takes seconds to import, so it is imported on the first
+access to a name that needs it; `RubricReward` does not.
 """
 
 from importlib import import_module
@@ -28,7 +28,7 @@ __all__ = [
     "TrainingMeasures",
 ]
 
-_HOMES = {
+_MODULES = {
     "EvolvingFailed": "evolving_rubrics",
     "EvolvingRubrics": "evolving_rubrics",
     "GenerationCallback": "callbacks",
@@ -43,10 +43,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

@@ -1,8 +1,7 @@
 """The groups of a generation batch on all ranks, and what a method reads from each response.
 
-The groups of one generation batch, over all ranks: a method's advantages, and which rollouts the loss leaves out.
-
-What of a response besides its reward a method's advantages need, read on the rank that holds it.
+`AdvantageBatch` computes a method's advantages over all groups and decides which rollouts the loss leaves out. Readers
+add to each rollout, on the rank that holds it, what the method's advantages need besides the reward.
 """
 
 import logging
@@ -19,17 +18,22 @@ from trainer_client.trl._scoring import ScoredRow, judged_reward
 from trainer_client.trl.methods import Method, Rollout, ScoredResponse
 from trainer_client.trl.methods.base import Array
 
+logger = logging.getLogger(__name__)
+
+_ROWS_PER_SLICE = 8
+"""The number of responses aligned at a time while the judge answers: less than a millisecond of work."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdvantageBatch:
-    """What came of the rollouts of all ranks, in the order they were gathered.
+    """The advantages of the rollouts of all ranks, in the order in which they were gathered.
 
     Attributes:
-        rewards: of each rollout, what advantages are taken of; None where there is none.
+        rewards: for each rollout the reward that its advantage is computed from, or None.
         advantages: for each rollout an array of its T_i tokens, or one number for all of them.
-        kept: whether the loss is taken over it: it has a reward, and its group tells something.
-        metrics: what the log shows of the batch, by name.
-        memory: what the method remembers after it.
+        kept: for each rollout whether the loss includes it: it has a reward, and its group is informative.
+        metrics: metrics of the batch, by name.
+        memory: the method's memory after the batch.
     """
 
     rewards: list[float | None]
@@ -42,7 +46,7 @@ class AdvantageBatch:
     def from_rollouts(
         cls, method: Method, rollouts: Sequence[Rollout], group_size: int, memory: Any = None
     ) -> "AdvantageBatch":
-        """Let a method judge N rollouts, `group_size` consecutive ones to a group."""
+        """Compute a method's advantages of N rollouts; each group is `group_size` consecutive ones."""
         all_rewards: list[float | None] = []
         advantages: list[Array] = []
         kept: list[bool] = []
@@ -65,12 +69,12 @@ class AdvantageBatch:
         return cls(all_rewards, advantages, kept, metrics, method.update_memory(memory, groups))
 
     def tensor(self, own: slice, completion_ids: torch.Tensor) -> torch.Tensor:
-        """Give the advantages of one rank's rollouts: B, or B x T where they differ by token, padded with 0."""
-        mine = self.advantages[own]
-        if all(advantage.ndim == 0 for advantage in mine):
-            return torch.tensor(np.stack(mine), dtype=torch.float32, device=completion_ids.device)
+        """Return the advantages of one rank's rollouts: B, or B x T, padded with 0, if they differ by token."""
+        advantages = self.advantages[own]
+        if all(advantage.ndim == 0 for advantage in advantages):
+            return torch.tensor(np.stack(advantages), dtype=torch.float32, device=completion_ids.device)
         padded = np.zeros(tuple(completion_ids.shape))
-        for row, advantage in enumerate(mine):
+        for row, advantage in enumerate(advantages):
             padded[row, : advantage.size] = advantage
         return torch.tensor(padded, dtype=torch.float32, device=completion_ids.device)
 
@@ -80,14 +84,8 @@ class AdvantageBatch:
         return [float(advantage.mean()) if advantage.size else 0.0 for advantage in self.advantages]
 
 
-_ROWS_PER_SLICE = 8
-"""How many responses are placed at a time while the judge is waited for: below a millisecond's work."""
-
-logger = logging.getLogger(__name__)
-
-
 class Reader(Protocol):
-    """Adds to rollouts what a method needs of them."""
+    """Adds data that a method needs to rollouts."""
 
     def read(
         self,
@@ -96,11 +94,11 @@ class Reader(Protocol):
         prompt_ids: Sequence[Sequence[int]],
         completion_ids: Sequence[Sequence[int]],
     ) -> list[Rollout]:
-        """Read N rollouts, once they are judged."""
+        """Return the N rollouts, after judging, with the data added."""
 
 
 def readers_for(trainer: Any) -> list[Reader]:
-    """Give the readers that a trainer's method needs."""
+    """Create the readers that a trainer's method needs."""
     readers: list[Reader] = []
     if trainer.rubric_reward is not None:
         readers.append(VerdictReader(trainer))
@@ -112,7 +110,7 @@ def readers_for(trainer: Any) -> list[Reader]:
 
 
 class VerdictReader:
-    """Adds what the judge said of each rollout beside the reward: its own reward before penalties, and the answer."""
+    """Adds the judge's own reward before penalties, the penalty, and whether the final answer is right."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -125,20 +123,20 @@ class VerdictReader:
         prompt_ids: Sequence[Sequence[int]],
         completion_ids: Sequence[Sequence[int]],
     ) -> list[Rollout]:
-        """Read the N rollouts that were judged last."""
+        """Return the N latest judged rollouts with the judge's data."""
         place = self._trainer.reward_funcs.index(self._reward)
         weight = float(self._trainer.reward_weights[place]) * self._reward.weight
         read = []
         for rollout, row in zip(rollouts, self._reward.last.rows, strict=True):
-            given = judged_reward(row.answer)
-            before = given if row.answer is None or row.answer.unpenalised is None else row.answer.unpenalised
-            penalty = 0.0 if given is None or before is None else weight * (given - before)
+            reward = judged_reward(row.answer)
+            before = reward if row.answer is None or row.answer.unpenalised is None else row.answer.unpenalised
+            penalty = 0.0 if reward is None or before is None else weight * (reward - before)
             read.append(replace(rollout, judged=before, penalty=penalty, correct=_answer_is_right(row)))
         return read
 
 
 def _answer_is_right(row: ScoredRow) -> bool | None:
-    """Whether all criteria of kind `answer` are satisfied; None without any, or where missing verdicts decide it."""
+    """Whether all criteria of kind `answer` are satisfied; None if there are none, or if missing verdicts decide."""
     answers = {criterion.id for criterion in row.criteria or () if criterion.kind == "answer"}
     if not answers or row.answer is None:
         return None
@@ -149,11 +147,11 @@ def _answer_is_right(row: ScoredRow) -> bool | None:
 
 
 class StepReader:
-    """Adds each rollout's deltas and the tokens of its steps, from what the judge said of it.
+    """Adds the deltas and the token spans of each rollout's steps, from the judge's answer.
 
-    A rollout without an answer keeps none. Where the judged text cannot be found in what the tokens say, the deltas
-    count in the group's statistics and reach no token, which is logged. Where tokens lie in their texts is found
-    while the judge is waited for.
+    A rollout without an answer gets none. If the judged text cannot be found in the decoded tokens, the deltas count in
+    the group's statistics but apply to no token, which is logged. Tokens are aligned with their texts while the judge
+    answers.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -164,8 +162,8 @@ class StepReader:
         self._reward.overlapped_work = self.place
 
     def place(self, texts: Sequence[str], completion_ids: Sequence[Sequence[int]]) -> Iterator[None]:
-        """Find where the tokens of N responses begin in their judged texts, some responses at a time."""
-        yield  # the request goes first
+        """Align the tokens of N responses with their judged texts, a few responses at a time."""
+        yield  # let the request be sent first
         self._alignments = []
         for text, ids in zip(texts, completion_ids, strict=True):
             self._alignments.append(self._offsets.place(ids, text))
@@ -179,7 +177,7 @@ class StepReader:
         prompt_ids: Sequence[Sequence[int]],
         completion_ids: Sequence[Sequence[int]],
     ) -> list[Rollout]:
-        """Read the steps of the N rollouts that were judged last."""
+        """Return the N latest judged rollouts with their steps."""
         unaligned = 0
         read = []
         for rollout, row, alignment in zip(rollouts, self._reward.last.rows, self._alignments, strict=True):
@@ -193,7 +191,8 @@ class StepReader:
             read.append(replace(rollout, deltas=deltas, spans=spans or {}))
         if unaligned:
             logger.warning(
-                "%d of %d responses: the judged text is not in what their tokens say, so that no token has a step",
+                "%d of %d responses: the judged text was not found in the decoded tokens, so their steps apply to no "
+                "token",
                 unaligned,
                 len(read),
             )

@@ -1,12 +1,8 @@
 """Turn the rows of a reward call into the groups of a request.
 
-From the rows of a reward call to the groups of a request: what belongs together, under an id that all ranks share.
-
-Knows the columns by their names. Sends nothing, and pins no reference.
-
-A trainer's prompts and completions as the wire takes them: text, or messages of text.
-
-What a policy wrote is never refused, whatever it is: only the user's mistakes are. Knows nothing of rubrics.
+Rows that share a prompt and all judging columns form a group, under an id that is equal on all ranks. Prompts and
+completions become text, or messages of text, as the wire takes them. The user's mistakes raise errors, but a
+completion is never rejected for what the policy wrote.
 """
 
 import hashlib
@@ -27,103 +23,19 @@ _CALLS_PER_MESSAGE = 128
 
 
 class WireText(NamedTuple):
-    """A text, or the fields of messages; and how many parts stand in it by name only, for they are no text."""
+    """A text, or the fields of messages, and the number of parts that are shown only by their type."""
 
     value: str | list[dict[str, Any]]
     non_text_parts: int = 0
 
     @property
     def key(self) -> str:
-        """The same for equal values, on every rank."""
+        """A key that is equal for equal values, on every rank."""
         return self.value if isinstance(self.value, str) else json.dumps(self.value)
 
 
-def wire_text(given: object) -> WireText:
-    """Read a prompt or a completion: text, or TRL's messages.
-
-    Fields that the wire does not know are dropped, and so is None, with which Arrow fills messages up. A part that
-    is no text is shown as its type in brackets, such as `[image]`.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if isinstance(given, str):
-        return WireText(given)
-    if not isinstance(given, Sequence) or not all(isinstance(message, Mapping) for message in given):
-        raise ValueError(f"what is of type {type(given).__name__} is neither text nor a list of messages")
-    messages: list[dict[str, Any]] = []
-    non_text_parts = 0
-    for message in given:
-        content, left_out = _content(message.get("content"))
-        non_text_parts += left_out
-        messages += _messages(message, content)
-    return WireText(messages, non_text_parts)
-
-
-def _messages(given: Mapping[str, Any], content: str | None) -> Iterator[dict[str, Any]]:
-    """Give a message, followed by others with the tool calls that exceed what one may have."""
-    message: dict[str, Any] = {"role": given.get("role")}
-    thinking = given.get("reasoning_content") or given.get("thinking")
-    called = given.get("tool_calls")
-    calls = [_call(call) for call in called if isinstance(call, Mapping)] if isinstance(called, list | tuple) else []
-    if thinking:
-        message["reasoning_content"] = str(thinking)
-    if content is not None or not (thinking or calls):
-        message["content"] = content or ""
-    for key in ("tool_call_id", "name"):
-        if given.get(key) is not None:
-            message[key] = str(given[key])
-    if calls:
-        message["tool_calls"] = calls[:_CALLS_PER_MESSAGE]
-    yield message
-    for start in range(_CALLS_PER_MESSAGE, len(calls), _CALLS_PER_MESSAGE):
-        yield {"role": given.get("role"), "tool_calls": calls[start : start + _CALLS_PER_MESSAGE]}
-
-
-def _content(given: object) -> tuple[str | None, int]:
-    if given is None or isinstance(given, str):
-        return given, 0
-    if not isinstance(given, Sequence):
-        return _json(given), 0
-    texts: list[str] = []
-    non_text_parts = 0
-    for part in given:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Mapping) and isinstance(part.get("text"), str) and part.get("type", "text") == "text":
-            texts.append(part["text"])
-        else:
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            texts.append(f"[{kind or type(part).__name__}]")
-            non_text_parts += 1
-    return "\n".join(texts), non_text_parts
-
-
-def _call(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a tool call with its arguments as text, for what a policy wrote there may be no JSON."""
-    function = given.get("function")
-    named = function if isinstance(function, Mapping) else given
-    arguments = named.get("arguments")
-    call: dict[str, Any] = {
-        "function": {
-            "name": str(named.get("name") or ""),
-            "arguments": arguments if isinstance(arguments, str) else "" if arguments is None else _json(arguments),
-        }
-    }
-    if given.get("id") is not None:
-        call["id"] = str(given["id"])
-    return call
-
-
-def _json(given: object) -> str:
-    try:
-        return json.dumps(given, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
-        return str(given)
-
-
 COLUMNS = ("rubric", "grounding", "reference_answer", "ground_truth")
-"""The columns of a dataset that are read; each may be missing, and so may any value."""
+"""The columns that are read from a dataset. Columns and single values may be missing."""
 
 _OUTCOME_CRITERION = {
     "id": "answer",
@@ -132,7 +44,7 @@ _OUTCOME_CRITERION = {
     "verification": {"method": "math"},
 }
 OUTCOME_RUBRIC = RubricContent.model_validate({"criteria": [_OUTCOME_CRITERION]})
-"""What judges a row without a rubric where its outcome alone is to be trained on."""
+"""The rubric of rows without one, if the method trains them on their outcome alone."""
 
 WithoutRubric = Literal["refuse", "outcome", "accept"]
 
@@ -141,13 +53,13 @@ ReadT = TypeVar("ReadT")
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """The rows that share a prompt and all that the judge sees beside it.
+    """Rows that share a prompt and everything else that the judge sees.
 
     Attributes:
-        id: equal on all ranks and differing from step to step.
-        fields: the group's fields on the wire, but its responses and its rubric.
-        rubric: its own, where it has one; a reference is not pinned yet.
-        rows: the places of its rows in the call.
+        id: equal on all ranks, and different in each step.
+        fields: the group's wire fields, except the responses and the rubric.
+        rubric: the group's own rubric, or None; a reference is not pinned yet.
+        rows: the indices of its rows in the call.
     """
 
     id: str
@@ -161,11 +73,11 @@ class RowBatch:
     """All rows of a call.
 
     Attributes:
-        groups: those that are judged.
-        responses: of all rows.
-        unseen: how many parts of them a judge of texts cannot see.
-        without_rubric: the rows that name no rubric and are given none.
-        accepted: the id of the group of each row that is accepted without being judged.
+        groups: the groups to judge.
+        responses: the responses of all rows.
+        non_text_parts: the number of parts that are not text, which the judge cannot see.
+        without_rubric: the rows without a rubric of their own or a default one.
+        accepted: the group id of each row that is accepted without judging.
     """
 
     groups: list[RowGroup]
@@ -191,25 +103,25 @@ def read_rows(
 
     Args:
         prompts, completions: N texts or lists of messages each.
-        completion_ids: N lists of tokens, where they are known.
-        columns: N values of each column of the dataset; those in `COLUMNS` are read.
-        rubric: what judges rows that name none.
+        completion_ids: N lists of tokens, or None if unknown.
+        columns: N values of each column of the dataset; the ones in `COLUMNS` are read.
+        rubric: the rubric of rows without one.
         needs_rubric: whether every row must have a rubric.
-        without_rubric: what becomes of rows that have none, or an empty one, where every row must have one: `refuse`,
-            `outcome` (judged by their final answer against the ground truth), `accept` (not judged).
+        without_rubric: how to treat rows without a rubric, or with an empty one, if every row must have one: `refuse`
+            them, judge their `outcome` (the final answer against the ground truth), or `accept` them without judging.
         step: the training step.
-        ends: the tokens of which one ends every response that was not cut off, where they are known.
+        stop_token_ids: the tokens that end a response that was not cut off, or None if unknown.
 
     Raises:
-        InvalidRequest: a row cannot be sent; names the row and what is wrong with it.
-        ValueError: there are not N of something.
+        InvalidRequest: a row is invalid; names the row and the problem.
+        ValueError: the arguments differ in length.
     """
     given = {"completions": completions} | {name: columns[name] for name in COLUMNS if columns.get(name) is not None}
     if completion_ids is not None:
         given["completion_ids"] = completion_ids
     for name, values in given.items():
         if len(values) != len(prompts):
-            raise ValueError(f"{len(values)} {name} for {len(prompts)} prompts; there must be one for each")
+            raise ValueError(f"{len(values)} {name} for {len(prompts)} prompts; give one for each prompt")
     read_prompt, read_row_rubric, read_empty = (
         _LastValueCache(wire_text),
         _LastValueCache(_read_row_rubric),
@@ -225,9 +137,9 @@ def read_rows(
         row_columns = {name: given[name][row] for name in COLUMNS if name in given}
         try:
             wire_prompt = read_prompt(prompt)
-            named = row_columns.pop("rubric", None)
-            has_empty_rubric = named is not None and read_empty(named)
-            own, own_key = (None, None) if has_empty_rubric else read_row_rubric(named)
+            row_rubric = row_columns.pop("rubric", None)
+            has_empty_rubric = row_rubric is not None and read_empty(row_rubric)
+            own, own_key = (None, None) if has_empty_rubric else read_row_rubric(row_rubric)
             texts = {name: as_text(name, value) for name, value in row_columns.items()}
             if needs_rubric and own is None and (has_empty_rubric or rubric is None):
                 rows_without_rubric.add(row)
@@ -258,21 +170,21 @@ def read_rows(
 def _fallback_rubric(
     without_rubric: WithoutRubric, problem: str, texts: Mapping[str, str | None]
 ) -> tuple[RubricOrReference | None, str | None]:
-    """Give what judges a row without a rubric, and its key."""
+    """Return the rubric that replaces a missing one, and its key."""
     if without_rubric == "refuse":
         raise ValueError(
             f"{problem}; put one into the dataset's column 'rubric' (to train on the final answer alone, one criterion "
-            "of kind 'answer'), give RubricReward one for such rows, or leave the row out"
+            "of kind 'answer'), give RubricReward a default rubric, or leave the row out"
         )
     if without_rubric == "accept":
         return None, "none"
     if not (texts.get("ground_truth") or "").strip():
-        raise ValueError("it has neither a rubric nor a ground_truth; give it one of them")
+        raise ValueError("it has neither a rubric nor a ground_truth; add one of them")
     return OUTCOME_RUBRIC, OUTCOME_RUBRIC.digest
 
 
 class _LastValueCache(Generic[ReadT]):
-    """Reads values of which neighbours are often equal, each run of them once."""
+    """Caches the latest value read, since neighboring rows often have equal values."""
 
     def __init__(self, read: Callable[[Any], ReadT]) -> None:
         self._read = read
@@ -321,3 +233,91 @@ def _read_row_rubric(given: Any) -> tuple[RubricOrReference | None, str | None]:
 
 def _rubric_key(rubric: RubricOrReference | None) -> str | None:
     return rubric if isinstance(rubric, str) or rubric is None else rubric.digest
+
+
+def wire_text(given: object) -> WireText:
+    """Read a prompt or a completion: text, or TRL's messages.
+
+    Fields that the wire does not have are dropped, and so are None values, which Arrow adds to messages. A part that
+    is not text becomes its type in brackets, such as `[image]`.
+
+    Raises:
+        ValueError: the value is neither text nor messages.
+    """
+    if isinstance(given, str):
+        return WireText(given)
+    if not isinstance(given, Sequence) or not all(isinstance(message, Mapping) for message in given):
+        raise ValueError(f"a value of type {type(given).__name__} is neither text nor a list of messages")
+    messages: list[dict[str, Any]] = []
+    non_text_parts = 0
+    for message in given:
+        content, left_out = _content(message.get("content"))
+        non_text_parts += left_out
+        messages += _messages(message, content)
+    return WireText(messages, non_text_parts)
+
+
+def _messages(given: Mapping[str, Any], content: str | None) -> Iterator[dict[str, Any]]:
+    """Yield a message, followed by messages with the tool calls beyond the limit of one message."""
+    message: dict[str, Any] = {"role": given.get("role")}
+    thinking = given.get("reasoning_content") or given.get("thinking")
+    given_calls = given.get("tool_calls")
+    calls = (
+        [_call(call) for call in given_calls if isinstance(call, Mapping)]
+        if isinstance(given_calls, list | tuple)
+        else []
+    )
+    if thinking:
+        message["reasoning_content"] = str(thinking)
+    if content is not None or not (thinking or calls):
+        message["content"] = content or ""
+    for key in ("tool_call_id", "name"):
+        if given.get(key) is not None:
+            message[key] = str(given[key])
+    if calls:
+        message["tool_calls"] = calls[:_CALLS_PER_MESSAGE]
+    yield message
+    for start in range(_CALLS_PER_MESSAGE, len(calls), _CALLS_PER_MESSAGE):
+        yield {"role": given.get("role"), "tool_calls": calls[start : start + _CALLS_PER_MESSAGE]}
+
+
+def _content(given: object) -> tuple[str | None, int]:
+    if given is None or isinstance(given, str):
+        return given, 0
+    if not isinstance(given, Sequence):
+        return _json(given), 0
+    texts: list[str] = []
+    non_text_parts = 0
+    for part in given:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str) and part.get("type", "text") == "text":
+            texts.append(part["text"])
+        else:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            texts.append(f"[{kind or type(part).__name__}]")
+            non_text_parts += 1
+    return "\n".join(texts), non_text_parts
+
+
+def _call(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a tool call, with its arguments as text, since a policy's arguments may be invalid JSON."""
+    function = given.get("function")
+    named = function if isinstance(function, Mapping) else given
+    arguments = named.get("arguments")
+    call: dict[str, Any] = {
+        "function": {
+            "name": str(named.get("name") or ""),
+            "arguments": arguments if isinstance(arguments, str) else "" if arguments is None else _json(arguments),
+        }
+    }
+    if given.get("id") is not None:
+        call["id"] = str(given["id"])
+    return call
+
+
+def _json(given: object) -> str:
+    try:
+        return json.dumps(given, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return str(given)

@@ -1,13 +1,11 @@
 """What ranks exchange during a reward call, and what is read from the trainer that makes it.
 
-What all ranks agree on after each has scored its share: whether training goes on, and which rubrics are pinned.
+After scoring its share, every rank sends a summary to all others, and all decide alike whether training continues and
+which rubrics are pinned. A rank that failed also sends its summary, so that the others do not wait for it. Without
+`torch.distributed` there is a single rank, and torch is not needed.
 
-A rank that failed takes part, so that no other waits for it for ever. Without `torch.distributed` there is one rank,
-and torch is not needed.
-
-What is read of the trainer that calls a reward function, and where it is reached.
-
-TRL hands reward functions a bound method of its trainer to log with. This is the only place that leans on it.
+TRL passes reward functions a bound method of its trainer for logging. `TrainerContext` is the only place that relies
+on it to reach the trainer.
 """
 
 import asyncio
@@ -24,28 +22,44 @@ from trainer_client import errors
 from trainer_client.client.calls import RewardKeywords
 from trainer_client.errors import AdjudgeError, InvalidRequest
 
+logger = logging.getLogger(__name__)
+
 _MAX_KINDS_SHOWN = 5
+
+MISSING_AS_ZERO_WARNING = (
+    "the trainer has other reward functions, and TRL counts 0 where the judge gives no reward, so a response that "
+    "could not be judged looks like a bad one. Give the functions to RubricReward(extra_rewards=[…], weights=[…]) "
+    "instead, or use RubricGRPOTrainer"
+)
+NON_TEXT_PARTS_WARNING = (
+    "the judge reads text only: it sees an image in a prompt as [image]. Describe what the judge must know about "
+    "the image in the column grounding"
+)
+
+
+class RubricRewardWarning(UserWarning):
+    """A problem of a `RubricReward` that does not stop training but needs attention."""
 
 
 class TooManyUnscored(AdjudgeError):
-    """The judge gave more responses of a batch no reward than `max_unscored` allows; raised on all ranks alike."""
+    """More responses of a batch than `max_unscored` allows have no reward from the judge. Raised on all ranks."""
 
 
 class RankFailed(AdjudgeError):
-    """Scoring failed on another rank, with an error that has no class here."""
+    """Scoring failed on another rank, with an error that is not an `AdjudgeError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """What one rank tells the others of its share.
+    """One rank's summary of its share of a batch, sent to all ranks.
 
     Attributes:
-        rows: how many responses it had.
-        unscored: how many of them have no reward, or a 0 that a failure policy made.
-        kinds: what went wrong, by how many responses.
-        last_error: what the service said last, where it said something.
-        fatal: the class and the text of the error that must stop training, where there is one.
-        pins: its pinned rubrics.
+        rows: the number of responses.
+        unscored: the number of responses without a reward, or with a reward of 0 set by a failure policy.
+        kinds: the number of responses by kind of failure.
+        last_error: the last error message from the service, if any.
+        fatal: the class name and message of an error that must stop training, if any.
+        pins: the pinned rubrics.
     """
 
     rows: int = 0
@@ -57,7 +71,7 @@ class RankSummary:
 
 
 def rank() -> int | None:
-    """Give this process's rank, or None where it is alone."""
+    """Return the rank of this process, or None if there is only one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
@@ -65,10 +79,10 @@ def rank() -> int | None:
 
 
 class CollectiveOrder:
-    """A place in the order in which the reward functions of an event loop exchange with other ranks.
+    """A position in the order in which the reward functions of an event loop run their collective operations.
 
-    Taken before anything is waited for, so that the order is that of the trainer and the same on all ranks, whichever
-    function is done first on each.
+    Create it before the first await. The order is then the one in which the trainer calls the functions, which is the
+    same on all ranks, whichever function finishes first on each.
     """
 
     def __init__(self) -> None:
@@ -78,16 +92,16 @@ class CollectiveOrder:
         _latest[self._loop] = self._done
 
     async def all_gather(self, own: RankSummary) -> list[RankSummary]:
-        """Give the tallies of all ranks, by rank, once those before have exchanged theirs.
+        """Return the summaries of all ranks, by rank, after the functions before this one have gathered theirs.
 
-        Every rank must come here equally often.
+        Every rank must call this equally often.
         """
         if self._previous is not None:
             await asyncio.wait([self._previous])
         return [own] if rank() is None else await asyncio.to_thread(_gather, own)
 
     def end(self) -> None:
-        """Let the next exchange; to be called in any case."""
+        """Let the next function gather. Call it in any case, also after an error."""
         self._done.set_result(None)
         if _latest.get(self._loop) is self._done:
             del _latest[self._loop]
@@ -103,7 +117,7 @@ def _gather(own: RankSummary) -> list[RankSummary]:
 
         device = PartialState().device
         if device.type != "cpu":
-            getattr(torch, device.type).set_device(device)  # every thread has one of its own, at first the first
+            getattr(torch, device.type).set_device(device)  # the current device is per thread and defaults to 0
     summaries: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(summaries, own)
     return summaries
@@ -112,18 +126,18 @@ def _gather(own: RankSummary) -> list[RankSummary]:
 def raise_if_failed(
     summaries: Sequence[RankSummary], own_error: Exception | None, max_unscored: float, remedy: str, batch_rows: int = 0
 ) -> None:
-    """Stop training where it must stop, with the same error on all ranks.
+    """Raise the same error on all ranks if training must stop.
 
     Args:
-        tallies: of all ranks.
-        own_error: what failed on this one.
-        max_unscored: the share of responses that may stay without a reward, or be made 0 by a failure policy.
-        remedy: what the user can do about it.
-        batch_rows: how many responses the batch holds that these are a part of, where they are only a part.
+        summaries: the summaries of all ranks.
+        own_error: the error of this rank, if any.
+        max_unscored: the share of responses that may have no reward, or a reward of 0 set by a failure policy.
+        remedy: what the user can do, for the error message.
+        batch_rows: the size of the whole batch, if these responses are only a part of it.
 
     Raises:
-        Exception: that of the lowest rank that has one.
-        TooManyUnscored: more responses stayed without a reward than may.
+        Exception: the error of the lowest rank that failed.
+        TooManyUnscored: too many responses have no reward.
     """
     failed = next((number for number, summary in enumerate(summaries) if summary.fatal), None)
     if failed is not None:
@@ -136,14 +150,14 @@ def raise_if_failed(
         kinds = sum((Counter(summary.kinds) for summary in summaries), Counter[str]())
         last = next((summary.last_error for summary in summaries if summary.last_error), None)
         raise TooManyUnscored(
-            f"{unscored} of {rows} responses have no reward from the judge, and max_unscored = {max_unscored:g} allows "
-            f"{math.floor(max_unscored * rows)}: {format_counts(kinds)}."
+            f"{unscored} of {rows} responses have no reward from the judge, but max_unscored = {max_unscored:g} allows "
+            f"only {math.floor(max_unscored * rows)}: {format_counts(kinds)}."
             f"{f' The last error: {last}.' if last else ''} {remedy}"
         )
 
 
 def format_counts(kinds: Mapping[str, int]) -> str:
-    """Give the commonest kinds of failure with their counts."""
+    """Format the most common kinds of failure with their counts."""
     return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).most_common(_MAX_KINDS_SHOWN))
 
 
@@ -156,32 +170,15 @@ def _error_of(rank: int, kind: str, text: str) -> AdjudgeError:
     return RankFailed(f"scoring failed on rank {rank}: {kind}: {text}")
 
 
-logger = logging.getLogger(__name__)
-
-MISSING_AS_ZERO_WARNING = (
-    "the trainer has other reward functions, and where the judge gives no reward TRL counts 0 for it: a response that "
-    "could not be judged looks like a bad one. Give them to RubricReward(others=[…], weights=[…]) instead, or use "
-    "RubricGRPOTrainer"
-)
-NON_TEXT_PARTS_WARNING = (
-    "the judge sees text only: an image in a prompt is shown to it as [image]. What it must know of it can be told in "
-    "the column grounding"
-)
-
-
-class RubricRewardWarning(UserWarning):
-    """Something about a `RubricReward` that does not stop training and should be looked at."""
-
-
 class TrainerContext:
-    """The trainer behind a call, or nothing where none can be told."""
+    """The trainer that makes a reward call, found through its `log_metric`; it may be unknown."""
 
     def __init__(self, log_metric: object) -> None:
         self._trainer: Any = getattr(log_metric, "__self__", None)
 
     @property
     def stop_token_ids(self) -> frozenset[int] | None:
-        """The tokens of which one ends every response that was not cut off; None where they are not known."""
+        """The tokens that end a response that was not cut off; None if unknown."""
         eos = getattr(self._trainer, "eos_token_ids", None)
         if not isinstance(eos, list | tuple | set | frozenset):
             return None
@@ -189,37 +186,37 @@ class TrainerContext:
         return frozenset(int(token) for token in (*eos, pad) if token is not None)
 
     def check_penalties(self, options: RewardKeywords, *, tokens: bool) -> None:
-        """Refuse penalties for what nobody tells here.
+        """Check that the caller provides what the requested penalties need.
 
         Args:
-            options: what is asked for.
-            tokens: whether the responses' tokens are given.
+            options: the judging options.
+            tokens: whether the caller provides the tokens of the responses.
 
         Raises:
-            InvalidRequest: one of them needs more.
+            InvalidRequest: a penalty needs data that is missing.
         """
         for name in ("length_penalty", "overlong_penalty"):
             if options.get(name) is not None and not tokens:
-                raise InvalidRequest(f"{name} needs completion_ids, and the caller gives none")
+                raise InvalidRequest(f"{name} needs completion_ids, which the caller does not provide")
         if options.get("truncation_factor") is not None and (self.stop_token_ids is None or not tokens):
             raise InvalidRequest(
-                "truncation_factor needs completion_ids, and the trainer's eos_token_ids, which are reached by its "
-                "log_metric; AsyncRolloutWorker gives none: leave truncation_factor out"
+                "truncation_factor needs completion_ids and the trainer's eos_token_ids, which are reached through its "
+                "log_metric. AsyncRolloutWorker does not provide them: leave truncation_factor out"
             )
 
     @property
     def counts_missing_as_zero(self) -> bool:
-        """Whether a row without this reward is given the sum of the others, as if this were 0."""
+        """Whether the trainer counts a missing reward as 0, by summing the rewards of the other functions."""
         masks = getattr(self._trainer, "masks_missing_rewards", False)
         return not masks and len(self._functions) > 1
 
     @property
     def shows_completions(self) -> bool:
-        """Whether it ever shows its table of completions; so it is taken where it does not say."""
+        """Whether the trainer logs its table of completions; True if unknown."""
         return getattr(self._trainer, "log_completions", True) is not False
 
     def prefix(self, function: object) -> str:
-        """Give the beginning of the names that a function logs under: its own where the trainer has several alike."""
+        """Return the prefix of a function's metrics: `rubric`, or `rubric_N` for the N-th function of its type."""
         alike = [other for other in self._functions if isinstance(other, type(function))]
         place = next((n for n, other in enumerate(alike, start=1) if other is function), 1)
         return "rubric" if place == 1 else f"rubric_{place}"
@@ -231,6 +228,6 @@ class TrainerContext:
 
 
 def warn(message: str) -> None:
-    """Say something loudly: as a warning, and in the log."""
+    """Issue a warning and log it."""
     logger.warning(message)
     warnings.warn(message, RubricRewardWarning, stacklevel=2)

@@ -1,12 +1,8 @@
 """Evolve the rubrics of the groups that a run has seen: write, lint, discriminate, publish.
 
-Evolves the rubrics of groups over HTTP: written by an operation, linted, discriminated, published.
-
-Whatever fails leaves the rubric as it is, with a reason. Knows nothing of trainers and ranks.
-
-The groups that a run has seen of late, the newest of each rubric: what evolving rubrics compare responses of.
-
-Each rank sees its share of the responses; `merge` puts the shares of all ranks together, the same way on each.
+`GroupHistory` keeps the newest group of each rubric, whose responses are compared; `merge_histories` combines the
+shares of all ranks, with the same result on each. `evolve` has an operation of the service write criteria, checks them
+and publishes the ones that pass. If anything fails, the rubric stays unchanged, with a reason.
 """
 
 import asyncio
@@ -35,18 +31,18 @@ from trainer_client.wire import (
 from trainer_client.wire.operations import Operation
 
 SHARED_PROMPT = ""
-"""Stands for the prompt of a rubric that several prompts share."""
+"""Marks a rubric that several prompts share, in place of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenGroup:
-    """A prompt with responses to it, and the rubric that judged them.
+    """A prompt with its responses, and the rubric that judged them.
 
     Attributes:
-        reference: of the rubric, as its user wrote it.
-        place: the generation batch, and the place in it of the first response.
-        group: as it is judged, without the rubric.
-        correct: for each response whether its answer is right; None where that is not known.
+        reference: the reference of the rubric, as the user wrote it.
+        place: the number of the generation batch, and the index of the first response in it.
+        group: the group as it is judged, without the rubric.
+        correct: for each response whether its answer is right; None if unknown.
     """
 
     reference: str
@@ -61,13 +57,13 @@ class SeenGroup:
         return hashlib.sha256(prompt_json.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
-        """Give it as JSON takes it."""
+        """Convert the group to JSON-compatible data."""
         group = self.group.model_dump(mode="json", exclude_none=True)
         return {"reference": self.reference, "place": [*self.place], "group": group, "correct": [*self.correct]}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "SeenGroup":
-        """Read what `to_json_bytes` gave."""
+        """Read the data that `as_json` returned."""
         first, second = given["place"]
         group = Group.model_validate(given["group"])
         return cls(given["reference"], (first, second), group, tuple(given["correct"]))
@@ -75,13 +71,18 @@ class SeenGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupHistory:
-    """What was seen: the newest group of each rubric, and the prompt that each rubric ever judged, or `SHARED_PROMPT`."""
+    """The groups seen so far.
+
+    Attributes:
+        groups: the newest group of each rubric.
+        prompts: the digest of the only prompt that each rubric ever judged, or `SHARED_PROMPT`.
+    """
 
     groups: Mapping[str, SeenGroup]
     prompts: Mapping[str, str]
 
     def with_groups(self, groups: Iterable[SeenGroup], max_groups: int) -> "GroupHistory":
-        """Add groups; of all there are, the newest `most` stay."""
+        """Return a history with more groups, of which the newest `max_groups` are kept."""
         newest, prompts = dict(self.groups), dict(self.prompts)
         for one in groups:
             if prompts.setdefault(one.reference, one.prompt) != one.prompt:
@@ -92,12 +93,12 @@ class GroupHistory:
 
     @property
     def shared(self) -> list[str]:
-        """The rubrics of groups that judge several prompts."""
+        """The rubrics that judge several prompts."""
         return [reference for reference in self.groups if self.prompts[reference] == SHARED_PROMPT]
 
 
 def merge_histories(shares: Sequence[GroupHistory], max_groups: int) -> GroupHistory:
-    """Put together what the ranks saw: a group's responses in the order of the ranks, the newest `most` groups."""
+    """Merge the ranks' histories, with a group's responses in rank order, keeping the newest `max_groups` groups."""
     prompts: dict[str, str] = {}
     groups: dict[str, SeenGroup] = {}
     for share in shares:
@@ -116,13 +117,13 @@ def merge_histories(shares: Sequence[GroupHistory], max_groups: int) -> GroupHis
 def evolvable_groups(
     rows: Sequence[ScoredRow], correct: Sequence[bool | None], batch: int, first: int
 ) -> list[SeenGroup]:
-    """Give the groups of one rank's rows whose rubrics can evolve: those that name no version.
+    """Return the groups of one rank's rows whose rubrics can evolve: references without a version.
 
     Args:
-        rows: N responses as they were judged.
-        correct: N times whether the answer is right.
+        rows: N judged responses.
+        correct: for each of the N responses whether its answer is right.
         batch: the number of the generation batch.
-        first: the place of the first row among those of all ranks.
+        first: the index of the first row among those of all ranks.
     """
     places: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
@@ -132,7 +133,7 @@ def evolvable_groups(
 
 
 def can_evolve(reference: str) -> bool:
-    """Whether a reference stands for another version when the run is pinned to one: `name` or `name@alias`."""
+    """Whether a reference can be pinned to another version: `name` or `name@alias`."""
     return not reference.startswith("sha256:") and not reference.partition("@")[2].isdecimal()
 
 
@@ -159,10 +160,10 @@ GENERATOR = "evolving"
 MAX_INPUT_RESPONSES = 64
 MAX_QUESTION_CHARACTERS = 12_000
 MAX_RESPONSE_CHARACTERS = 50_000
-"""What the generator takes."""
+"""The limits of the generator's input."""
 
 _GENERATION_TIME_SHARE = 0.75
-"""Of the time there is, how much the writing may take."""
+"""The share of the deadline that generating criteria may take."""
 
 UnchangedReason = Literal[
     "shared",
@@ -179,25 +180,25 @@ UnchangedReason = Literal[
     "judge",
     "publishing",
 ]
-"""Why a rubric was kept as it is. `UnchangedRubric` and `docs/training.md` say what each means."""
+"""Why a rubric stays unchanged. `docs/training.md` explains each reason."""
 
 FAILURE_REASONS: frozenset[UnchangedReason] = frozenset({"timeout", "service", "writer", "judge", "publishing"})
-"""The reasons that are failures of the service, its models or its store, and not of what was written."""
+"""The reasons that are failures of the service, its models or its store, rather than of the generated criteria."""
 
 
 class UnchangedRubric(NamedTuple):
-    """Why a rubric was kept, in a word and in a sentence."""
+    """Why a rubric stays unchanged: a reason, and a sentence with the details."""
 
     reason: UnchangedReason
     detail: str
 
 
 class CriterionDiscrimination(NamedTuple):
-    """What the judge's scores say of a criterion.
+    """How well a criterion tells responses apart, by the judge's scores.
 
     Attributes:
-        spread: the highest less the lowest score of the responses, 0 to 1.
-        difference: how much better right responses do than wrong ones, -1 to 1; None where either kind is missing.
+        spread: the highest minus the lowest score of the responses, 0 to 1.
+        difference: how much higher right responses score than wrong ones, -1 to 1; None if either kind is missing.
     """
 
     spread: float
@@ -206,14 +207,14 @@ class CriterionDiscrimination(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EvolutionConfig:
-    """What rubrics are evolved on.
+    """The settings of an evolution.
 
     Attributes:
-        mode, options: how the run is judged.
-        parameters: of the generator.
-        least_difference: what the scores of a new criterion must differ by.
-        deadline_s: seconds for all of it.
-        step: the training step, which the lineage names.
+        mode, options: the judging options of the run.
+        parameters: the parameters of the generator.
+        min_spread: the least difference between the scores of a new criterion.
+        deadline_s: seconds for the whole evolution.
+        step: the training step, which is recorded in the lineage.
     """
 
     mode: RewardMode
@@ -226,7 +227,7 @@ class EvolutionConfig:
 
 @dataclass(slots=True)
 class EvolutionResult:
-    """What came of it: the new pin of each rubric that evolved, and why each other was kept, by reference."""
+    """The new pin of each evolved rubric, and why the others stay unchanged, by reference."""
 
     pins: dict[str, str] = field(default_factory=dict)
     unchanged: dict[str, UnchangedRubric] = field(default_factory=dict)
@@ -235,7 +236,7 @@ class EvolutionResult:
 
     @property
     def failures(self) -> dict[str, UnchangedRubric]:
-        """Those that were kept because something failed."""
+        """The rubrics that stay unchanged because of a failure."""
         return {
             reference: unchanged
             for reference, unchanged in self.unchanged.items()
@@ -246,13 +247,13 @@ class EvolutionResult:
 def measure_discrimination(
     criterion: Criterion, answers: Sequence[ResponseReward], correct: Sequence[bool | None]
 ) -> CriterionDiscrimination | None:
-    """Measure how a criterion tells N judged responses apart; None where a verdict is missing.
+    """Measure how a criterion tells N judged responses apart; None if a verdict is missing.
 
-    The difference is that of `adjudge rubrics discriminate`: mean score of right responses less that of wrong ones,
-    turned round where a satisfied criterion is bad news.
+    The difference is that of `adjudge rubrics discriminate`: the mean score of right responses minus that of wrong
+    ones, negated for pitfalls and negative weights.
     """
-    found = [[v.score for v in answer.verdicts if v.criterion == criterion.id] for answer in answers]
-    scores = [own[0] for own in found if len(own) == 1 and own[0] is not None]
+    by_answer = [[v.score for v in answer.verdicts if v.criterion == criterion.id] for answer in answers]
+    scores = [own[0] for own in by_answer if len(own) == 1 and own[0] is not None]
     if not scores or len(scores) < len(correct):
         return None
     right = [score for score, known in zip(scores, correct, strict=True) if known is True]
@@ -265,32 +266,32 @@ def measure_discrimination(
 
 
 def assemble_rubric(
-    parent: Sequence[Criterion], made: Sequence[Criterion], accepted: Sequence[Criterion]
+    parent: Sequence[Criterion], generated: Sequence[Criterion], accepted: Sequence[Criterion]
 ) -> RubricContent:
-    """Put a rubric together of which only some of the new criteria were accepted.
+    """Assemble a rubric if only some of the new criteria were accepted.
 
-    The generator drops the oldest evolved criteria to make room for new ones; for each new one that was not accepted,
-    the newest of these comes back.
+    The generator drops the oldest evolved criteria to make room for new ones. For each new criterion that was not
+    accepted, the newest of the dropped ones is restored.
     """
-    unchanged, known = {one.id for one in made}, {one.id for one in parent}
+    unchanged, known = {one.id for one in generated}, {one.id for one in parent}
     dropped = [one.id for one in parent if one.id not in unchanged]
-    spared = sum(one.id not in known for one in made) - len(accepted)
-    back = set(dropped[max(0, len(dropped) - spared) :]) if spared else set()
-    stay = [one for one in parent if one.id in unchanged or one.id in back]
-    return RubricContent(criteria=(*stay, *accepted))
+    rejected = sum(one.id not in known for one in generated) - len(accepted)
+    restored = set(dropped[max(0, len(dropped) - rejected) :]) if rejected else set()
+    kept = [one for one in parent if one.id in unchanged or one.id in restored]
+    return RubricContent(criteria=(*kept, *accepted))
 
 
 async def evolve(
     client: AsyncClient, groups: Sequence[SeenGroup], pinned: Callable[[str], str], config: EvolutionConfig
 ) -> EvolutionResult:
-    """Evolve the rubric of each group, which are different ones; returns within `terms.deadline_s`, or little later."""
+    """Evolve the rubrics of groups with different rubrics. Returns within about `config.deadline_s`."""
     work = _EvolutionRun(client, pinned, config)
     await work.run(groups)
     return work.evolution
 
 
 class _RubricUnchanged(Exception):
-    """A rubric is kept; carries why."""
+    """Raised if a rubric stays unchanged, with the reason."""
 
     def __init__(self, reason: UnchangedReason, detail: str) -> None:
         super().__init__(detail)
@@ -307,7 +308,7 @@ class _EvolutionRun:
         self._began = self._loop.time()
 
     async def run(self, groups: Sequence[SeenGroup]) -> None:
-        """Do all of it."""
+        """Evolve the rubrics of all groups."""
         eligible: list[SeenGroup] = []
         inputs: list[dict[str, Any]] = []
         for group in groups:
@@ -323,9 +324,8 @@ class _EvolutionRun:
                 async with asyncio.timeout(self._config.deadline_s), self._unchanged_on_error("service"):
                     written = await self._generate_criteria(inputs)
             except TimeoutError:
-                written = [UnchangedRubric("timeout", f"no rubric within {self._config.deadline_s:g} s")] * len(
-                    eligible
-                )
+                timeout = UnchangedRubric("timeout", f"no criteria were generated within {self._config.deadline_s:g} s")
+                written = [timeout] * len(eligible)
             except _RubricUnchanged as failed:
                 written = [failed.unchanged] * len(eligible)
             await asyncio.gather(
@@ -334,7 +334,7 @@ class _EvolutionRun:
         self.evolution.seconds = self._loop.time() - self._began
 
     def _input(self, seen: SeenGroup) -> dict[str, Any] | UnchangedRubric:
-        """What the generator is given of a group, or why it cannot be asked."""
+        """Build the generator's input for a group, or return why the group cannot be used."""
         question = _question_text(seen.group.prompt)
         if not question.strip() or len(question) > MAX_QUESTION_CHARACTERS:
             detail = f"the prompt has {len(question)} characters; the generator reads 1 to {MAX_QUESTION_CHARACTERS}"
@@ -345,11 +345,11 @@ class _EvolutionRun:
         ]
         different = list(dict.fromkeys(one.strip() for one in responses))[:MAX_INPUT_RESPONSES]
         if len(different) < 2:
-            return UnchangedRubric("alike", "all responses are the same, so that nothing can be compared")
+            return UnchangedRubric("alike", "all responses are the same, so there is nothing to compare")
         return {"rubric": self._pinned(seen.reference), "question": question, "responses": different}
 
     async def _generate_criteria(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any] | UnchangedRubric]:
-        """What the operation wrote for each input, or why it wrote nothing."""
+        """Run the operation, and return its output for each input, or why there is none."""
         request = {
             "kind": "generate_rubrics",
             "generator": GENERATOR,
@@ -366,11 +366,11 @@ class _EvolutionRun:
         except TimeoutError:
             operation = await self._client.cancel_operation(operation.id)
         results = [one async for one in self._client.operation_results(operation.id)]
-        found: dict[Any, dict[str, Any]] = {one["index"]: one for one in results}
-        return [found.get(index) or _explain_missing_output(operation) for index in range(len(inputs))]
+        by_index: dict[Any, dict[str, Any]] = {one["index"]: one for one in results}
+        return [by_index.get(index) or _explain_missing_output(operation) for index in range(len(inputs))]
 
     async def _evaluate_and_publish(self, seen: SeenGroup, written: dict[str, Any] | UnchangedRubric) -> None:
-        """Take a written rubric to its end."""
+        """Check, judge and publish a generated rubric, and record the outcome."""
         if isinstance(written, UnchangedRubric):
             self.evolution.unchanged[seen.reference] = written
             return
@@ -379,7 +379,7 @@ class _EvolutionRun:
             async with asyncio.timeout(max(0.0, left)):
                 pin, added = await self._build_version(seen, written)
         except TimeoutError:
-            detail = f"it was not judged and published within {self._config.deadline_s:g} s"
+            detail = f"the new criteria were not judged and published within {self._config.deadline_s:g} s"
             self.evolution.unchanged[seen.reference] = UnchangedRubric("timeout", detail)
         except _RubricUnchanged as failed:
             self.evolution.unchanged[seen.reference] = failed.unchanged
@@ -388,21 +388,21 @@ class _EvolutionRun:
             self.evolution.criteria += added
 
     async def _build_version(self, seen: SeenGroup, written: Mapping[str, Any]) -> tuple[str, int]:
-        """The reference of the new version, and how many criteria are new."""
+        """Publish a new version, and return its reference and the number of new criteria."""
         async with self._unchanged_on_error("service"):
             parent = await self._client.rubric(self._pinned(seen.reference))
-            made = RubricContent.model_validate({"criteria": written["criteria"]}).criteria
+            generated = RubricContent.model_validate({"criteria": written["criteria"]}).criteria
             findings = written.get("lint")
             if findings is None:
-                raise _RubricUnchanged("service", "it does not lint what it writes, as an older release; upgrade it")
+                raise _RubricUnchanged("service", "the service is too old to lint what it writes; upgrade it")
         known = {one.id for one in parent.criteria}
-        new = [one for one in made if one.id not in known]
+        new = [one for one in generated if one.id not in known]
         wrong = {one["criterion"]: f"{one['code']}: {one['problem']}" for one in findings if one["severity"] == "error"}
         linted = _select_passing(new, lambda one: UnchangedRubric("lint", wrong[one.id]) if one.id in wrong else None)
         fit = _select_passing(linted, lambda one: self._check_suitability(parent, one))
-        discriminations = await self._score_candidates(seen, assemble_rubric(parent.criteria, made, fit), fit)
+        discriminations = await self._score_candidates(seen, assemble_rubric(parent.criteria, generated, fit), fit)
         accepted = _select_passing(fit, lambda one: self._check_discrimination(discriminations[one.id]))
-        content = assemble_rubric(parent.criteria, made, accepted)
+        content = assemble_rubric(parent.criteria, generated, accepted)
         discrimination = {one.id: own._asdict() for one in accepted if (own := discriminations[one.id]) is not None}
         version = await self._publish(parent, content, written, cast(dict[str, Any], discrimination))
         return version.reference, len(accepted)
@@ -414,23 +414,24 @@ class _EvolutionRun:
             return UnchangedRubric("unsuitable", str(error))
         return None
 
-    def _check_discrimination(self, discriminations: CriterionDiscrimination | None) -> UnchangedRubric | None:
-        if discriminations is None:
+    def _check_discrimination(self, measured: CriterionDiscrimination | None) -> UnchangedRubric | None:
+        if measured is None:
             return UnchangedRubric("judge", "the judge gave no verdict on a new criterion for some responses")
-        if discriminations.spread < self._config.min_spread:
+        if measured.spread < self._config.min_spread:
             return UnchangedRubric(
-                "same", f"the judge scores all responses alike by it, within {discriminations.spread:.2g}"
+                "same", f"the judge scores all responses alike by the new criteria, within {measured.spread:.2g}"
             )
-        if discriminations.difference is not None and discriminations.difference < 0:
+        if measured.difference is not None and measured.difference < 0:
             return UnchangedRubric(
-                "backwards", f"right responses do worse by it than wrong ones, by {-discriminations.difference:.2g}"
+                "backwards",
+                f"right responses score lower by the new criteria than wrong ones, by {-measured.difference:.2g}",
             )
         return None
 
     async def _score_candidates(
         self, seen: SeenGroup, content: RubricContent, new: Sequence[Criterion]
     ) -> dict[str, CriterionDiscrimination | None]:
-        """Have the group judged by what may become the next version, as the run is judged."""
+        """Judge the group by the candidate version, with the judging options of the run."""
         left = self._config.deadline_s - (self._loop.time() - self._began)
         try:
             async with self._unchanged_on_error("judge"):
@@ -462,7 +463,7 @@ class _EvolutionRun:
 
     @asynccontextmanager
     async def _unchanged_on_error(self, reason: UnchangedReason) -> AsyncIterator[None]:
-        """Have what the service refuses, or answers nonsense to, keep the rubric for this reason."""
+        """Turn errors and invalid answers of the service into an unchanged rubric with this reason."""
         try:
             yield
         except RubricRefused:
@@ -472,21 +473,21 @@ class _EvolutionRun:
 
 
 def _select_passing(
-    criteria: Sequence[Criterion], wrong: Callable[[Criterion], UnchangedRubric | None]
+    criteria: Sequence[Criterion], check: Callable[[Criterion], UnchangedRubric | None]
 ) -> list[Criterion]:
-    """Give those that nothing is wrong with.
+    """Return the criteria that pass a check.
 
     Raises:
-        _Failed: there is none; with what is wrong with the first, a failure of the judge before all else.
+        _RubricUnchanged: none passes. The reason is that of the first criterion, or preferably a failure.
     """
-    found = {one.id: wrong(one) for one in criteria}
-    good = [one for one in criteria if found[one.id] is None]
+    problems = {one.id: check(one) for one in criteria}
+    good = [one for one in criteria if problems[one.id] is None]
     if not good:
-        reasons = [unchanged for unchanged in found.values() if unchanged is not None]
+        reasons = [unchanged for unchanged in problems.values() if unchanged is not None]
         first = min(
             reasons,
             key=lambda unchanged: unchanged.reason not in FAILURE_REASONS,
-            default=UnchangedRubric("discarded", "nothing is new"),
+            default=UnchangedRubric("discarded", "no criterion is new"),
         )
         raise _RubricUnchanged(*first)
     return good
@@ -495,11 +496,11 @@ def _select_passing(
 def _explain_missing_output(operation: Operation) -> UnchangedRubric:
     if operation.state == "done":
         return UnchangedRubric(
-            "discarded", f"what was written was discarded: {', '.join(operation.progress.discarded) or 'empty'}"
+            "discarded", f"the generated criteria were discarded: {', '.join(operation.progress.discarded) or 'empty'}"
         )
     if operation.state == "failed":
         return UnchangedRubric("writer", operation.problem or "the operation failed")
-    return UnchangedRubric("timeout", f"it was not written in time, and operation {operation.id} was cancelled")
+    return UnchangedRubric("timeout", f"generation took too long, and operation {operation.id} was cancelled")
 
 
 def _question_text(prompt: Prompt) -> str:

@@ -1,23 +1,12 @@
-"""What the policy generates from: plain prompts, scaffolded prompts, or refinements.
+"""What the policy generates from: plain prompts, scaffolded prompts, or refinements of a group's best response.
 
-What the policy generates from: the plain prompts, scaffolded ones, or refinements of a group's best response.
+The policy is trained on the plain prompt, whatever it generated from, unless its method says otherwise. Evaluation uses
+plain prompts only. With a vLLM server, TRL generates a whole group from its first prompt, so scaffolded samples are
+generated as groups of one. To refine, all ranks assess all groups with the same result, and the rank that holds a
+group's last response generates it again.
 
-Whatever was generated from, the policy trains on the plain prompt unless its method says otherwise. In evaluation all
-prompts are plain.
-
-Samples that are generated from prompts of their own, and trained on the plain ones.
-
-TRL generates a whole group from its first prompt where a vLLM server does it, so here each sample is a group of one to
-the generator. What it generated from is kept until the loss knows what to compare with.
-
-A group's last response written anew from its best one, for methods that refine.
-
-All ranks assess all groups alike, from what each had judged; the rank that holds a group's last response refines it.
-
-TRL's environments where only a part of a batch is tokenised or generated.
-
-TRL keeps a batch's environments and their tools in lists, one entry for each row, and walks them beside whatever
-prompts it is given. A method that looks at one prompt, or generates some responses anew, narrows the lists first.
+TRL keeps the environments of a batch and their tools in lists with one entry per row, and iterates over them in
+parallel with the prompts that it is given. Code that tokenizes or generates only some rows selects their entries first.
 """
 
 import asyncio
@@ -40,261 +29,9 @@ from trainer_client.trl.methods import Rgr, Ruscarl
 from trainer_client.trl.methods.base import SampleRequest, TrainingProgress
 from trainer_client.wire import Criterion
 
-_PER_ROW_ATTRIBUTES = ("_batch_environments", "environments", "_sync_tool_dicts", "_async_tool_dicts")
-"""What TRL's trainer holds one entry of for each row of a batch, where it has environments."""
-
-
-@contextmanager
-def select_environments(trainer: Any, rows: Sequence[int]) -> Iterator[None]:
-    """Have a trainer's environments be those of some rows of the batch, in this order, and then all of them again."""
-    kept = {name: held for name in _PER_ROW_ATTRIBUTES if (held := getattr(trainer, name, None))}
-    if trainer.environment_factories is None or not kept:
-        yield
-        return
-    try:
-        for name, held in kept.items():
-            setattr(trainer, name, [held[row] for row in rows])
-        yield
-    finally:
-        for name, held in kept.items():
-            setattr(trainer, name, held)
-
-
-def reset_environments(
-    trainer: Any, rows: Sequence[int], inputs: Sequence[Mapping[str, Any]], num_padding: int
-) -> None:
-    """Reset the environments that a trainer has at hand, for responses that are generated anew.
-
-    Args:
-        trainer: within `select_environments` of these rows.
-        rows: of the batch.
-        inputs: the columns of all rows of the batch.
-        spare: how many of the last rows are generated only so that all ranks generate equally many; these get
-            environments of their own, so that those of the batch stay as they are.
-    """
-    if not trainer.environments:
-        return
-    for place, row in enumerate(rows):
-        if place >= len(rows) - num_padding:
-            instance = trainer.environment_factories[trainer._batch_environments[place]]()
-            trainer.environments[place] = instance
-            if trainer.tools:
-                trainer._sync_tool_dicts[place], trainer._async_tool_dicts[place] = _tools(trainer, instance)
-        columns = dict(inputs[row])
-        if trainer._multi_environment:
-            columns.pop("environment", None)
-        trainer.environments[place].reset(**columns)
-
-
-def _tools(trainer: Any, instance: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give the tools that a rollout in an environment can call, those that are awaited apart."""
-    members = inspect.getmembers(type(instance), predicate=inspect.isfunction)
-    names = [name for name, _ in members if name not in ("reset", "get_reward") and not name.startswith("_")]
-    tools = [*trainer._standalone_tools, *(getattr(instance, name) for name in names)]
-    awaited = {tool.__name__: tool for tool in tools if inspect.iscoroutinefunction(tool)}
-    return {tool.__name__: tool for tool in tools if tool.__name__ not in awaited}, awaited
-
-
 GenerationOutput = tuple[Any, ...]
-"""What TRL's `_generate` gives: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
+"""The result of TRL's `_generate`: prompt ids, completion ids, tool mask, completions, log-probabilities, and more."""
 _COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS = 1, 2, 3, 4
-
-
-class Policy(Protocol):
-    """What refining needs of a trainer."""
-
-    @property
-    def group_size(self) -> int:
-        """G."""
-
-    def first(self, rows: int) -> int:
-        """Give the place of this rank's first row among those of all ranks, each rank having as many."""
-
-    def judge(
-        self, prompts: list[Any], completions: list[Any], ids: list[Any], columns: Mapping[str, list[Any]]
-    ) -> Sequence[ScoredRow]:
-        """Have responses judged by the rubric alone; to be called on all ranks."""
-
-    def fits(self, prompt: Any, row: int) -> bool:
-        """Whether a row's prompt leaves room for a response."""
-
-    def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
-        """Generate one response to each prompt; to be called on all ranks with equally many.
-
-        Args:
-            prompts: what is generated from.
-            rows: the row of this rank that each belongs to.
-            spare: how many of the last ones are only there to be as many.
-        """
-
-
-class GroupMember(NamedTuple):
-    """One judged response of a group, as other ranks are told of it."""
-
-    place: int
-    reward: float | None
-    scores: tuple[float | None, ...]
-    criteria: tuple[Criterion, ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class RefinedBatch:
-    """What came of refining: the generated responses, which of this rank's are refined, and shares for the log."""
-
-    generated: GenerationOutput
-    rows: list[bool]
-    metrics: Mapping[str, float]
-
-
-def refine_last(
-    policy: Policy,
-    method: Rgr,
-    prompts: Sequence[Any],
-    inputs: Sequence[Mapping[str, Any]],
-    generated: GenerationOutput,
-) -> RefinedBatch:
-    """Replace the last response of each group that needs it by a refined one.
-
-    A group stays as it is where its best response satisfies all criteria, where none is known to fail, where none has
-    a reward, and where the refinement's prompt would not fit the model; each is counted.
-
-    Args:
-        policy: what samples, judges and generates.
-        method: which criteria are looked at, and whether every group is refined.
-        prompts, inputs: of this rank's rows.
-        generated: what was sampled for them.
-    """
-    size = policy.group_size
-    places = [policy.first(len(prompts)) + row for row in range(len(prompts))]
-    judged = [row for row, place in enumerate(places) if place % size < size - 1]
-    scored = _judge(policy, judged, prompts, inputs, generated)
-    members = gather_object([_member(places[row], one, method) for row, one in zip(judged, scored, strict=True)])
-    groups: dict[int, list[GroupMember]] = {}
-    for member in sorted(members):
-        groups.setdefault(member.place // size, []).append(member)
-    assessed = {number: _assess(group) for number, group in groups.items()}
-    outcomes = Counter(assessment.outcome for assessment in assessed.values())
-    refinement_prompts = {
-        row: _prompt(prompts[row], groups[place // size], assessed[place // size], method.instruction)
-        for row, place in enumerate(places)
-        if place % size == size - 1 and _needs_refinement(assessed[place // size], method)
-    }
-    fitting_prompts = {row: prompt for row, prompt in refinement_prompts.items() if policy.fits(prompt, row)}
-    result = _generate(policy, prompts, fitting_prompts, generated)
-    counted = gather_object([(len(fitting_prompts), len(refinement_prompts) - len(fitting_prompts))])
-    metrics = {f"rgr/{outcome}": outcomes[outcome] / len(groups) for outcome in get_args(RefinementOutcome)}
-    metrics["rgr/refined"] = sum(refined for refined, _ in counted) / (len(groups) * size)
-    metrics["rgr/too_long"] = sum(long for _, long in counted) / len(groups)
-    return RefinedBatch(result, [row in fitting_prompts for row in range(len(prompts))], metrics)
-
-
-def _judge(
-    policy: Policy,
-    rows: Sequence[int],
-    prompts: Sequence[Any],
-    inputs: Sequence[Mapping[str, Any]],
-    generated: GenerationOutput,
-) -> Sequence[ScoredRow]:
-    """Have some rows judged by the rubric alone; on all ranks, also where there are none."""
-    columns = {name: [inputs[row][name] for row in rows] for name in inputs[0] if name != "prompt"}
-    return policy.judge(
-        [prompts[row] for row in rows],
-        [generated[COMPLETIONS][row] for row in rows],
-        [generated[_COMPLETION_IDS][row] for row in rows],
-        columns,
-    )
-
-
-def _member(place: int, row: ScoredRow, method: Rgr) -> GroupMember:
-    if row.answer is None or row.criteria is None:
-        return GroupMember(place, None, (), (), row.text)
-    scores_by_criterion = {verdict.criterion: verdict.score for verdict in row.answer.verdicts}
-    criteria = tuple(criterion for criterion in row.criteria if method.assesses(criterion))
-    reward = row.answer.reward if row.answer.unpenalised is None else row.answer.unpenalised
-    return GroupMember(place, reward, tuple(scores_by_criterion.get(c.id) for c in criteria), criteria, row.text)
-
-
-def _assess(group: Sequence[GroupMember]) -> RefinementDecision:
-    """Assess a group by the criteria that all with a reward were judged by: a group has one rubric."""
-    criteria = next((member.criteria for member in group if member.reward is not None), ())
-    scores = [member.scores if member.reward is not None else [None] * len(criteria) for member in group]
-    return assess_group([member.reward for member in group], criteria, scores)
-
-
-def _needs_refinement(assessment: RefinementDecision, method: Rgr) -> bool:
-    return assessment.outcome == "refine" or (method.always_refines and assessment.best is not None)
-
-
-def _prompt(prompt: Any, group: Sequence[GroupMember], assessment: RefinementDecision, instruction: str) -> Any:
-    assert assessment.best is not None
-    best = group[assessment.best]
-    failed = [best.criteria[index] for index in assessment.failed]
-    return refinement_prompt(prompt, best.text, failed, instruction=instruction)
-
-
-def _generate(
-    policy: Policy, prompts: Sequence[Any], fitting_prompts: Mapping[int, Any], generated: GenerationOutput
-) -> GenerationOutput:
-    """Generate refined responses in place of what was sampled; equally many on all ranks, as generation needs it."""
-    most = max(gather_object([len(fitting_prompts)]))
-    if most == 0:
-        return generated
-    num_padding = most - len(fitting_prompts)
-    regenerated = policy.generate_each(
-        [*fitting_prompts.values(), *[prompts[0]] * num_padding], [*fitting_prompts, *[0] * num_padding], num_padding
-    )
-    result = list(generated)
-    for column in (_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS):
-        if result[column] is not None:
-            result[column] = list(result[column])
-            for place, row in enumerate(fitting_prompts):
-                result[column][row] = regenerated[column][place]
-    return tuple(result)
-
-
-def sample_requests(
-    prompts: Sequence[Any], criteria: Sequence[tuple[Criterion, ...]], first: int, group_size: int
-) -> list[SampleRequest]:
-    """Say which sample of which group each row is.
-
-    Args:
-        prompts, criteria: of the rows of this rank.
-        first: the place of the first of them among the rows of all ranks.
-        group_size: G.
-    """
-    return [
-        SampleRequest(prompt, prompt_id(prompt), own, (first + row) % group_size + 1, group_size)
-        for row, (prompt, own) in enumerate(zip(prompts, criteria, strict=True))
-    ]
-
-
-def prompt_id(prompt: Any) -> str:
-    """Name a prompt by what is in it."""
-    return hashlib.sha256(json.dumps(prompt, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def current_progress(trainer: Any) -> TrainingProgress:
-    """Say when in a run this is."""
-    return TrainingProgress(trainer.state.global_step + 1, max(trainer.state.max_steps, 1), trainer.args.seed)
-
-
-def log_probabilities_after(trainer: Any, prompt_ids: Sequence[Sequence[int]], output: dict[str, Any]) -> torch.Tensor:
-    """Compute log pi of a batch's completions after other prompts than the batch has. B x T."""
-    device = output["completion_ids"].device
-    rows = [torch.tensor(ids) for ids in prompt_ids]
-    ids = pad(rows, padding_value=trainer._tokenizer.pad_token_id, padding_side="left").to(device)
-    mask = pad([torch.ones_like(row) for row in rows], padding_value=0, padding_side="left").to(device)
-    with torch.no_grad():
-        logps, _, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            torch.cat([ids, output["completion_ids"]], dim=1),
-            torch.cat([mask, output["completion_mask"]], dim=1),
-            output["completion_ids"].size(1),
-            batch_size=trainer.args.per_device_train_batch_size,
-        )
-    result: torch.Tensor = logps
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,11 +39,13 @@ class SampledBatch:
     """Responses to a batch of prompts.
 
     Attributes:
-        generated: what TRL's `_generate` gives; its prompt ids are those that are trained on.
-        asked_ids: what each response was generated from, where the policy's old probabilities are taken after that.
-        refined: which responses are refined ones, where the method refines.
-        elsewhere: which were generated from another prompt than the one they are trained on, where any may be.
-        metrics: what the log shows.
+        generated: the result of TRL's `_generate`, with the ids of the prompts that are trained on.
+        generation_prompt_ids: the prompts that responses were generated from, if the policy's old probabilities are
+            computed after them; otherwise None.
+        refined: which responses are refined; None if the method does not refine.
+        off_policy: which responses were generated from another prompt than the one they are trained on; None if the
+            method never does this.
+        metrics: metrics of the batch, by name.
     """
 
     generated: GenerationOutput
@@ -323,10 +62,11 @@ class SampledBatch:
 
 
 class RolloutGenerator:
-    """Has a trainer's policy generate as its method wants.
+    """Generates responses with a trainer's policy, in the way its method requires.
 
     Attributes:
-        rubric_alone: judges responses that may be refined, without other reward functions; None where none is refined.
+        rubric_only_reward: judges responses that may be refined, without extra reward functions; None if the method
+            does not refine.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -343,8 +83,8 @@ class RolloutGenerator:
         """Generate a response for each row of this rank.
 
         Args:
-            prompts, inputs: of the rows.
-            generate: TRL's own way.
+            prompts, inputs: the prompts and columns of the rows.
+            generate: TRL's own `_generate`.
         """
         training = self._trainer.model.training
         if training and isinstance(self._method, Ruscarl):
@@ -356,22 +96,22 @@ class RolloutGenerator:
         return SampledBatch(refined.generated, refined=refined.rows, off_policy=refined.rows, metrics=refined.metrics)
 
     def loss_inputs(self, sampled: SampledBatch, output: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """Give what the loss needs of how a batch was generated."""
-        more: dict[str, torch.Tensor] = {}
+        """Return the additional inputs of the loss that depend on how a batch was generated."""
+        added: dict[str, torch.Tensor] = {}
         if sampled.refined is not None:
-            more["refined"] = torch.tensor(sampled.refined, device=output["completion_ids"].device)
+            added["refined"] = torch.tensor(sampled.refined, device=output["completion_ids"].device)
         if sampled.generation_prompt_ids is not None:
-            more["old_per_token_logps"] = log_probabilities_after(self._trainer, sampled.generation_prompt_ids, output)
-        return more
+            added["old_per_token_logps"] = log_probabilities_after(self._trainer, sampled.generation_prompt_ids, output)
+        return added
 
     def fits(self, prompt: Any, row: int) -> bool:
-        """Whether a row's prompt leaves room for a response in what the policy can read."""
+        """Whether a row's prompt leaves room for a response in the policy's context."""
         trainer = self._trainer
-        room = trainer.args.vllm_max_model_length if trainer.use_vllm else None
-        room = room or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
+        context = trainer.args.vllm_max_model_length if trainer.use_vllm else None
+        context = context or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
         with select_environments(trainer, [row]):
             ids = trainer._tokenize_prompts([prompt])[0][0]
-        return room is None or len(ids) + trainer.max_completion_length <= room
+        return context is None or len(ids) + trainer.max_completion_length <= context
 
     @property
     def group_size(self) -> int:
@@ -379,20 +119,20 @@ class RolloutGenerator:
         return int(self._trainer.num_generations)
 
     def first(self, rows: int) -> int:
-        """Give the place of this rank's first row among those of all ranks, each rank having as many."""
+        """Return the index of this rank's first row among those of all ranks, if each rank has `rows`."""
         return int(self._trainer.accelerator.process_index) * rows
 
     def judge(
         self, prompts: list[Any], completions: list[Any], ids: list[Any], columns: Mapping[str, list[Any]]
     ) -> Sequence[ScoredRow]:
-        """Have responses judged by the rubric alone; to be called on all ranks."""
+        """Judge responses by the rubric alone. Call it on all ranks."""
         state = self._trainer.state
         self._run_coroutine(self.rubric_only_reward(prompts, completions, ids, trainer_state=state, **columns))
         rows: Sequence[ScoredRow] = self.rubric_only_reward.last.rows
         return rows
 
     def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
-        """Generate one response to each prompt; to be called on all ranks with equally many."""
+        """Generate one response to each prompt. Call it on all ranks, with equally many prompts."""
         generated: GenerationOutput = self._trainer.generate_each(prompts, rows, num_padding=num_padding)
         return generated
 
@@ -426,6 +166,258 @@ class RolloutGenerator:
 
 
 def _global_share(flags: Sequence[bool]) -> float:
-    """Give the share of the responses of all ranks."""
-    everyone: list[bool] = gather_object(list(flags))
-    return sum(everyone) / len(everyone)
+    """Return the share of true flags over all ranks."""
+    gathered: list[bool] = gather_object(list(flags))
+    return sum(gathered) / len(gathered)
+
+
+def sample_requests(
+    prompts: Sequence[Any], criteria: Sequence[tuple[Criterion, ...]], first: int, group_size: int
+) -> list[SampleRequest]:
+    """Create the sample request of each row.
+
+    Args:
+        prompts, criteria: the prompts and criteria of this rank's rows.
+        first: the index of the first row among those of all ranks.
+        group_size: G.
+    """
+    return [
+        SampleRequest(prompt, prompt_id(prompt), own, (first + row) % group_size + 1, group_size)
+        for row, (prompt, own) in enumerate(zip(prompts, criteria, strict=True))
+    ]
+
+
+def prompt_id(prompt: Any) -> str:
+    """Return an id of a prompt, derived from its content."""
+    return hashlib.sha256(json.dumps(prompt, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def current_progress(trainer: Any) -> TrainingProgress:
+    """Return the training progress of a trainer."""
+    return TrainingProgress(trainer.state.global_step + 1, max(trainer.state.max_steps, 1), trainer.args.seed)
+
+
+def log_probabilities_after(trainer: Any, prompt_ids: Sequence[Sequence[int]], output: dict[str, Any]) -> torch.Tensor:
+    """Compute log pi of a batch's completions after other prompts than the batch's own. B x T."""
+    device = output["completion_ids"].device
+    rows = [torch.tensor(ids) for ids in prompt_ids]
+    ids = pad(rows, padding_value=trainer._tokenizer.pad_token_id, padding_side="left").to(device)
+    mask = pad([torch.ones_like(row) for row in rows], padding_value=0, padding_side="left").to(device)
+    with torch.no_grad():
+        logps, _, _ = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([ids, output["completion_ids"]], dim=1),
+            torch.cat([mask, output["completion_mask"]], dim=1),
+            output["completion_ids"].size(1),
+            batch_size=trainer.args.per_device_train_batch_size,
+        )
+    result: torch.Tensor = logps
+    return result
+
+
+class Policy(Protocol):
+    """The operations of a trainer that refinement needs."""
+
+    @property
+    def group_size(self) -> int:
+        """G."""
+
+    def first(self, rows: int) -> int:
+        """Return the index of this rank's first row among those of all ranks, if each rank has `rows`."""
+
+    def judge(
+        self, prompts: list[Any], completions: list[Any], ids: list[Any], columns: Mapping[str, list[Any]]
+    ) -> Sequence[ScoredRow]:
+        """Judge responses by the rubric alone. Call it on all ranks."""
+
+    def fits(self, prompt: Any, row: int) -> bool:
+        """Whether a row's prompt leaves room for a response in the model's context."""
+
+    def generate_each(self, prompts: list[Any], rows: Sequence[int], num_padding: int) -> GenerationOutput:
+        """Generate one response to each prompt. Call it on all ranks, with equally many prompts.
+
+        Args:
+            prompts: the prompts to generate from.
+            rows: the row of this rank that each prompt belongs to.
+            num_padding: the number of prompts at the end that only pad the list to the same length on all ranks.
+        """
+
+
+class GroupMember(NamedTuple):
+    """One judged response of a group, as it is sent to other ranks."""
+
+    place: int
+    reward: float | None
+    scores: tuple[float | None, ...]
+    criteria: tuple[Criterion, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefinedBatch:
+    """The generated responses after refinement, which of this rank's rows are refined, and metrics."""
+
+    generated: GenerationOutput
+    rows: list[bool]
+    metrics: Mapping[str, float]
+
+
+def refine_last(
+    policy: Policy,
+    method: Rgr,
+    prompts: Sequence[Any],
+    inputs: Sequence[Mapping[str, Any]],
+    generated: GenerationOutput,
+) -> RefinedBatch:
+    """Replace the last response of each group that needs refinement by a refined one.
+
+    A group stays unchanged if its best response satisfies all criteria, if no criterion is known to fail, if no
+    response has a reward, or if the refinement's prompt does not fit the model. The metrics count each case.
+
+    Args:
+        policy: judges and generates.
+        method: decides which criteria are assessed, and whether every group is refined.
+        prompts, inputs: the prompts and columns of this rank's rows.
+        generated: the sampled responses of these rows.
+    """
+    size = policy.group_size
+    places = [policy.first(len(prompts)) + row for row in range(len(prompts))]
+    judged = [row for row, place in enumerate(places) if place % size < size - 1]
+    scored = _judge(policy, judged, prompts, inputs, generated)
+    members = gather_object([_member(places[row], one, method) for row, one in zip(judged, scored, strict=True)])
+    groups: dict[int, list[GroupMember]] = {}
+    for member in sorted(members):
+        groups.setdefault(member.place // size, []).append(member)
+    assessed = {number: _assess(group) for number, group in groups.items()}
+    outcomes = Counter(assessment.outcome for assessment in assessed.values())
+    refinement_prompts = {
+        row: _prompt(prompts[row], groups[place // size], assessed[place // size], method.instruction)
+        for row, place in enumerate(places)
+        if place % size == size - 1 and _needs_refinement(assessed[place // size], method)
+    }
+    fitting_prompts = {row: prompt for row, prompt in refinement_prompts.items() if policy.fits(prompt, row)}
+    result = _generate(policy, prompts, fitting_prompts, generated)
+    counted = gather_object([(len(fitting_prompts), len(refinement_prompts) - len(fitting_prompts))])
+    metrics = {f"rgr/{outcome}": outcomes[outcome] / len(groups) for outcome in get_args(RefinementOutcome)}
+    metrics["rgr/refined"] = sum(refined for refined, _ in counted) / (len(groups) * size)
+    metrics["rgr/too_long"] = sum(long for _, long in counted) / len(groups)
+    return RefinedBatch(result, [row in fitting_prompts for row in range(len(prompts))], metrics)
+
+
+def _judge(
+    policy: Policy,
+    rows: Sequence[int],
+    prompts: Sequence[Any],
+    inputs: Sequence[Mapping[str, Any]],
+    generated: GenerationOutput,
+) -> Sequence[ScoredRow]:
+    """Judge some rows by the rubric alone. Every rank must call this, even without rows."""
+    columns = {name: [inputs[row][name] for row in rows] for name in inputs[0] if name != "prompt"}
+    return policy.judge(
+        [prompts[row] for row in rows],
+        [generated[COMPLETIONS][row] for row in rows],
+        [generated[_COMPLETION_IDS][row] for row in rows],
+        columns,
+    )
+
+
+def _member(place: int, row: ScoredRow, method: Rgr) -> GroupMember:
+    if row.answer is None or row.criteria is None:
+        return GroupMember(place, None, (), (), row.text)
+    scores_by_criterion = {verdict.criterion: verdict.score for verdict in row.answer.verdicts}
+    criteria = tuple(criterion for criterion in row.criteria if method.assesses(criterion))
+    reward = row.answer.reward if row.answer.unpenalised is None else row.answer.unpenalised
+    return GroupMember(place, reward, tuple(scores_by_criterion.get(c.id) for c in criteria), criteria, row.text)
+
+
+def _assess(group: Sequence[GroupMember]) -> RefinementDecision:
+    """Assess a group by its criteria, which are the same for all members with a reward."""
+    criteria = next((member.criteria for member in group if member.reward is not None), ())
+    scores = [member.scores if member.reward is not None else [None] * len(criteria) for member in group]
+    return assess_group([member.reward for member in group], criteria, scores)
+
+
+def _needs_refinement(assessment: RefinementDecision, method: Rgr) -> bool:
+    return assessment.outcome == "refine" or (method.always_refines and assessment.best is not None)
+
+
+def _prompt(prompt: Any, group: Sequence[GroupMember], assessment: RefinementDecision, instruction: str) -> Any:
+    assert assessment.best is not None
+    best = group[assessment.best]
+    failed = [best.criteria[index] for index in assessment.failed]
+    return refinement_prompt(prompt, best.text, failed, instruction=instruction)
+
+
+def _generate(
+    policy: Policy, prompts: Sequence[Any], fitting_prompts: Mapping[int, Any], generated: GenerationOutput
+) -> GenerationOutput:
+    """Replace sampled responses by refined ones. All ranks generate equally many, as TRL requires."""
+    most = max(gather_object([len(fitting_prompts)]))
+    if most == 0:
+        return generated
+    num_padding = most - len(fitting_prompts)
+    regenerated = policy.generate_each(
+        [*fitting_prompts.values(), *[prompts[0]] * num_padding], [*fitting_prompts, *[0] * num_padding], num_padding
+    )
+    result = list(generated)
+    for column in (_COMPLETION_IDS, _TOOL_MASK, COMPLETIONS, _LOGPS):
+        if result[column] is not None:
+            result[column] = list(result[column])
+            for place, row in enumerate(fitting_prompts):
+                result[column][row] = regenerated[column][place]
+    return tuple(result)
+
+
+_PER_ROW_ATTRIBUTES = ("_batch_environments", "environments", "_sync_tool_dicts", "_async_tool_dicts")
+"""The attributes of TRL's trainer with one entry per row of a batch, if it has environments."""
+
+
+@contextmanager
+def select_environments(trainer: Any, rows: Sequence[int]) -> Iterator[None]:
+    """Restrict a trainer's environments to some rows of the batch, in this order, within the context."""
+    saved = {name: values for name in _PER_ROW_ATTRIBUTES if (values := getattr(trainer, name, None))}
+    if trainer.environment_factories is None or not saved:
+        yield
+        return
+    try:
+        for name, values in saved.items():
+            setattr(trainer, name, [values[row] for row in rows])
+        yield
+    finally:
+        for name, values in saved.items():
+            setattr(trainer, name, values)
+
+
+def reset_environments(
+    trainer: Any, rows: Sequence[int], inputs: Sequence[Mapping[str, Any]], num_padding: int
+) -> None:
+    """Reset a trainer's environments before responses are generated again.
+
+    Args:
+        trainer: the trainer, within `select_environments` of these rows.
+        rows: rows of the batch.
+        inputs: the columns of all rows of the batch.
+        num_padding: the number of rows at the end that only pad the list to the same length on all ranks. They get new
+            environments, so that those of the batch stay unchanged.
+    """
+    if not trainer.environments:
+        return
+    for place, row in enumerate(rows):
+        if place >= len(rows) - num_padding:
+            instance = trainer.environment_factories[trainer._batch_environments[place]]()
+            trainer.environments[place] = instance
+            if trainer.tools:
+                trainer._sync_tool_dicts[place], trainer._async_tool_dicts[place] = _tools(trainer, instance)
+        columns = dict(inputs[row])
+        if trainer._multi_environment:
+            columns.pop("environment", None)
+        trainer.environments[place].reset(**columns)
+
+
+def _tools(trainer: Any, instance: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the synchronous and the asynchronous tools that a rollout in an environment can call."""
+    members = inspect.getmembers(type(instance), predicate=inspect.isfunction)
+    names = [name for name, _ in members if name not in ("reset", "get_reward") and not name.startswith("_")]
+    tools = [*trainer._standalone_tools, *(getattr(instance, name) for name in names)]
+    awaited = {tool.__name__: tool for tool in tools if inspect.iscoroutinefunction(tool)}
+    return {tool.__name__: tool for tool in tools if tool.__name__ not in awaited}, awaited

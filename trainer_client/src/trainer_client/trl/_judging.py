@@ -1,15 +1,9 @@
 """Send groups to the service within a deadline, and keep every verdict that arrives in time.
 
-Has the groups of a call judged within a hard deadline, and keeps whatever came before it.
-
-A service that fails leaves rows without an answer, each with the kind of failure; only the user's own mistakes are
-raised. Knows nothing of trainers and ranks.
-
-Distributes groups over requests that a service takes: by their number, their responses and their size.
-
-A client for each event loop and process that a reward function is called in, all like the one it was given.
-
-Which version of each rubric a run is judged by: the one that its first answer named, until told otherwise.
+When the service fails, the affected rows have no answer but a kind of failure; only invalid requests raise. Groups are
+split over requests by their number, the number of responses and their size. `RubricPins` holds the version of each
+rubric that the run is judged by: the one that the first answer named, until it is changed. `LoopClient` creates a
+client for each event loop and process that a reward function is called in.
 """
 
 import asyncio
@@ -54,9 +48,9 @@ logger = logging.getLogger(__name__)
 
 
 class RubricPins:
-    """References without a version, each with the one that it stands for in this run.
+    """The pinned version of each reference without a version.
 
-    `name` and `name@alias` are pinned to `name@version`; `name@3` and `sha256:…` name a content already.
+    `name` and `name@alias` are pinned to `name@version`; `name@3` and `sha256:…` already identify their content.
     """
 
     def __init__(self, pins: Mapping[str, str] | None = None) -> None:
@@ -64,15 +58,15 @@ class RubricPins:
         self._previous: dict[str, str] = {}
 
     def pinned(self, reference: str) -> str:
-        """Give what to ask for: the pinned reference, or the reference itself where it has no pin."""
+        """Return the pinned reference, or the reference itself if it has no pin."""
         return self._pins.get(reference, reference)
 
     def pin_from_answer(self, reference: str, digest: str | None, used: Sequence[PinnedRubric]) -> None:
-        """Pin a reference to what an answer says it stood for, and say so where it stood for something else.
+        """Pin a reference to the version that an answer names, or warn if it differs from the pinned one.
 
         Args:
-            reference: as the user wrote it.
-            digest: of the content that judged, where the answer tells.
+            reference: the reference as the user wrote it.
+            digest: the digest of the content that judged, if the answer has it.
             used: the rubrics of the answer.
         """
         name, _, version = self.pinned(reference).partition("@")
@@ -83,11 +77,11 @@ class RubricPins:
         if not version.isdecimal():
             self._pin(reference, f"{name}@{max(v for v in versions if v is not None)}")
         elif int(version) not in versions:
-            says = ", ".join(f"{name}@{v}" for v in sorted(v for v in versions if v is not None))
-            logger.warning("rubric %s was asked for, and the service judged by %s", self.pinned(reference), says)
+            judged_by = ", ".join(f"{name}@{v}" for v in sorted(v for v in versions if v is not None))
+            logger.warning("rubric %s was requested, but the service judged by %s", self.pinned(reference), judged_by)
 
     def merge_ranks(self, ranks: Sequence[Mapping[str, str]]) -> None:
-        """Take the pins that all ranks are to have: of each reference, that of the lowest rank that has one."""
+        """Agree on the pins of all ranks: the lowest rank with a pin of a reference decides it."""
         agreed: dict[str, str] = {}
         for pins in ranks:
             for reference, pin in pins.items():
@@ -99,14 +93,14 @@ class RubricPins:
             self._pin(reference, pin)
 
     def repin(self, pins: Mapping[str, str]) -> None:
-        """Pin references to other versions than before; to be called alike on all ranks."""
+        """Change the pins of references. Call it with the same pins on all ranks."""
         for reference, pin in pins.items():
             logger.info("rubric %s: was %s, is now %s", reference, self.pinned(reference), pin)
             self._previous.pop(reference, None)
             self._pins[reference] = pin
 
     def clear(self) -> None:
-        """Let the next answer pin every reference anew."""
+        """Remove all pins, so that the next answer pins every reference again."""
         self._previous |= self._pins
         self._pins = {}
 
@@ -115,41 +109,41 @@ class RubricPins:
         return dict(self._pins)
 
     def load(self, state: Any) -> None:
-        """Take these pins in place of all there are.
+        """Replace all pins.
 
         Raises:
-            ValueError: they are no mapping of references to references.
+            ValueError: the state is not a mapping of references to pinned references.
         """
         if not isinstance(state, Mapping) or not all(isinstance(text, str) for item in state.items() for text in item):
-            raise ValueError(f"pins are a mapping of references to pinned references, and this is {state!r}")
+            raise ValueError(f"pins must be a mapping of references to pinned references, not {state!r}")
         self._pins, self._previous = dict(state), {}
 
     def _pin(self, reference: str, pin: str) -> None:
         existing = self._pins.setdefault(reference, pin)
         if existing != pin:
-            logger.warning("rubric %s is pinned to %s, and an answer names %s", reference, existing, pin)
+            logger.warning("rubric %s is pinned to %s, but an answer names %s", reference, existing, pin)
         if previous := self._previous.pop(reference, None):
             logger.info("rubric %s: was %s, is now %s", reference, previous, existing)
 
 
 MAX_GROUPS = 4096
-"""Of one request."""
+"""The largest number of groups in a request."""
 MAX_RESPONSES = 4096
-"""Of one group in one request."""
+"""The largest number of responses of a group in a request."""
 MAX_CHARACTERS = 8_000_000
-"""Of one request: a part of the 64 MiB that a service takes unless told otherwise, whatever the script."""
+"""The largest size of a request in characters. In any script it stays below the service's default limit of 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSlice:
-    """As much of a group as fits into a request."""
+    """The part of a group that goes into one request."""
 
     group: RowGroup
     rows: Sequence[int]
 
 
 def split_requests(rows: RowBatch) -> Iterator[list[GroupSlice]]:
-    """Give the parts of each request, in order; a group is in one request at most once."""
+    """Yield the parts of each request, in order. No request contains two parts of the same group."""
     parts: list[GroupSlice] = []
     size = 0
     for part, characters in _group_slices(rows):
@@ -188,7 +182,7 @@ def _characters(text: str | tuple[Message, ...]) -> int:
 
 
 _CANCEL_TIMEOUT_S = 1.0
-"""How long a cancelled request may take to let go."""
+"""How long to wait for cancelled requests to end."""
 
 _RETRYABLE_STATUSES = frozenset({408, 425, 429})
 
@@ -202,7 +196,7 @@ _FAILURE_KINDS: dict[type[AdjudgeError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class ScoringConfig:
-    """What is the same for all groups of a call."""
+    """The settings shared by all groups of a call."""
 
     rubric: RubricOrReference | None
     mode: RewardMode
@@ -213,20 +207,21 @@ class ScoringConfig:
 
     @property
     def reasoning(self) -> ReasoningPart:
-        """What of a response's thinking is judged."""
+        """The part of a response's thinking that is judged."""
         return self.options.get("reasoning", "strip")
 
 
 @dataclass(slots=True)
 class RowAnswers:
-    """What came, by row.
+    """The answers received, by row.
 
     Attributes:
-        answers: None where none came; `kinds` then says why.
-        digests: of the rubric that judged, where the answer tells.
-        usage: of each request that came to its end.
-        surplus: answers that nobody asked for.
-        last_error: what the service said last of what failed.
+        answers: the answer of each row, or None.
+        kinds: the kind of failure of each row, which applies if it has no answer.
+        digests: the digest of the rubric that judged each row, if the answer has it.
+        usage: the usage of each completed request.
+        surplus: the number of answers that were not requested.
+        last_error: the last error message.
     """
 
     answers: list[ResponseReward | None]
@@ -240,14 +235,13 @@ class RowAnswers:
 async def judge(
     client: AsyncClient, rows: RowBatch, config: ScoringConfig, pins: RubricPins, *, grace_s: float
 ) -> RowAnswers:
-    """Have all rows judged, in as few requests as hold them.
+    """Judge all rows, in as few requests as possible.
 
     Returns:
-        After `ask.deadline_s` + `grace_s` at the latest.
+        The answers received within `config.deadline_s` + `grace_s`.
 
     Raises:
-        InvalidRequest, NotFound, JudgingFailed, Forbidden, BudgetExhausted: the service refuses what it is asked, or
-            who asks.
+        InvalidRequest, NotFound, JudgingFailed, Forbidden, BudgetExhausted: the service rejects the request.
     """
     count = len(rows.responses)
     row_answers = RowAnswers([None] * count, ["timeout"] * count, [None] * count)
@@ -257,23 +251,23 @@ async def judge(
 
 
 async def gather_with_timeout(seconds: float, work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once, as much as can be done in time; the first error ends the rest."""
+    """Run coroutines concurrently, and cancel the rest at the timeout or at the first error."""
     tasks = [asyncio.create_task(one) for one in work]
     if not tasks:
         return
     try:
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        left = [task for task in tasks if task.cancel()]
-    if left:
-        gone, _ = await asyncio.wait(left, timeout=_CANCEL_TIMEOUT_S)
-        await asyncio.gather(*gone, return_exceptions=True)
+        cancelled = [task for task in tasks if task.cancel()]
+    if cancelled:
+        ended, _ = await asyncio.wait(cancelled, timeout=_CANCEL_TIMEOUT_S)
+        await asyncio.gather(*ended, return_exceptions=True)
     for task in done:
         task.result()
 
 
 class _JudgingCall:
-    """The requests of one call."""
+    """Sends the requests of one call and collects their answers."""
 
     def __init__(
         self,
@@ -292,7 +286,7 @@ class _JudgingCall:
         self._began = self._loop.time()
 
     async def request(self, parts: Sequence[GroupSlice]) -> None:
-        """Have one request answered; what a broken connection left out is asked for again as long as some comes."""
+        """Send one request. If the connection breaks, request the missing groups again as long as any arrive."""
         waiting = {part.group.id: part for part in parts}
         seconds_left = self._config.deadline_s
         while seconds_left > 0:
@@ -308,12 +302,12 @@ class _JudgingCall:
                 self._set_failure_kind(waiting.values(), failure_kind(error))
                 if not error.retryable or not 0 < len(waiting) < before:
                     if self._config.on_failure == "error" and isinstance(error, NotReady):
-                        raise  # no judge is there: as much a failure as one that answers nothing
+                        raise  # an unavailable judge is a failure, too
                     return
             seconds_left = self._config.deadline_s - (self._loop.time() - self._began)
 
     async def _stream(self, waiting: dict[str, GroupSlice], deadline_s: float) -> None:
-        """Ask for the groups that are waited for, and take from them those that come."""
+        """Request the waiting groups, and remove those that arrive from `waiting`."""
         groups = [self._wire_group(part) for part in waiting.values()]
         answered: set[tuple[str, str | None]] = set()
         async with self._client.stream_rewards(
@@ -361,14 +355,14 @@ class _JudgingCall:
 
 
 def is_user_error(error: AdjudgeError) -> bool:
-    """Whether no judge failed, but the request cannot succeed as it is, or failures were asked for as an error."""
+    """Whether to raise an error: the request cannot succeed unchanged, or the user asked for failures as errors."""
     if isinstance(error, InvalidRequest | NotFound | JudgingFailed | BudgetExhausted):
         return True
     return error.status is not None and 400 <= error.status < 500 and error.status not in _RETRYABLE_STATUSES
 
 
 def failure_kind(error: AdjudgeError) -> str:
-    """Name what failed, as the log does."""
+    """Return the kind of failure under which an error is logged."""
     if error.status is not None and error.status < 300:
         return "malformed"
     if error.status == 429:
@@ -377,33 +371,33 @@ def failure_kind(error: AdjudgeError) -> str:
 
 
 DEFAULT_RETRIES = 30
-"""Tries after the first where only an address is given: as many as the retry budget and a step's deadline have room
-for, so that a service that is started again costs a training step seconds and not its rewards."""
+"""Retries if only an address is given: as many as the retry budget and a step's deadline allow, so that a restart of
+the service delays a training step by seconds and does not cost its rewards."""
 
 
 class LoopClient:
-    """Makes clients where they are needed. Pickled, it takes the settings along and no connection.
+    """Creates a client for each event loop and process. Pickling keeps the settings and drops the connections.
 
     Args:
-        like: an address, or a client that lends its settings; it is neither used nor closed.
+        template: an address, or a client whose settings are copied; it is neither used nor closed.
 
     Raises:
-        TypeError: it is none of these, or a client whose transport is not async.
-        ValueError: the address is none.
+        TypeError: the template is neither, or is a client whose transport is not async.
+        ValueError: the address is invalid.
     """
 
     def __init__(self, template: str | Client | AsyncClient) -> None:
         if isinstance(template, str):
             template = AsyncClient(template, retries=DEFAULT_RETRIES)
         if not isinstance(template, Client | AsyncClient):
-            raise TypeError(f"client is of type {type(template).__name__}; give an address, a Client or an AsyncClient")
+            raise TypeError(f"client is a {type(template).__name__}; give an address, a Client or an AsyncClient")
         options = vars(template.settings)
         if isinstance(template, Client):
             if options["transport"] is not None:
                 raise TypeError("this Client's transport is not async; give an AsyncClient with an async transport")
             options = {name: value for name, value in options.items() if name != "sleep"}
-        own = inspect.signature(AsyncClient).parameters
-        self._options = {name: value for name, value in options.items() if value is not own[name].default}
+        parameters = inspect.signature(AsyncClient).parameters
+        self._options = {name: value for name, value in options.items() if value is not parameters[name].default}
         self._current: tuple[int, asyncio.AbstractEventLoop, AsyncClient] | None = None
 
     @property
@@ -412,14 +406,14 @@ class LoopClient:
         return str(self._options["base_url"])
 
     def for_running_loop(self) -> AsyncClient:
-        """Give the client of the loop that runs."""
+        """Return the client of the running event loop."""
         process, loop = os.getpid(), asyncio.get_running_loop()
         if self._current is None or self._current[:2] != (process, loop):
             self._current = process, loop, AsyncClient(**self._options)
         return self._current[2]
 
     async def aclose(self) -> None:
-        """Close the client of the loop that runs; another is made when it is needed."""
+        """Close the client of the running event loop. A new one is created when needed."""
         if self._current is not None and self._current[1] is asyncio.get_running_loop():
             await self._current[2].aclose()
         self._current = None
@@ -430,7 +424,7 @@ class LoopClient:
                 pickle.dumps(value)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
                 raise TypeError(
-                    f"the client's {name} ({type(value).__name__}) cannot be pickled, and so not be sent to another "
-                    "process; give RubricReward a client without it, or just the address"
+                    f"the client's {name} ({type(value).__name__}) cannot be pickled, so it cannot be sent to another "
+                    "process; give RubricReward a client without it, or only the address"
                 ) from error
         return {"_options": self._options, "_current": None}

@@ -1,13 +1,12 @@
-"""Dynamic sampling: groups without a signal are replaced by groups of other prompts, round by round.
+"""Dynamic sampling: replace groups without a signal by groups of other prompts, round by round.
 
 DAPO (section 3.2) samples prompts until a batch holds only groups that carry a signal. TRL fixes the prompts of a batch
-before a reward is known, so a batch is completed while it is generated: its groups are generated and scored, then
-groups of further prompts, and the informative ones take the places of those that the method leaves out. TRL goes on
-with the completed batch as if it had drawn it. What TRL draws from the data set, and in which order, stays as it is;
-further prompts come from a stream of their own.
+before rewards are known, so the batch is completed during generation: after its groups, groups of further prompts are
+generated and scored, and informative ones replace those that the method leaves out. TRL then continues as if it had
+drawn the completed batch. TRL's own order of the dataset is unchanged; further prompts come from a separate stream.
 
-Every rank makes the same decisions, since they depend on what all ranks gathered and on the seed. A group that was
-generated on some ranks may be trained on by others.
+All ranks make the same decisions, which depend only on gathered data and the seed. A group may be generated on some
+ranks and trained on by others.
 """
 
 import hashlib
@@ -28,14 +27,14 @@ from trainer_client.trl.methods import Rollout
 
 _COMPLETION_IDS, _EXTRA_FIELDS, _IMAGES, _TOOL_IMAGES = 1, 5, 6, 7
 _PER_RESPONSE_FIELDS = (0, 1, 2, 3, 4)
-"""The fields of `GenerationOutput` that have an entry for each response."""
+"""The fields of `GenerationOutput` with one entry per response."""
 
 
 class PromptStream:
-    """Rows of the training data in shuffled passes, apart from the order that TRL draws in.
+    """Rows of the training data in shuffled passes, independent of TRL's order.
 
     Attributes:
-        drawn: how many rows were drawn so far, which is all that a checkpoint needs.
+        drawn: the number of rows drawn so far, which is the whole state for a checkpoint.
     """
 
     def __init__(self, rows: int, seed: int) -> None:
@@ -44,7 +43,7 @@ class PromptStream:
         self._pass, self._order = -1, np.empty(0, dtype=np.int64)
 
     def draw(self, count: int, accepts: Callable[[int], bool]) -> list[int]:
-        """Draw up to `count` rows that are accepted; fewer where a whole pass holds no more."""
+        """Draw up to `count` accepted rows, looking at no more rows than one pass has."""
         chosen: list[int] = []
         for _ in range(self._rows):
             if len(chosen) == count:
@@ -63,15 +62,15 @@ class PromptStream:
 
 
 class _MovedResponse(NamedTuple):
-    """One response of a further round, as it travels to the rank that trains on it.
+    """One response of a further round, as it is sent to the rank that trains on it.
 
     Attributes:
-        target: its place in the batch, over all ranks.
-        row: of the training data that its prompt is from.
+        target: its index in the batch, over all ranks.
+        row: the row of the training data that its prompt is from.
         added: the columns that a rollout function added.
         generated: its entries of `_PER_RESPONSE_FIELDS`.
-        asked_ids, refined, elsewhere: its entries of `SampledBatch`.
-        logged: its values in columns of TRL's table of completions.
+        generation_prompt_ids, refined, off_policy: its entries of `SampledBatch`.
+        logged: its values in the columns of TRL's table of completions.
     """
 
     target: int
@@ -86,13 +85,13 @@ class _MovedResponse(NamedTuple):
 
 @dataclass(slots=True)
 class _GenerationRound:
-    """Groups that were generated and scored together: n responses of this rank, N of all.
+    """Groups that were generated and scored together: n responses on this rank, N on all ranks.
 
     Attributes:
-        sampled: n responses.
+        sampled: the n responses.
         rewards: N x F, by reward function.
-        rollouts: N, with their rewards.
-        added: n times the columns that a rollout function added.
+        rollouts: N rollouts, with their rewards.
+        added: for each of the n responses, the columns that a rollout function added.
         logged: columns of n values for TRL's table of completions.
     """
 
@@ -107,10 +106,12 @@ class Refiller:
     """Completes the generation batches of a trainer.
 
     Attributes:
-        stream: where further prompts come from.
+        groups: all groups generated for the latest batch, including replaced ones; None before the first batch.
+        metrics: the metrics of the latest batch, by name.
+        stream: the source of further prompts.
 
     Raises:
-        ValueError: the trainer has what cannot be completed: streamed data, environments, or images.
+        ValueError: refilling does not support the trainer's data: streamed data, environments, or images.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -125,7 +126,7 @@ class Refiller:
 
     @property
     def active(self) -> bool:
-        """Whether the batch at hand is to be completed; evaluation batches never are."""
+        """Whether to complete the current batch. Evaluation batches are never completed."""
         return bool(self._max_rounds and self._trainer.model.training)
 
     def sample(
@@ -134,11 +135,11 @@ class Refiller:
         """Generate and score a batch, and replace groups that the method leaves out while rounds are left.
 
         Args:
-            prompts, inputs: of the rows of this rank; where groups are replaced, both lists change in place.
-            generate: TRL's own way of generating.
+            prompts, inputs: the prompts and columns of this rank's rows. Replacing groups changes both lists in place.
+            generate: TRL's own `_generate`.
 
         Returns:
-            The completed batch. Its scores wait for `take_scores`.
+            The completed batch. Get its scores from `take_scores`.
         """
         trainer, method = self._trainer, self._trainer.method
         columns, seen_keys = list(inputs[0]), set[str]()
@@ -146,7 +147,7 @@ class Refiller:
         self.groups = list(_groups(batch.rollouts, self._size))
         size = len(self.groups)
         left = [place for place, group in enumerate(self.groups) if method.uninformative(group, trainer._memory)]
-        found, rounds, metrics = size - len(left), 0, [(size, batch.sampled.metrics)]
+        num_informative, rounds, metrics = size - len(left), 0, [(size, batch.sampled.metrics)]
         batch_rows = len(batch.rollouts)
         rubric_rewards = [
             one for one in (trainer.rubric_reward, trainer._generation.rubric_only_reward) if one is not None
@@ -154,7 +155,7 @@ class Refiller:
         if left:
             seen_keys.update(gather_object([_row_key(row, columns) for row in inputs]))
         while left and rounds < self._max_rounds and any(one.reward is not None for one in current.rollouts):
-            share = found / len(self.groups)
+            share = num_informative / len(self.groups)
             rows = self._draw(min(size, math.ceil(len(left) / share)) if share else size, columns, seen_keys)
             if not rows:
                 break
@@ -167,7 +168,7 @@ class Refiller:
             metrics.append((len(groups), current.sampled.metrics))
             self.groups += groups
             informative = [n for n, group in enumerate(groups) if not method.uninformative(group, trainer._memory)]
-            found += len(informative)
+            num_informative += len(informative)
             moves = dict(zip(informative, left, strict=False))
             left = left[len(moves) :]
             for response in self._move(batch, current, own, moves):
@@ -178,46 +179,46 @@ class Refiller:
         self.metrics = {
             "refill/rounds": float(rounds),
             "refill/sampled": len(self.groups) / size,
-            "refill/informative": found / len(self.groups),
+            "refill/informative": num_informative / len(self.groups),
             "refill/left": len(left) / size,
         }
         return replace(batch.sampled, metrics=_weighted_means(metrics))
 
     def take_scores(self) -> tuple[torch.Tensor, list[Rollout]] | None:
-        """Give the scores of the batch that was completed last, N x F rewards and N rollouts, once."""
+        """Return the scores of the latest completed batch, N x F rewards and N rollouts, and forget them."""
         scored, self._scored = self._scored, None
         return scored
 
     def state(self) -> dict[str, Any]:
-        """Give the state that a checkpoint keeps."""
+        """Return the state to save in a checkpoint."""
         return {"refill": {"drawn": self.stream.drawn}} if self._max_rounds else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint's state."""
+        """Restore the state from a checkpoint."""
         self.stream.drawn = int(state.get("refill", {}).get("drawn", 0))
 
     def _check(self) -> None:
         trainer, data = self._trainer, self._trainer.train_dataset
-        how = "; set max_refill_rounds to 0, which only leaves groups out of the loss"
+        remedy = "; set max_refill_rounds to 0, which only leaves groups out of the loss"
         if isinstance(data, TorchIterableDataset) or not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-            raise ValueError(f"max_refill_rounds needs a training data set with rows by number, not a stream{how}")
+            raise ValueError(f"max_refill_rounds needs an indexable training dataset, not a stream{remedy}")
         if trainer.environment_factories is not None:
-            raise ValueError(f"max_refill_rounds does not work with environment_factory{how}")
+            raise ValueError(f"max_refill_rounds does not work with environment_factory{remedy}")
         if {"image", "images"} & set(getattr(data, "column_names", None) or ()):
-            raise ValueError(f"max_refill_rounds does not work with images in the training data{how}")
+            raise ValueError(f"max_refill_rounds does not work with images in the training data{remedy}")
 
     @property
     def _size(self) -> int:
         return int(self._trainer.num_generations)
 
     def _rank_share(self, rows: list[int]) -> list[int]:
-        """Give this rank's share of rows that are spread over all ranks in order."""
+        """Return this rank's share of rows that are distributed over all ranks in order."""
         accelerator = self._trainer.accelerator
         share = len(rows) // accelerator.num_processes
         return rows[accelerator.process_index * share : (accelerator.process_index + 1) * share]
 
     def _draw(self, count: int, columns: Sequence[str], seen_keys: set[str]) -> list[int]:
-        """Draw rows for `count` groups, or as many more as spread evenly over ranks; none that was tried before."""
+        """Draw new rows for `count` groups, rounded up to a number that divides evenly over the ranks."""
         processes = int(self._trainer.accelerator.num_processes)
         unit = processes // math.gcd(processes, self._size)
 
@@ -231,13 +232,13 @@ class Refiller:
         return rows[: len(rows) // unit * unit]
 
     def _columns(self, row: int, columns: Sequence[str]) -> dict[str, Any]:
-        held = self._trainer.train_dataset[row]
-        return {name: held[name] for name in columns}
+        values = self._trainer.train_dataset[row]
+        return {name: values[name] for name in columns}
 
     def _round(
         self, prompts: list[Any], inputs: list[dict[str, Any]], generate: Callable[..., GenerationOutput]
     ) -> _GenerationRound:
-        """Generate and score a response for each row, on all ranks with equally many."""
+        """Generate and score a response for each row. All ranks must have equally many rows."""
         trainer = self._trainer
         trainer._inputs = inputs
         sampled = trainer._generation.sample(prompts, inputs, generate)
@@ -245,8 +246,8 @@ class Refiller:
         if generated[_IMAGES] is not None or any(generated[_TOOL_IMAGES] or ()):
             raise ValueError("max_refill_rounds does not work with images; set it to 0")
         added = _by_row(generated[_EXTRA_FIELDS], len(inputs))
-        for row, more in zip(inputs, added, strict=True):
-            row.update(more)
+        for row, row_added in zip(inputs, added, strict=True):
+            row.update(row_added)
         generated[_EXTRA_FIELDS] = {}
         trainer._sampled = sampled = replace(sampled, generated=_as_lists(generated))
         rewards = trainer._calculate_rewards(inputs, prompts, generated[COMPLETIONS], generated[_COMPLETION_IDS])
@@ -258,12 +259,13 @@ class Refiller:
     def _move(
         self, batch: _GenerationRound, current: _GenerationRound, rows: Sequence[int], moves: Mapping[int, int]
     ) -> Iterator[_MovedResponse]:
-        """Move groups of a round to places of the batch: scores here and now, this rank's responses one by one."""
+        """Move groups of a round into the batch: copy their scores, and return the responses for this rank."""
         size, first = self._size, self._trainer.accelerator.process_index * len(rows)
         for source, target in moves.items():
-            there, here = slice(source * size, (source + 1) * size), slice(target * size, (target + 1) * size)
-            batch.rewards[here] = current.rewards[there]
-            batch.rollouts[here] = current.rollouts[there]
+            source_slice = slice(source * size, (source + 1) * size)
+            target_slice = slice(target * size, (target + 1) * size)
+            batch.rewards[target_slice] = current.rewards[source_slice]
+            batch.rollouts[target_slice] = current.rollouts[source_slice]
         sampled = current.sampled
         sent = [
             _MovedResponse(
@@ -295,7 +297,7 @@ class Refiller:
         inputs: list[dict[str, Any]],
         columns: Sequence[str],
     ) -> None:
-        """Put a response into its place among this rank's rows."""
+        """Store a response at its index among this rank's rows."""
         place = response.target - self._trainer.accelerator.process_index * len(inputs)
         inputs[place] = {**self._columns(response.row, columns), **response.added}
         prompts[place] = inputs[place]["prompt"]
@@ -303,20 +305,20 @@ class Refiller:
         for field, value in zip(_PER_RESPONSE_FIELDS, response.generated, strict=True):
             if sampled.generated[field] is not None:
                 sampled.generated[field][place] = value
-        for held, value in (
+        for values, value in (
             (sampled.generation_prompt_ids, response.generation_prompt_ids),
             (sampled.refined, response.refined),
             (sampled.off_policy, response.off_policy),
         ):
-            if held is not None:
-                held[place] = value  # type: ignore[index]
+            if values is not None:
+                values[place] = value  # type: ignore[index]
         for name in batch.logged.keys() | response.logged.keys():
             batch.logged.setdefault(name, [None] * len(inputs))[place] = response.logged.get(name)
 
 
 @contextmanager
 def _scoring_part_of_batch(batch_rows: int, rewards: Sequence[Any]) -> Iterator[None]:
-    """Have rubric rewards count what they score as a part of a batch."""
+    """Make rubric rewards treat the rows they score as a part of a batch of `batch_rows`."""
     try:
         for reward in rewards:
             reward.batch_rows = batch_rows
@@ -331,13 +333,13 @@ def _groups(rollouts: Sequence[Rollout], size: int) -> Iterator[Sequence[Rollout
 
 
 def _row_key(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Identify a row of the training data by its content."""
+    """Return an id of a row of the training data, derived from its content."""
     text = json.dumps({name: row[name] for name in columns}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _by_row(fields: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
-    """Give what a rollout function adds to each row, as TRL reads it: a list is by row, anything else for all."""
+    """Return the columns that a rollout function adds to each row. As in TRL, only lists have a value per row."""
     return [
         {
             name: values[row] if isinstance(values, list) else values
@@ -360,6 +362,6 @@ def _item_at(values: Sequence[Any] | None, place: int) -> Any:
 
 
 def _weighted_means(metrics: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Average shares that the rounds logged, each round weighing as many groups as it had."""
+    """Average the metrics of the rounds, weighted by their numbers of groups."""
     total = sum(groups for groups, _ in metrics)
     return {name: sum(groups * own[name] for groups, own in metrics) / total for name in metrics[0][1]}

@@ -1,12 +1,7 @@
 """Score one rank's part of a reward call: judge its rows and add other reward functions.
 
-One rank's part of a reward call: its rows judged, and rewarded by other functions meanwhile.
-
-What a reward call saw, row by row: the answer, the reward made of it, and what went wrong.
-
-The reward functions that a rubric reward is added to: called as TRL calls them, and read number by number.
-
-The criteria behind the digests that answers name, each fetched once.
+The extra reward functions run while the judge answers, called as TRL calls them. Each row keeps the judge's answer,
+its reward and its failures. Criteria that answers name only by digest are fetched once and cached.
 """
 
 import asyncio
@@ -40,45 +35,50 @@ from trainer_client.wire import (
 )
 
 RewardFunction = Callable[..., Any]
-"""A sync or async reward function as TRL takes it; no model and no name of one."""
+"""A sync or async reward function as TRL takes it, but not a model or the name of one."""
 
 logger = logging.getLogger(__name__)
 
 
 def check_reward_functions(functions: Sequence[RewardFunction], weights: Sequence[float] | None) -> tuple[float, ...]:
-    """Give the weights of the rubric and of these functions, 1 each unless given.
+    """Check extra reward functions and their weights, and return the weights: the rubric's first, 1 each by default.
 
     Raises:
-        TypeError: one is not a function; models go to the trainer.
+        TypeError: one is not a function. Reward models must be given to the trainer.
         ValueError: there is not one finite weight for each.
     """
     torch = sys.modules.get("torch")
     for function in functions:
         if not callable(function) or (torch is not None and isinstance(function, torch.nn.Module)):
             raise TypeError(
-                f"others has a {type(function).__name__}, and takes functions only; give reward models to the trainer"
+                f"extra_rewards contains a {type(function).__name__}, but takes functions only; give reward models to "
+                "the trainer"
             )
     count = len(functions) + 1
     given = (1.0,) * count if weights is None else tuple(float(weight) for weight in weights)
     if len(given) != count or not all(map(math.isfinite, given)):
-        raise ValueError(f"weights is {weights!r}; give {count} finite numbers: the rubric's, then one for each other")
+        raise ValueError(
+            f"weights is {weights!r}; give {count} finite numbers: the rubric's, then one for each of extra_rewards"
+        )
     return given
 
 
 async def call_extra_reward(function: RewardFunction, columns: Mapping[str, Any], rows: int) -> list[float | None]:
-    """Give a function's rewards of N rows; None where it gives none, and what is not a finite number is told.
+    """Call a function and return its N rewards, None where it gives none. Log rewards that are not finite.
 
     Raises:
-        ValueError: it does not give N.
+        ValueError: the function does not return N rewards.
     """
     given = await function(**columns) if _is_async(function) else await asyncio.to_thread(function, **columns)
     if len(given) != rows:
-        raise ValueError(f"reward function {function_name(function)!r} gave {len(given)} rewards for {rows} responses")
+        raise ValueError(
+            f"reward function {function_name(function)!r} returned {len(given)} rewards for {rows} responses"
+        )
     rewards = [None if reward is None else as_number(reward) for reward in given]
     non_finite = sum(reward is not None and not math.isfinite(reward) for reward in rewards)
     if non_finite:
         logger.warning(
-            "reward function %r gave no finite number for %d of %d responses; they have no reward",
+            "reward function %r did not return a finite number for %d of %d responses; they have no reward",
             function_name(function),
             non_finite,
             rows,
@@ -87,7 +87,7 @@ async def call_extra_reward(function: RewardFunction, columns: Mapping[str, Any]
 
 
 def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> float | None:
-    """Add the parts of a reward; None where one is missing, or the sum is not a finite number."""
+    """Sum the weighted parts of a reward; None if a part is missing or the sum is not finite."""
     total = 0.0
     for part, weight in zip(parts, weights, strict=True):
         if part is None:
@@ -97,7 +97,7 @@ def weighted_sum(parts: Sequence[float | None], weights: Sequence[float]) -> flo
 
 
 def function_name(function: RewardFunction) -> str:
-    """Name a function as TRL does."""
+    """Return the name of a function as TRL logs it."""
     function = _unwrap_partial(function)
     return str(getattr(function, "__name__", type(function).__name__))
 
@@ -114,35 +114,35 @@ def _unwrap_partial(function: RewardFunction) -> RewardFunction:
 
 
 class RubricCache:
-    """Criteria by digest. Digests name immutable contents, so that nothing here grows old."""
+    """Criteria by digest. Digests identify immutable contents, so entries never expire."""
 
     def __init__(self) -> None:
         self._criteria: dict[str, tuple[Criterion, ...]] = {}
         self._digests: dict[str, str] = {}
 
     def get(self, digest: str | None) -> tuple[Criterion, ...] | None:
-        """Give the criteria, or None where they were not fetched."""
+        """Return the criteria, or None if they were not fetched."""
         return self._criteria.get(digest or "")
 
     async def fetch(self, client: AsyncClient, wanted: Mapping[str, str]) -> None:
-        """Fetch what is not there yet; where that fails it is said, and tried again by the next call.
+        """Fetch criteria that are not cached yet. Failures are logged, and the next call tries again.
 
         Args:
-            client: of the service that judged.
+            client: a client of the service that judged.
             wanted: a reference for each digest.
         """
         for digest, reference in wanted.items():
             if digest in self._criteria:
                 continue
             try:
-                found = await client.rubric(reference)
+                version = await client.rubric(reference)
             except AdjudgeError as error:
-                logger.warning("the criteria of %s could not be fetched: %s", reference, error)
+                logger.warning("could not fetch the criteria of %s: %s", reference, error)
                 continue
-            if found.digest == digest:
-                self._criteria[digest] = found.criteria
+            if version.digest == digest:
+                self._criteria[digest] = version.criteria
             else:
-                logger.warning("rubric %s is %s, and the service judged by %s", reference, found.digest, digest)
+                logger.warning("rubric %s is %s, but the service judged by %s", reference, version.digest, digest)
 
     async def criteria_for_rows(
         self,
@@ -152,17 +152,17 @@ class RubricCache:
         pins: RubricPins,
         seconds: float,
     ) -> list[tuple[Criterion, ...]]:
-        """Give the criteria that rows will be judged by, before they are; a reference is pinned by this.
+        """Look up the criteria that rows will be judged by. This pins their references.
 
         Args:
-            client: of the service that will judge.
+            client: a client of the service that will judge.
             column: each row's own rubric, or None.
             default: the rubric of rows without one.
-            pins: of the run.
-            seconds: how long each reference may take.
+            pins: the pins of the run.
+            seconds: the timeout of each lookup.
 
         Returns:
-            The criteria of each row; none where it has no rubric, or where that cannot be fetched, which is said.
+            The criteria of each row; empty if it has no rubric, or if the rubric cannot be fetched, which is logged.
         """
         rubrics = [
             None if given is not None and is_empty_rubric(given) else parse_rubric(given, drop_nulls=True) or default
@@ -181,15 +181,15 @@ class RubricCache:
     async def _look_up(self, client: AsyncClient, reference: str, pins: RubricPins, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                found = await client.rubric(pins.pinned(reference))
+                version = await client.rubric(pins.pinned(reference))
         except (AdjudgeError, TimeoutError) as error:
-            logger.warning("the criteria of %s could not be fetched: %s", reference, error or "no answer in time")
+            logger.warning("could not fetch the criteria of %s: %s", reference, error or "no answer in time")
             return
         pins.pin_from_answer(
-            reference, found.digest, [PinnedRubric(name=found.name, version=found.version, digest=found.digest)]
+            reference, version.digest, [PinnedRubric(name=version.name, version=version.version, digest=version.digest)]
         )
-        self._criteria[found.digest] = found.criteria
-        self._digests[pins.pinned(reference)] = found.digest
+        self._criteria[version.digest] = version.criteria
+        self._digests[pins.pinned(reference)] = version.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +198,15 @@ class ScoredRow:
 
     Attributes:
         group: the id of its group, equal on all ranks.
-        reward: as it was returned, other reward functions included; None where a part of it is missing.
-        answer: the service's: the judge's own reward, verdicts, steps. None where there was none.
-        criteria: what it was judged by, where that is known: the rubric was given inline, or `needs_criteria` is set.
-        failures: the kinds of what went wrong, each once; empty where nothing did.
-        response: as it was sent.
-        reasoning: what of the response's thinking was judged.
-        without_rubric: whether it had none, and was judged by its final answer alone or not at all.
-        rubric: what it was judged by, as its user wrote it: a reference that is not pinned, or the rubric itself.
-        fields: its group's fields on the wire, but the responses and the rubric.
+        reward: the returned reward, extra reward functions included; None if a part of it is missing.
+        answer: the service's answer: the judge's own reward, verdicts and steps. None if there was none.
+        criteria: the criteria that judged the row; None unless the rubric was inline or `needs_criteria` is set.
+        failures: the kinds of failures, without duplicates.
+        response: the response as it was sent.
+        reasoning: the part of the response's thinking that was judged.
+        without_rubric: whether the row had no rubric, and was judged by its final answer alone or not at all.
+        rubric: the rubric as the user wrote it: a reference before pinning, or an inline rubric.
+        fields: the wire fields of its group, except the responses and the rubric.
     """
 
     group: str
@@ -222,40 +222,40 @@ class ScoredRow:
 
     @property
     def text(self) -> str:
-        """What the spans of the answer's steps count in."""
+        """The text that the spans of the answer's steps refer to."""
         return judged_text(self.response, self.reasoning)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredBatch:
-    """What one call saw, in the order of its rows."""
+    """The scored rows of one call, in order."""
 
     rows: Sequence[ScoredRow]
 
 
 def judged_text(response: Response, reasoning: ReasoningPart) -> str:
-    """Give what the steps' spans of an answer to a response count in."""
+    """Return the text of a response that the spans of its answer's steps refer to."""
     return response.text if isinstance(response.text, str) else judged_content(response, reasoning).text
 
 
 def judged_reward(answer: ResponseReward | None) -> float | None:
-    """Give the judge's reward; None where there is none, or no finite number."""
+    """Return the judge's reward; None if it is missing or not finite."""
     if answer is None or answer.reward is None or not math.isfinite(answer.reward):
         return None
     return answer.reward
 
 
 def failed_to_reward(answer: ResponseReward | None) -> bool:
-    """Whether the judge's verdicts made no reward: there is none, or a failure policy made it 0."""
+    """Whether judging gave no reward: it is missing, or a failure policy set it to 0."""
     return judged_reward(answer) is None or (answer is not None and answer.policy_applied in ZERO_POLICIES)
 
 
 def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
-    """Name what went wrong with a row, each kind once.
+    """Return the kinds of failures of a row, without duplicates.
 
     Args:
-        answer: the row's.
-        kind: why there is none.
+        answer: the row's answer.
+        kind: the kind of failure if there is no answer.
     """
     if answer is None:
         return (kind,)
@@ -266,21 +266,21 @@ def failures_of(answer: ResponseReward | None, kind: str) -> tuple[str, ...]:
 
 
 ACCEPTED_ANSWER = ResponseReward(reward=1.0, status="scored", verdicts=())
-"""The answer of a row without criteria, which nothing judges: every gate lets it pass."""
+"""The answer of an accepted row without criteria, which is not judged. It passes every gate."""
 
 _MIN_FETCH_TIMEOUT_S = 1.0
-"""How long criteria may take to come where judging took all the time there was."""
+"""The least time for fetching criteria, in seconds, even if judging took the whole deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardTerms:
-    """What a reward is the weighted sum of, and what is done beside it.
+    """The terms of the weighted sum that makes a reward, and work to do meanwhile.
 
     Attributes:
-        weights: of the rubric's reward and of each other function's.
-        others: these functions.
-        arguments: what TRL calls them with.
-        work: what else is done while the judge is waited for, piece by piece.
+        weights: the weights of the rubric's reward and of each extra reward.
+        extra_rewards: the extra reward functions.
+        arguments: the arguments that TRL calls them with.
+        work: work to do, piece by piece, while the judge answers.
     """
 
     weights: Sequence[float]
@@ -291,7 +291,7 @@ class RewardTerms:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What came of a call on this rank. `wait_s` is in wall seconds."""
+    """The result of a call on this rank. `wait_s` is in wall seconds."""
 
     rows: Sequence[ScoredRow]
     usage: Sequence[Usage]
@@ -300,12 +300,12 @@ class RankResult:
 
     @property
     def kinds(self) -> Counter[str]:
-        """What went wrong with the rows that verdicts made no reward of, by rows."""
+        """The number of rows by kind of failure, for rows without a reward from verdicts."""
         return Counter(kind for row in self.rows if failed_to_reward(row.answer) for kind in row.failures)
 
     @property
     def unscored(self) -> int:
-        """How many rows have no reward that verdicts made; those that a failure policy made 0 are among them."""
+        """The number of rows without a reward from verdicts, including those that a failure policy set to 0."""
         return sum(failed_to_reward(row.answer) for row in self.rows)
 
 
@@ -318,13 +318,13 @@ async def judge_and_reward(
     cache: RubricCache | None,
     grace_s: float,
 ) -> RankResult:
-    """Judge all rows, call the other functions meanwhile, and do the work that there is.
+    """Judge all rows, and meanwhile call the extra reward functions and do the pending work.
 
     Args:
-        cache: where criteria are looked up that rows were judged by, if they are needed.
+        cache: the cache for the criteria that rows were judged by; None if they are not needed.
 
     Raises:
-        Exception: the first that any of them raises; that a judge failed is none.
+        Exception: the first error of any of them. A failure of the judge is not raised.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -354,27 +354,27 @@ async def judge_and_reward(
             len(scored),
             client.base_url,
             format_counts(result.kinds) or "nothing failed",
-            f"; it sent {row_answers.surplus} rewards that were not asked for" if row_answers.surplus else "",
+            f"; it sent {row_answers.surplus} unexpected rewards" if row_answers.surplus else "",
             f"; the last error: {row_answers.last_error}" if row_answers.last_error else "",
         )
     return result
 
 
 def rank_summary(result: RankResult | None, error: Exception | None, rows: int, pins: Mapping[str, str]) -> RankSummary:
-    """Say what the other ranks are told: what came of N rows here, or the error that came instead."""
+    """Summarize the result of N rows, or the error, for the other ranks."""
     if result is None:
         return RankSummary(rows, fatal=(type(error).__name__, str(error)), pins=pins)
     return RankSummary(rows, result.unscored, result.kinds, result.last_error, pins=pins)
 
 
 async def _run_cooperatively(work: Iterable[None]) -> None:
-    """Do work on the event loop, everything else that is ready going before each piece."""
+    """Run work on the event loop, yielding to other ready tasks before each piece."""
     for _ in work:
         await asyncio.sleep(0)
 
 
 async def _gather_or_cancel(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Give what all come to; the first error ends the rest."""
+    """Return the results of all coroutines; cancel the rest at the first error."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
@@ -384,7 +384,7 @@ async def _gather_or_cancel(*work: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 def _references(rows: RowBatch, config: ScoringConfig, row_answers: RowAnswers) -> set[tuple[str, str]]:
-    """Give the digests that rows were judged by and the references that named them."""
+    """Return pairs of the digest that rows were judged by and the reference that named it."""
     used = set()
     for group in rows.groups:
         rubric = group.rubric or config.rubric

@@ -1,11 +1,7 @@
 """Callbacks of `RubricGRPOTrainer`: the hook for scored generations, and the papers' training measures.
 
-What a callback of `RubricGRPOTrainer` is told beyond transformers' own events, and how it adds to the log.
-
-`TrainingMeasures`: what the papers watch while they train, logged for each generation batch.
-
-Made of what the trainer has anyway: no response is sampled, judged or run through a model for it. The measures
-themselves are those of `trainer_client.measures`.
+`TrainingMeasures` logs, for each generation batch, the measures that the papers report during training. It uses data
+that the trainer already has: no response is sampled or judged for it. `trainer_client.measures` has the mathematics.
 """
 
 import math
@@ -26,23 +22,23 @@ from trainer_client.trl.reward import RubricReward
 
 @dataclass(frozen=True, slots=True)
 class ScoredGeneration:
-    """A generation batch after it was scored: N responses over all ranks, n of them this one's.
+    """A scored generation batch: N responses over all ranks, n of them on this rank.
 
     Attributes:
-        rewards: N, G consecutive ones to a prompt: what the method makes advantages of; None where there is none.
-        functions: each reward function's N rewards, by the function's name.
+        rewards: N rewards that the method computes advantages from, G consecutive ones per prompt; None where missing.
+        functions: N rewards of each reward function, by the function's name.
         group_size: G.
-        completions: n responses as the reward functions are given them, text or messages.
-        first: the place among the N of the first of them.
-        elsewhere: n times whether a response was generated from another prompt than the one it is trained on; None
-            where all are generated from their own.
-        training: whether it is trained on, or evaluated.
-        unpenalised: N, `rewards` before length and truncation penalties; None for all where none was told of.
-        judged: N, the judge's own rewards before penalties, whatever is trained on; None for all without a judge.
-        correct: N times whether the criteria of kind `answer` are satisfied; None where there are none or where
-            missing verdicts decide it, and for all where none was told of.
-        step: how many optimizer steps were done before it.
-        reward: the trainer's `RubricReward`, whose `last` holds the n responses as they were judged; None without one.
+        completions: n responses as the reward functions receive them, text or messages.
+        first: the index among the N of this rank's first response.
+        off_policy: for each of the n responses, whether it was generated from another prompt than the one it is
+            trained on; None if all were generated from their own prompts.
+        training: True for a training batch, False for an evaluation batch.
+        unpenalised: N values of `rewards` before length and truncation penalties; None if unknown.
+        judged: N rewards of the judge before penalties, whatever the method trains on; None without a judge.
+        correct: for each of the N responses, whether the criteria of kind `answer` are satisfied; None if there are
+            none or if missing verdicts decide. None in place of the list if unknown.
+        step: the number of optimizer steps before this batch.
+        reward: the trainer's `RubricReward`, whose `last` holds the n judged responses; None without one.
     """
 
     rewards: Sequence[float | None]
@@ -60,76 +56,78 @@ class ScoredGeneration:
 
 
 class GenerationCallback(TrainerCallback):
-    """A callback that measures generation batches; what its methods return is logged, by name.
+    """A callback that measures generation batches. Its methods return metrics to log, by name.
 
-    The methods are called on all ranks alike, so that they may gather. The log shows what the main process's return,
-    averaged over a logging step.
+    The methods are called on all ranks, so they may use collective operations. The log shows the values of the main
+    process, averaged over a logging step.
     """
 
     def needs_reference_logps(self, training: bool) -> bool:
-        """Whether `on_loss` is to be given the reference's log-probabilities where TRL computes none.
+        """Whether `on_loss` needs the reference model's log-probabilities even if TRL does not compute them.
 
-        That takes a copy of the policy as it was before training, and a forward pass of it for each micro-batch.
+        This loads a copy of the policy before training, and adds a forward pass of it for each micro-batch.
         """
         return False
 
     def state(self) -> Mapping[str, Any] | None:
-        """Give what a checkpoint keeps, as JSON takes it; None where there is nothing to keep."""
+        """Return the state to save in a checkpoint, as JSON-compatible data; None if there is none."""
         return None
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state of a checkpoint."""
+        """Restore the state from a checkpoint."""
 
     def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
-        """Measure a generation batch, once for each."""
+        """Measure a generation batch. Called once per batch."""
         return {}
 
     def on_loss(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor], training: bool) -> Mapping[str, float]:
-        """Measure a micro-batch when its loss is taken.
+        """Measure a micro-batch when its loss is computed.
 
         Args:
-            logps: B x T, log pi of the tokens under the policy as it is, without a gradient.
-            inputs: what the loss is given: `completion_mask` among it, and `ref_per_token_logps` where beta is not 0 or
-                a callback wants it.
-            training: whether it is trained on, or evaluated.
+            logps: B x T, log pi of the tokens under the current policy, without a gradient.
+            inputs: the inputs of the loss, including `completion_mask`, and `ref_per_token_logps` if beta is not 0 or
+                a callback needs it.
+            training: True for a training batch, False for an evaluation batch.
         """
         return {}
 
 
 _ROUNDING = 1e-6
-"""Rewards are float32 when they reach the trainer; a threshold is what the user wrote."""
+"""Tolerance for comparing the trainer's float32 rewards with a threshold."""
 
 ItemT = TypeVar("ItemT")
 
 
 class TrainingMeasures(GenerationCallback):
-    """Logs, under `measures/`, and each only where there is something to take it of:
+    """Logs these measures under `measures/`, each only if there is data for it.
 
     - `zero_rewards`: the share of rewarded responses whose reward before penalties is 0 or less.
     - `off_policy`: the share of responses generated from another prompt than the one they are trained on: those that
       `rgr` refined, or for which `ruscarl` showed criteria.
-    - `pass_at_K`: the chance that one of K samples is right, averaged over the groups with at least K responses of
-      which that is known. What says so is the verdict on the answer (criteria of kind `answer`), and where the rubric
-      has none, whether the judge's own reward before penalties reaches the threshold. Under `dro` that is the gate.
-    - `best_of_K`: the expected best reward of K samples, before penalties, of what the method trains on.
-    - `diversity`: 1 less Self-BLEU, averaged over the first few groups.
-    - `loops`: the share of responses that go round in circles.
-    - `novelty/mean`, `novelty/median`, `novelty/above_2`, `…_10`, `…_100`: how much more probable responses are to
-      the policy than to the reference model, by mean log-likelihood: the ratios' mean and median, and the shares
-      above 2, 10 and 100, of the responses that the loss is taken over. Where `beta` is 0 TRL computes nothing of a
-      reference; with `novelty=True` a copy of the policy as it was before training is loaded for it.
+    - `pass_at_K`: the probability that one of K samples is right, averaged over the groups in which it is known for at
+      least K responses. The verdict on the answer (criteria of kind `answer`) decides; if the rubric has none, whether
+      the judge's own reward before penalties reaches the threshold. For `dro` that reward is the gate.
+    - `best_of_K`: the expected best reward of K samples, before penalties, of the rewards that the method trains on.
+    - `diversity`: 1 - Self-BLEU, averaged over the first few groups.
+    - `loops`: the share of responses that repeat themselves in a loop.
+    - `novelty/mean`, `novelty/median`, `novelty/above_2`, `…_10`, `…_100`: how much more probable responses are under
+      the policy than under the reference model, by mean log-likelihood: mean and median of the ratios, and the shares
+      above 2, 10 and 100, of the responses in the loss. If `beta` is 0, TRL computes no reference log-probabilities;
+      `novelty=True` then loads a copy of the policy before training.
 
     Args:
-        ks: the K, each at least 1; those above a group's size are left out.
-        correct: the reward function, by the name under which TRL logs it, whose reward says which responses are
-            right, in place of the judge.
-        threshold: a response is right from this reward on, where rewards say so.
-        diversity_groups: how many groups `diversity` looks at, whose texts all ranks are sent; 0 leaves it out.
-        loops: whether to look for them.
-        novelty: True measures it always, False never; None where `beta` is above 0, since it costs nothing there.
+        ks: the values of K, each at least 1; those above the group size are left out.
+        correct: the name, as TRL logs it, of a reward function that decides which responses are right, in place of
+            the judge.
+        threshold: the least reward of a right response, if rewards decide.
+        diversity_groups: the number of groups that `diversity` compares, whose texts are sent to all ranks; 0 turns it
+            off.
+        loops: whether to measure loops.
+        novelty: True measures novelty always, False never, None only if `beta` is above 0, where it costs nothing.
 
     Raises:
-        ValueError: a number is out of range, the trainer is no `RubricGRPOTrainer`, or it has no such reward function.
+        ValueError: a number is out of range, the trainer is not a `RubricGRPOTrainer`, or the reward function is
+            unknown.
     """
 
     def __init__(
@@ -144,8 +142,8 @@ class TrainingMeasures(GenerationCallback):
     ) -> None:
         if any(k < 1 for k in ks) or diversity_groups < 0 or not math.isfinite(threshold):
             raise ValueError(
-                f"ks is {tuple(ks)}, diversity_groups {diversity_groups} and threshold {threshold}; ks are at least "
-                "1, diversity_groups is not negative, and threshold is finite"
+                f"ks is {tuple(ks)}, diversity_groups is {diversity_groups} and threshold is {threshold}; ks must be "
+                "at least 1, diversity_groups must not be negative, and threshold must be finite"
             )
         self._ks, self._correct, self._threshold = tuple(ks), correct, threshold
         self._diversity_groups, self._loops, self._novelty = diversity_groups, loops, novelty
@@ -153,16 +151,16 @@ class TrainingMeasures(GenerationCallback):
         self._likelihoods: defaultdict[bool, list[tuple[float, float]]] = defaultdict(list)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse trainers that would never call it."""
+        """Reject trainers that would never call this callback."""
         if not isinstance(args, RubricGRPOConfig):
-            raise ValueError("TrainingMeasures measures what a RubricGRPOTrainer tells it; other trainers tell nothing")
+            raise ValueError("TrainingMeasures needs a RubricGRPOTrainer; other trainers do not call it")
 
     def needs_reference_logps(self, training: bool) -> bool:
-        """Whether a generation batch's novelty is wanted, and not measured yet."""
+        """Whether the novelty of the current generation batch is wanted and not measured yet."""
         return self._novelty is True and self._remaining.get(training, 0) > 0
 
     def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
-        """Measure a generation batch, and begin to wait for its losses."""
+        """Measure a generation batch, and prepare to collect its likelihoods."""
         self._remaining[generation.training], self._likelihoods[generation.training] = len(generation.completions), []
         gathered: list[_RankMeasures] = gather_object([self._measure_rank(generation)])
         rows = sum(share.rows for share in gathered)
@@ -178,7 +176,7 @@ class TrainingMeasures(GenerationCallback):
         return {f"measures/{name}": value for name, value in measured.items() if value is not None}
 
     def on_loss(self, logps: torch.Tensor, inputs: Mapping[str, torch.Tensor], training: bool) -> Mapping[str, float]:
-        """Add a micro-batch's likelihoods, and measure novelty once the whole generation batch was seen."""
+        """Collect a micro-batch's likelihoods, and measure novelty when the generation batch is complete."""
         reference = inputs.get("ref_per_token_logps")
         if self._novelty is False or reference is None or self._remaining.get(training, 0) <= 0:
             return {}
@@ -192,16 +190,16 @@ class TrainingMeasures(GenerationCallback):
         gathered: list[tuple[float, float]] = gather_object(self._likelihoods[training])
         if not gathered:
             return {}
-        found = novelty([new for new, _ in gathered], [old for _, old in gathered])
-        shares = {f"above_{limit:g}": count / len(gathered) for limit, count in found.counts.items()}
-        named = {"mean": found.mean, "median": found.median, **shares}
-        return {f"measures/novelty/{name}": value for name, value in named.items()}
+        ratios = novelty([new for new, _ in gathered], [old for _, old in gathered])
+        shares = {f"above_{limit:g}": count / len(gathered) for limit, count in ratios.counts.items()}
+        measured = {"mean": ratios.mean, "median": ratios.median, **shares}
+        return {f"measures/novelty/{name}": value for name, value in measured.items()}
 
     def _measure_rank(self, generation: ScoredGeneration) -> "_RankMeasures":
         texts = [_text(completion) for completion in generation.completions]
-        shown = max(0, self._diversity_groups * generation.group_size - generation.first)
+        compared = max(0, self._diversity_groups * generation.group_size - generation.first)
         looping = sum(map(bool, map(loops, texts))) if self._loops else 0
-        return _RankMeasures(len(texts), sum(generation.off_policy or ()), looping, texts[:shown])
+        return _RankMeasures(len(texts), sum(generation.off_policy or ()), looping, texts[:compared])
 
     def _correctness(self, generation: ScoredGeneration) -> list[bool | None]:
         decided: Sequence[bool | None] = [None] * len(generation.rewards)
@@ -212,14 +210,15 @@ class TrainingMeasures(GenerationCallback):
             rewards = generation.functions[self._correct]
         else:
             raise ValueError(
-                f"correct is {self._correct!r}, and the reward functions are {', '.join(generation.functions)}"
+                f"correct is {self._correct!r}, which is not a reward function; the reward functions are "
+                f"{', '.join(generation.functions)}"
             )
         reached = [None if reward is None else reward >= self._threshold - _ROUNDING for reward in rewards]
         return [other if own is None else own for own, other in zip(decided, reached, strict=True)]
 
 
 class _RankMeasures(NamedTuple):
-    """What one rank tells the others: how many responses it has, of what kinds, and the texts that are compared."""
+    """One rank's counts of responses, and the texts that `diversity` compares."""
 
     rows: int
     off_policy: int
@@ -230,7 +229,7 @@ class _RankMeasures(NamedTuple):
 def _reward_measures(
     generation: ScoredGeneration, right: Sequence[bool | None], ks: Sequence[int]
 ) -> dict[str, float | None]:
-    """Measure what rewards tell, which are the same on all ranks."""
+    """Compute the measures that need only rewards, which are the same on all ranks."""
     rewards = generation.rewards if generation.unpenalised is None else generation.unpenalised
     known = [reward for reward in rewards if reward is not None]
     measured: dict[str, float | None] = {"zero_rewards": _mean([float(reward <= _ROUNDING) for reward in known])}
@@ -248,7 +247,7 @@ def _groups(items: Sequence[ItemT], size: int) -> Iterator[Sequence[ItemT]]:
 
 
 def _masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """B means over the tokens of a B x T mask; NaN where there is none."""
+    """Return B means over the tokens of a B x T mask; NaN for rows without tokens."""
     return torch.where(mask.bool(), values.detach().float(), 0.0).sum(dim=1) / mask.sum(dim=1)
 
 

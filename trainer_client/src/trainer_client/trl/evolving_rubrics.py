@@ -1,7 +1,7 @@
 """`EvolvingRubrics`: rubrics that grow with the policy (RLER), by a callback of `RubricGRPOTrainer`.
 
-New criteria are written from a group's own responses, and join the rubric of its prompt as a new version, by which all
-ranks judge from the next generation batch on. Rank 0 talks to the service; the others wait for what came of it.
+New criteria are generated from a group's own responses and published as a new version of the prompt's rubric, by which
+all ranks judge from the next generation batch on. Rank 0 calls the service; the other ranks wait for the result.
 """
 
 import asyncio
@@ -36,39 +36,39 @@ from trainer_client.trl.reward import RubricReward
 logger = logging.getLogger(__name__)
 
 MODES_WITHOUT_POINTS = frozenset({"stepwise", "likert", "outcome"})
-"""Modes that criteria of kind `point` mean nothing to, which is what evolving writes."""
+"""Modes that ignore criteria of kind `point`, the kind that evolving writes."""
 
 
 class EvolvingFailed(AdjudgeError):
-    """Rubrics could not be evolved, and `on_failure` is `error`; raised on all ranks alike."""
+    """Evolving rubrics failed with `on_failure="error"`. Raised on all ranks."""
 
 
 class EvolvingRubrics(GenerationCallback):
-    """Has the service evolve the rubrics of groups from their own responses, every N steps (RLER; DRO, appendix G).
+    """Evolves the rubrics of groups from their own responses, every N steps (RLER; DRO, appendix G).
 
-    Of the groups seen since the last time, the newest one of each rubric is taken. The service writes new criteria, as
-    an operation with the generator `evolving`, and lints them; the run's judge scores the group's responses by them;
-    those that tell the responses apart are published as a version after the one that the run is pinned to, and the run
-    is pinned to that. Whatever fails leaves a rubric as it is, is counted, and is logged.
+    It uses the newest group of each rubric seen since the last evolution. An operation of the service with the
+    generator `evolving` writes new criteria and lints them. The run's judge then scores the group's responses by them.
+    Criteria that tell the responses apart are published in a version after the one that the run is pinned to, and the
+    run is pinned to the new version. If anything fails, the rubric stays unchanged; this is counted and logged.
 
-    Only rubrics that are named without a version can evolve, and only those that judge a single prompt: criteria are
-    about one prompt's responses.
+    Only rubrics that are referenced without a version and that judge a single prompt can evolve, since new criteria
+    are about the responses to one prompt.
 
     Args:
-        client: the service's address, or a client that lends its settings. Its key needs the scopes `score`, `read`
+        client: the service's address, or a client whose settings are copied. Its key needs the scopes `score`, `read`
             and `rubrics:write`.
-        every_n_steps: steps from one time to the next.
-        groups: how many rubrics evolve at a time, those of the groups seen last.
-        parameters: of the generator `evolving`; `adjudge generate --list` shows them.
-        deadline_s: seconds that training waits for all of it; three quarters of them are for the writing.
-        min_spread: what the judge's scores of the responses (0 to 1) must differ by for a new criterion to join.
-        on_failure: `keep` goes on with the old rubrics when the service, the judge or the model that writes fails;
+        every_n_steps: the number of steps between evolutions.
+        groups: the number of rubrics that evolve at a time: those of the groups seen last.
+        parameters: the parameters of the generator `evolving`; `adjudge generate --list` shows them.
+        deadline_s: the most seconds that training waits for an evolution; three quarters of it are for generation.
+        min_spread: the least difference between the judge's scores (0 to 1) of the responses for a new criterion.
+        on_failure: `keep` continues with the old rubrics if the service, the judge or the generating model fails;
             `error` stops training with `EvolvingFailed`.
 
     Raises:
-        TypeError: `client` is none.
-        ValueError: a number is out of range; the trainer is no `RubricGRPOTrainer`, has no `RubricReward` or one whose
-            mode reads no plain criteria; or ranks give up waiting for each other before `deadline_s`.
+        TypeError: `client` has the wrong type.
+        ValueError: a number is out of range, the trainer is not a `RubricGRPOTrainer`, it has no `RubricReward` or one
+            whose mode does not use plain criteria, or ranks time out waiting for each other before `deadline_s`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class EvolvingRubrics(GenerationCallback):
         if every_n_steps < 1 or groups < 1 or not 0 < deadline_s < math.inf or not 0 < min_spread <= 1:
             raise ValueError(
                 f"every_n_steps is {every_n_steps}, groups {groups}, deadline_s {deadline_s}, min_spread {min_spread}; "
-                "the first two are at least 1, deadline_s is above 0 and finite, min_spread a share above 0"
+                "the first two must be at least 1, deadline_s above 0 and finite, and min_spread above 0 and at most 1"
             )
         if on_failure not in ("keep", "error"):
             raise ValueError(f"on_failure is {on_failure!r}; use 'keep' or 'error'")
@@ -98,17 +98,17 @@ class EvolvingRubrics(GenerationCallback):
         self._warned = False
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse trainers that would never call it, and a deadline that the ranks would not wait for."""
+        """Reject trainers that would never call this callback, and a deadline longer than ranks wait for each other."""
         if not isinstance(args, RubricGRPOConfig):
-            raise ValueError("EvolvingRubrics needs a RubricGRPOTrainer; other trainers do not tell it of responses")
+            raise ValueError("EvolvingRubrics needs a RubricGRPOTrainer; other trainers do not pass it responses")
         if args.world_size > 1 and self._deadline_s >= args.ddp_timeout:
             raise ValueError(
-                f"deadline_s is {self._deadline_s:g}, and ranks wait {args.ddp_timeout} s for each other; "
-                "raise ddp_timeout, or take a shorter deadline_s"
+                f"deadline_s is {self._deadline_s:g}, but ranks wait only {args.ddp_timeout} s for each other; "
+                "raise ddp_timeout, or lower deadline_s"
             )
 
     def on_scored(self, generation: ScoredGeneration) -> Mapping[str, float]:
-        """Remember a batch's groups; where it is time, evolve their rubrics."""
+        """Remember a batch's groups, and evolve their rubrics every `every_n_steps` steps."""
         if not generation.training:
             return {}
         reward = self._check_reward(generation.reward)
@@ -116,14 +116,14 @@ class EvolvingRubrics(GenerationCallback):
         known = generation.correct or [None] * len(generation.rewards)
         own = known[generation.first : generation.first + len(rows)]
         self._batches += 1
-        found = evolvable_groups(rows, own, self._batches, generation.first)
-        if not found and not self._warned and not self._history.groups:
+        groups = evolvable_groups(rows, own, self._batches, generation.first)
+        if not groups and not self._warned and not self._history.groups:
             self._warned = True
             logger.warning(
-                "no rubric of this batch can evolve: each stands in the dataset itself or names its version; publish "
-                "it under a name, and name it without a version"
+                "no rubric of this batch can evolve: each is inline or references a version; publish rubrics under a "
+                "name, and reference them without a version"
             )
-        self._history = self._history.with_groups(found, self._groups)
+        self._history = self._history.with_groups(groups, self._groups)
         step = generation.step + 1
         if step - self._last < self._every_n_steps:
             return {}
@@ -147,7 +147,7 @@ class EvolvingRubrics(GenerationCallback):
         }
 
     def state(self) -> Mapping[str, Any]:
-        """Give when rubrics evolved last, and what all ranks saw since; to be called on all of them."""
+        """Return the step of the last evolution, and the groups seen since on all ranks. Call it on all ranks."""
         seen = self._gather_history()
         return {
             "last": self._last,
@@ -157,10 +157,10 @@ class EvolvingRubrics(GenerationCallback):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state of a checkpoint; the main process takes the groups, of all ranks.
+        """Restore the state from a checkpoint. The main process takes the groups of all ranks.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the state is invalid.
         """
         try:
             groups = [SeenGroup.from_json(one) for one in state["groups"]] if PartialState().is_main_process else []
@@ -171,14 +171,14 @@ class EvolvingRubrics(GenerationCallback):
 
     def _check_reward(self, reward: RubricReward | None) -> RubricReward:
         if reward is None:
-            raise ValueError("EvolvingRubrics needs a RubricReward, whose rubrics it evolves; the trainer has none")
+            raise ValueError("EvolvingRubrics evolves the rubrics of a RubricReward, but the trainer has none; add one")
         mode, options = reward.judging_options
         kinds = options.get("kinds")
         if mode in MODES_WITHOUT_POINTS or (kinds is not None and "point" not in kinds):
-            what = f"mode {mode!r}" if mode in MODES_WITHOUT_POINTS else f"kinds = {kinds!r}"
+            setting = f"mode {mode!r}" if mode in MODES_WITHOUT_POINTS else f"kinds = {kinds!r}"
             raise ValueError(
-                f"EvolvingRubrics writes criteria of kind 'point', which count for nothing with {what} of the "
-                "RubricReward; use another mode, such as 'graded_mean', or leave EvolvingRubrics out"
+                f"EvolvingRubrics writes criteria of kind 'point', which the RubricReward ignores with {setting}; use "
+                "another mode, such as 'graded_mean', or leave EvolvingRubrics out"
             )
         return reward
 
@@ -198,15 +198,15 @@ class EvolvingRubrics(GenerationCallback):
                 await self._client.aclose()
 
         try:
-            with ThreadPoolExecutor(1) as own:  # the caller's thread may have a loop that runs, as in a notebook
-                evolution = own.submit(asyncio.run, work()).result()
+            with ThreadPoolExecutor(1) as pool:  # this thread may have a running event loop, as in a notebook
+                evolution = pool.submit(asyncio.run, work()).result()
         except Exception as error:
             logger.exception("step %d: rubrics could not be evolved", step)
-            why = UnchangedRubric("service", f"{type(error).__name__}: {error}")
-            evolution = EvolutionResult(unchanged={one.reference: why for one in groups})
+            failure = UnchangedRubric("service", f"{type(error).__name__}: {error}")
+            evolution = EvolutionResult(unchanged={one.reference: failure for one in groups})
         for reference in shared:
             evolution.unchanged[reference] = UnchangedRubric(
-                "shared", "it judges several prompts, and new criteria are about one"
+                "shared", "the rubric judges several prompts, but new criteria are about a single prompt"
             )
         _log_evolution(evolution, step)
         return evolution
@@ -220,14 +220,13 @@ def _log_evolution(evolution: EvolutionResult, step: int) -> None:
     for reference, unchanged in evolution.unchanged.items():
         level = logging.WARNING if reference in evolution.failures else logging.INFO
         logger.log(
-            level, "step %d: rubric %s stays as it is (%s): %s", step, reference, unchanged.reason, unchanged.detail
+            level, "step %d: rubric %s stays unchanged (%s): %s", step, reference, unchanged.reason, unchanged.detail
         )
 
 
 def _failure_message(failures: Mapping[str, UnchangedRubric]) -> str:
     reference, unchanged = next(iter(failures.items()))
     return (
-        f"{len(failures)} rubrics could not be evolved, {reference} among them "
-        f"({unchanged.reason}): {unchanged.detail}. "
-        "on_failure='keep' goes on with the old rubrics"
+        f"{len(failures)} rubrics could not be evolved, including {reference} ({unchanged.reason}): "
+        f"{unchanged.detail}. To continue with the old rubrics, set on_failure='keep'"
     )

@@ -1,21 +1,12 @@
-"""`python -m trainer_client.trl.prefilter`: choose the rows that DRO trains on.
+"""`python -m trainer_client.trl.prefilter`: choose the rows that DRO trains on, before training (its section 5.5).
 
-`python -m trainer_client.trl.prefilter`: choose the rows that DRO trains on, before it trains (its section 5.5).
+For each row, the model generates a group of responses and computes the probability of the reference answer after each.
+A row's score is how much these certainties vary (`trainer_client.dro.variance_score`). The rows with the highest scores
+are kept, and a random share of the others, so that hard rows remain. No judge is needed.
 
-For each row the model writes a group of responses, and says how probable it finds the reference answer after each. A
-group's score is how much these certainties vary (`trainer_client.dro.variance_score`). The rows with the highest
-scores are kept, and some of the others at random, so that hard ones stay. No judge is asked.
-
-A row of the data is a JSON object with `prompt` (text or messages), `reference_answer` and, where responses were
-sampled elsewhere, `responses` (texts). Kept rows are written as they stand, in their order.
-
-The rows that the prefilter reads: JSON lines, each checked before any model is loaded.
-
-What a row is worth to DRO before training: how much certainty of its answer varies over a group of responses.
-
-Uses the model alone. Chooses no row, and reads and writes no file.
-
-Samples groups of responses with transformers alone, where there is no trainer: tokens in, tokens out.
+A row of the data is a JSON object with `prompt` (text or messages), `reference_answer` and, if responses were sampled
+elsewhere, `responses` (texts). All rows are validated before the model is loaded. Kept rows are written unchanged, in
+their order.
 """
 
 import argparse
@@ -37,13 +28,13 @@ from trainer_client.reasoning import SplitRule, find_answer
 from trainer_client.trl._certainty import Reflection
 
 MIN_RESPONSES = 2
-"""Of a group: one alone varies in nothing."""
+"""The smallest group: the score measures how certainty varies between responses."""
 
 _MAX_PROBLEMS_SHOWN = 10
 
 
 class InvalidRows(ValueError):
-    """Lines that are no rows; its text names each file, line and fault."""
+    """Some lines are not valid rows. The message names the file, the line and the problem of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +42,9 @@ class PrefilterRow:
     """A row of the data.
 
     Attributes:
-        place: the file and the number of its line, for messages.
-        number: of its line, from 1.
-        line: as it stands in the file, without its end.
+        place: the file and the line number, for error messages.
+        number: the line number, from 1.
+        line: the line as it is in the file, without the newline.
         prompt: text, or messages.
         reference: the reference answer, or None.
         responses: texts that were sampled elsewhere, or None.
@@ -68,10 +59,10 @@ class PrefilterRow:
 
 
 def read_prefilter_rows(file: Path) -> list[PrefilterRow]:
-    """Read all rows of a file; blank lines are passed over.
+    """Read all rows of a file, skipping blank lines.
 
     Raises:
-        BadRows: a line is none.
+        InvalidRows: some lines are not valid rows.
         OSError: the file cannot be read.
     """
     rows: list[PrefilterRow] = []
@@ -94,12 +85,12 @@ def _row(place: str, number: int, line: bytes) -> PrefilterRow:
     try:
         given = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"this is no JSON: {error}") from error
+        raise ValueError(f"the line is not valid JSON: {error}") from error
     if not isinstance(given, Mapping):
-        raise ValueError("this is no row; write an object with prompt and reference_answer")
-    wrong = next(_row_problems(given), None)
-    if wrong is not None:
-        raise ValueError(wrong)
+        raise ValueError("the line is not a JSON object; write an object with prompt and reference_answer")
+    problem = next(_row_problems(given), None)
+    if problem is not None:
+        raise ValueError(problem)
     responses = given.get("responses")
     reference = given.get("reference_answer")
     return PrefilterRow(
@@ -109,7 +100,7 @@ def _row(place: str, number: int, line: bytes) -> PrefilterRow:
 
 def _row_problems(given: Mapping[str, Any]) -> Iterator[str]:
     if not _is_prompt(given.get("prompt")):
-        yield "prompt must be text that is not empty, or a list of messages with role and content"
+        yield "prompt must be non-empty text, or a list of messages with role and content"
     reference = given.get("reference_answer")
     if isinstance(reference, bool) or not (reference is None or isinstance(reference, str | int | float)):
         yield f"reference_answer is of type {type(reference).__name__}; it must be text or a number"
@@ -132,7 +123,7 @@ def _is_prompt(given: object) -> bool:
 
 
 class TransformersSampler:
-    """A model that writes G responses to each prompt, as TRL's trainer has it do with the same settings.
+    """Samples G responses to each prompt with transformers, as TRL's trainer does with the same settings.
 
     Args:
         model: a causal language model of transformers.
@@ -140,7 +131,7 @@ class TransformersSampler:
         group_size: G.
         max_tokens: the longest response, in tokens.
         temperature: above 0.
-        top_p: the mass of the likeliest tokens that are sampled from; 1 for all.
+        top_p: the total probability of the most likely tokens to sample from; 1 for all tokens.
     """
 
     def __init__(
@@ -178,7 +169,7 @@ class TransformersSampler:
         """Sample G responses to each of n prompts, all at once.
 
         Returns:
-            n groups of G lists of tokens, each up to and with the first token that ends it.
+            n groups of G lists of tokens, each up to and including its first stop token.
         """
         longest = max(map(len, prompts))
         gaps = [longest - len(ids) for ids in prompts]
@@ -206,10 +197,10 @@ class RowScore(NamedTuple):
 
 
 def prompt_tokens(rows: Sequence[PrefilterRow], tokenizer: Any) -> list[list[int]]:
-    """Give each row's prompt in tokens, as TRL's trainer makes them.
+    """Tokenize each row's prompt as TRL's trainer does.
 
     Raises:
-        BadRows: the model has no chat template for messages, or its template refuses some.
+        InvalidRows: the model has no chat template for messages, or its template rejects some.
     """
     tokens: list[list[int]] = []
     for row in rows:
@@ -217,14 +208,14 @@ def prompt_tokens(rows: Sequence[PrefilterRow], tokenizer: Any) -> list[list[int
             tokens.append(tokenizer(text=row.prompt)["input_ids"])
             continue
         if tokenizer.chat_template is None:
-            raise InvalidRows(f"{row.place}: prompt has messages, and the model no chat template; give it as text")
+            raise InvalidRows(f"{row.place}: prompt has messages, but the model has no chat template; write it as text")
         try:
-            made = tokenizer.apply_chat_template(
+            encoded = tokenizer.apply_chat_template(
                 row.prompt, add_generation_prompt=True, tokenize=True, return_dict=True
             )
-        except Exception as error:  # a template is a program, and raises what it likes
-            raise InvalidRows(f"{row.place}: the model's chat template refuses the prompt: {error}") from error
-        tokens.append(made["input_ids"])
+        except Exception as error:  # a template is a program that can raise anything
+            raise InvalidRows(f"{row.place}: the model's chat template rejects the prompt: {error}") from error
+        tokens.append(encoded["input_ids"])
     return tokens
 
 
@@ -242,45 +233,45 @@ def score_rows(
     batch: int = 4,
     **clip: float,
 ) -> Iterator[RowScore]:
-    """Score N rows, in order, as they are done.
+    """Score N rows. Yields the scores in order, as they are computed.
 
     Args:
-        rows: what to score; one without a reference answer, or that does not fit the model, has no score.
-        prompts: their prompts in tokens.
+        rows: the rows; one without a reference answer, or that does not fit the model, gets no score.
+        prompts: the tokens of their prompts.
         model, tokenizer: the policy before training.
-        group_size: G, how many responses are sampled to a row without any.
-        max_tokens: their greatest length.
-        temperature, top_p: of sampling.
-        rule: where in a response its answer begins; see `trainer_client.reasoning`.
-        batch: how many rows are sampled at once.
-        clip: of `variance_score`.
+        group_size: G, the number of responses to sample for a row without responses.
+        max_tokens: the longest sampled response, in tokens.
+        temperature, top_p: sampling settings.
+        rule: finds where the answer begins in a response; see `trainer_client.reasoning`.
+        batch: the number of rows sampled at once.
+        clip: arguments of `variance_score`.
     """
     reflection = Reflection(tokenizer, rule)
     sampler = TransformersSampler(
         model, tokenizer, group_size=group_size, max_tokens=max_tokens, temperature=temperature, top_p=top_p
     )
-    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for start in range(0, len(rows), batch):
         places = range(start, min(start + batch, len(rows)))
-        given = {place: _tokenize_responses(rows[place], tokenizer) for place in places}
+        responses = {place: _tokenize_responses(rows[place], tokenizer) for place in places}
         references = {place: reflection.reference_tokens(rows[place].reference) for place in places}
-        longest = {place: max(map(len, ids)) if ids else max_tokens for place, ids in given.items()}
-        long = {
+        longest = {place: max(map(len, ids)) if ids else max_tokens for place, ids in responses.items()}
+        too_long = {
             place
             for place in places
-            if room is not None and len(prompts[place]) + longest[place] + len(references[place]) > room
+            if context is not None and len(prompts[place]) + longest[place] + len(references[place]) > context
         }
-        to_sample = [place for place in places if references[place] and place not in long and not given[place]]
+        to_sample = [place for place in places if references[place] and place not in too_long and not responses[place]]
         if to_sample:
-            given |= dict(zip(to_sample, sampler.sample([prompts[place] for place in to_sample]), strict=True))
+            responses |= dict(zip(to_sample, sampler.sample([prompts[place] for place in to_sample]), strict=True))
         for place in places:
             if not references[place]:
                 yield RowScore(None, "no reference answer")
-            elif place in long:
+            elif place in too_long:
                 yield RowScore(None, "too long")
             else:
-                found = reflection.measure_certainty(model, prompts[place], given[place], references[place])
-                yield RowScore(variance_score([one.certainty for one in found], **clip))
+                results = reflection.measure_certainty(model, prompts[place], responses[place], references[place])
+                yield RowScore(variance_score([result.certainty for result in results], **clip))
 
 
 def _tokenize_responses(row: PrefilterRow, tokenizer: Any) -> list[list[int]]:
@@ -298,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         shares = {"top_fraction": _top_share(given), "random_fraction": given.random, "seed": given.seed}
         rule = answer_rule(given.answer_rule)
-        select_groups([], **shares)  # what is out of range is said before the long run
+        select_groups([], **shares)  # reject values out of range before the long run
         variance_score([[0.5], [0.5]], **clip)
         _check_files(given)
         rows = read_prefilter_rows(given.data)
@@ -323,42 +314,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _top_share(given: argparse.Namespace) -> float:
-    """The share to keep for its score: as given, or what retains a share in all beside the random ones."""
+    """Return the share of rows to keep for their score: `--top`, or computed from `--retain` and `--random`."""
     if given.retain is None:
         return float(given.top)
     if not 0.0 <= given.random < 1.0:
-        raise ValueError(f"--random is {given.random:g}; with --retain it is a share from 0 to less than 1")
+        raise ValueError(f"--random is {given.random:g}; with --retain it must be from 0 to less than 1")
     if not given.random <= given.retain <= 1.0:
-        raise ValueError(
-            f"--retain is {given.retain:g}; the random share alone retains {given.random:g}, so give that to 1"
-        )
+        raise ValueError(f"--retain is {given.retain:g}; it must be from {given.random:g}, the random share, to 1")
     return float((given.retain - given.random) / (1.0 - given.random))
 
 
 def answer_rule(name: str | None) -> SplitRule:
-    """The function that a name of the form MODULE:FUNCTION stands for; the method's default for None.
+    """Import the function that MODULE:FUNCTION names; None gives the method's default.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: the function cannot be imported.
     """
     if name is None:
         return find_answer
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        imported = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"--answer-rule {name}: {error}; write MODULE:FUNCTION of a module that can be imported"
+            f"--answer-rule {name}: {error}; write MODULE:FUNCTION, with a module that can be imported"
         ) from error
-    if not callable(found):
+    if not callable(imported):
         raise ValueError(f"--answer-rule {name}: {function} is not a function")
-    rule: SplitRule = found
+    rule: SplitRule = imported
     return rule
 
 
-def _load(load: Callable[..., Any], model: str, **how: Any) -> Any:
+def _load(load: Callable[..., Any], model: str, **options: Any) -> Any:
     try:
-        return load(model, **how)
+        return load(model, **options)
     except (ValueError, OSError) as error:
         raise ValueError(f"--model {model}: {error}") from error
 
@@ -368,12 +357,13 @@ def _write_scores(
 ) -> None:
     with file.open("w", encoding="utf-8") as lines:
         for place, (row, row_score) in enumerate(zip(rows, row_scores, strict=True)):
-            reason = "score" if place in best else "random" if place in kept else None
-            lines.write(json.dumps({"line": row.number, **row_score._asdict(), "kept": reason}) + "\n")
+            kept_for = "score" if place in best else "random" if place in kept else None
+            line = {"line": row.number, "score": row_score.score, "why": row_score.reason, "kept": kept_for}
+            lines.write(json.dumps(line) + "\n")
 
 
 def _summary(row_scores: Sequence[RowScore], best: set[int], kept: Sequence[int], out: Path) -> str:
-    """Say how many of how many were kept, and why."""
+    """Summarize how many rows were kept, and why."""
     scores = {place: row_score.score for place, row_score in enumerate(row_scores) if row_score.score is not None}
     lowest = min((scores[place] for place in best), default=None)
     above = "" if lowest is None else f", {lowest:.4g} or more"
@@ -391,7 +381,7 @@ def _check_files(given: argparse.Namespace) -> None:
     }
     for name, path in written.items():
         if not path.parent.is_dir():
-            raise ValueError(f"--{name}: there is no folder {path.parent}")
+            raise ValueError(f"--{name}: the folder {path.parent} does not exist")
     if len({given.data.resolve(), *written.values()}) <= len(written):
         raise ValueError("--data, --out and --scores must be different files")
 
@@ -404,28 +394,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model", required=True, help="the policy before training: a folder, or a name on the Hub")
-    add("--data", required=True, type=Path, help="rows as JSON lines")
-    add("--out", required=True, type=Path, help="where the kept rows go")
+    add("--data", required=True, type=Path, help="file with rows as JSON lines")
+    add("--out", required=True, type=Path, help="file for the kept rows")
     share = parser.add_mutually_exclusive_group(required=True)
     share.add_argument("--top", type=float, help="share of the rows to keep for their score")
     share.add_argument(
         "--retain",
         type=float,
         metavar="SHARE",
-        help="share to keep in all, the random ones included (paper: 0.18, 0.16, 0.125, which is --top 0.089, 0.067, "
+        help="total share to keep, including the random ones (paper: 0.18, 0.16, 0.125, equal to --top 0.089, 0.067, "
         "0.028)",
     )
     add("--random", type=float, default=0.1, help="share of the others to keep at random (paper: 0.1)")
-    add("--seed", type=int, default=0, help="of sampling and of the random share (0)")
-    add("--group", type=_at_least(2), default=16, metavar="G", help="responses sampled to a row (16, as in training)")
+    add("--seed", type=int, default=0, help="seed of sampling and of the random share (0)")
+    add("--group", type=_at_least(2), default=16, metavar="G", help="responses to sample per row (16, as in training)")
     add("--max-tokens", type=_at_least(1), default=512, metavar="N", help="longest response, in tokens (512)")
-    add("--temperature", type=_positive, default=1.0, help="of sampling (1)")
-    add("--top-p", type=_fraction, default=0.95, metavar="P", help="mass that is sampled from (0.95, as in training)")
-    add("--answer-rule", metavar="MODULE:FUNCTION", help="where an answer begins: the `answer_rule` of training")
+    add("--temperature", type=_positive, default=1.0, help="sampling temperature (1)")
+    add("--top-p", type=_fraction, default=0.95, metavar="P", help="top-p of sampling (0.95, as in training)")
+    add("--answer-rule", metavar="MODULE:FUNCTION", help="finds where an answer begins: the `answer_rule` of training")
     add("--batch", type=_at_least(1), default=4, metavar="N", help="rows sampled at once, G responses each (4)")
-    add("--tokens", type=float, default=0.1, help="share of the reference's tokens that a score is taken of (0.1)")
-    add("--p-min", type=float, default=0.05, help="probabilities below count as this (0.05)")
-    add("--p-max", type=float, default=0.95, help="probabilities above count as this (0.95)")
+    add("--tokens", type=float, default=0.1, help="share of the reference answer's tokens in the score (0.1)")
+    add("--p-min", type=float, default=0.05, help="lower bound to clip probabilities to (0.05)")
+    add("--p-max", type=float, default=0.95, help="upper bound to clip probabilities to (0.95)")
     add("--scores", type=Path, metavar="FILE", help="write each row's score, as JSON lines")
     return parser
 
@@ -433,7 +423,7 @@ def _parser() -> argparse.ArgumentParser:
 def _at_least(least: int) -> Any:
     def read(text: str) -> int:
         if (number := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"{number} is too few; give {least} or more")
+            raise argparse.ArgumentTypeError(f"{number} is too small; give {least} or more")
         return number
 
     return read

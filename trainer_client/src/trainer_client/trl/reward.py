@@ -1,13 +1,8 @@
 """`RubricReward`: rewards from an Adjudge service as a reward function for TRL's trainers.
 
-`RubricReward`: rewards from an Adjudge service as a reward function of TRL's trainers.
-
-Where a judge fails there is no reward, and training goes on without that response. Where all ranks together miss too
-many, or the user made a mistake, training stops, on all of them at once. Nothing here requires torch.
-
-Refuses a reward function's options as the service would, before training has begun. Sends nothing.
-
-What a trainer's log shows of a reward call: numbers, and a text for each row of the table of completions.
+When judging a response fails, its reward is None and training continues without it. Training stops, on all ranks at
+once, when too many responses of a batch have no reward, or when the request itself is invalid. Options are validated
+locally when the function is created. This module does not need torch.
 """
 
 from collections import Counter, defaultdict
@@ -56,6 +51,275 @@ __all__ = [
     "TooManyUnscored",
 ]
 
+PENALTY_OPTIONS = ("length_penalty", "overlong_penalty", "truncation_factor")
+
+
+class RubricReward:
+    """An async reward function for `GRPOTrainer`, `RLOOTrainer` and `AsyncRolloutWorker` of TRL.
+
+    It reads these columns of the dataset, each of which may be missing or hold None: `rubric` (a reference, a list of
+    criteria, `{"criteria": […]}`, or one of these as JSON text; replaces the rubric given here), `grounding`,
+    `reference_answer` and `ground_truth`. Only the judge sees them.
+
+    A row's reward is None if the judge gave none, for example because the service is unreachable. Invalid requests
+    stop training, and with `on_failure="error"` failures do too. With `torch.distributed`, every rank must call the
+    function for every batch. A reference without a version is pinned to the version that the first answer names,
+    until `repin`.
+
+    Args:
+        client: the service's address, or a client whose settings are copied.
+        rubric: a reference or an inline rubric, for rows without a rubric of their own.
+        mode: how verdicts become a reward. Default: `weighted_mean`, or the method's mode in `RubricGRPOTrainer`.
+        on_failure: the reward of a response when judging fails. Default: `null`, or the method's policy.
+        deadline_s: seconds that the service has to judge a batch.
+        grace_s: seconds to keep waiting after the deadline. Groups received by then are kept.
+        max_unscored: the share of a batch's responses, over all ranks, that may have no reward from the judge.
+            Rewards set to 0 by a failure policy count as missing. Beyond it, training stops with `TooManyUnscored`;
+            1 never stops it. For `AsyncRolloutWorker`, which scores one group at a time, a batch is one group.
+        extra_rewards: reward functions whose rewards are added to the rubric's reward. If any of them is None, the
+            sum is None; TRL itself would count it as 0.
+        weights: the weights of the rubric's reward and of each of `extra_rewards`, in this order; 1 each by default.
+        options: see `Client.rewards`.
+
+    Attributes:
+        last: the rows of the latest call.
+        needs_criteria: whether `last` also holds the criteria of rubrics given by reference.
+        without_rubric: how to treat rows without a rubric, or with an empty one, in a mode that needs one: `refuse`
+            them, judge their `outcome` (the final answer against the ground truth), or `accept` them without judging.
+        applies_penalties: whether to apply the configured penalties. `RubricGRPOTrainer` evaluates without them.
+        select_judged_part: returns the part of a completion to judge; unset, the whole completion is judged.
+        batch_rows: the least number of responses, over all ranks, that `max_unscored` is a share of. A trainer that
+            scores a batch in parts sets it, so that failures in a small part do not stop training.
+        overlapped_work: work on the judged texts and their tokens that runs, piece by piece, while the judge answers.
+
+    Raises:
+        InvalidRequest: an option or an inline rubric is invalid.
+        TypeError: an option is unknown, `client` has the wrong type, or one of `extra_rewards` is not a function.
+        ValueError: a number is out of range.
+    """
+
+    needs_criteria: bool = False
+    without_rubric: WithoutRubric = "refuse"
+    applies_penalties: bool = True
+    batch_rows: int = 0
+    select_judged_part: Callable[[Any], Any] | None = None
+    overlapped_work: Callable[[Sequence[str], Sequence[Sequence[int]]], Iterable[None]] | None = None
+
+    def __init__(
+        self,
+        client: str | Client | AsyncClient,
+        rubric: RubricLike | None = None,
+        *,
+        mode: RewardMode | None = None,
+        on_failure: FailurePolicy | None = None,
+        deadline_s: float = 60.0,
+        grace_s: float = 5.0,
+        max_unscored: float = 0.5,
+        extra_rewards: Sequence[RewardFunction] = (),
+        weights: Sequence[float] | None = None,
+        **options: Unpack[RewardKeywords],
+    ) -> None:
+        if not 0.0 <= max_unscored <= 1.0 or not grace_s >= 0.0:
+            raise ValueError(
+                f"max_unscored is {max_unscored} and grace_s is {grace_s}; max_unscored must be a share from 0 to 1, "
+                "and grace_s must not be negative"
+            )
+        self.last: ScoredBatch | None = None
+        self._client = LoopClient(client)
+        try:
+            self._rubric = parse_rubric(rubric)
+        except ValueError as error:
+            raise InvalidRequest(f"rubric: {error}") from error
+        self._mode, self._on_failure, self._options = mode, on_failure, options
+        self._deadline_s, self._grace_s, self._max_unscored = deadline_s, grace_s, max_unscored
+        self._extra_rewards, self._weights = tuple(extra_rewards), check_reward_functions(extra_rewards, weights)
+        self._pins, self._cache = RubricPins(), RubricCache()
+        self._tracked_criteria: set[str] = set()
+        self._warned: set[str] = set()
+        self._check()
+
+    @property
+    def mode(self) -> RewardMode:
+        """The mode in effect."""
+        return self._mode or "weighted_mean"
+
+    @property
+    def on_failure(self) -> FailurePolicy:
+        """The failure policy in effect."""
+        return self._on_failure or "null"
+
+    async def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]] | None = None,
+        *,
+        trainer_state: Any = None,
+        log_metric: Any = None,
+        log_extra: Any = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """Reward N completions. The signature is TRL's.
+
+        Returns:
+            N rewards; None for a response without a reward.
+
+        Raises:
+            TooManyUnscored: a larger share than `max_unscored` has no reward from the judge.
+            AdjudgeError: the request is invalid, or judging failed with `on_failure="error"`.
+        """
+        context, order = TrainerContext(log_metric), CollectiveOrder()
+        given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
+        arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
+        arguments |= {name: value for name, value in given.items() if value is not None}
+        result, error = None, None
+        try:
+            try:
+                result = await self._score(arguments, context, getattr(trainer_state, "global_step", None))
+            except Exception as failed:  # noqa: BLE001 - the other ranks are waiting for this one
+                error = failed
+            summaries = await order.all_gather(rank_summary(result, error, len(prompts), self._pins.state()))
+        finally:
+            order.end()
+        self._pins.merge_ranks([summary.pins for summary in summaries])
+        self.last = ScoredBatch(result.rows) if result is not None else None
+        raise_if_failed(summaries, error, self._max_unscored, self._remedy, self.batch_rows)
+        assert result is not None  # raise_if_failed raised otherwise
+        if log_metric is not None:
+            prefix = context.prefix(self)
+            for name, value in reward_metrics(
+                result.rows, result.usage, result.wait_s, self._tracked_criteria, prefix
+            ).items():
+                log_metric(name, value)
+        if log_extra is not None and context.shows_completions:
+            log_extra(context.prefix(self), verdict_summaries(result.rows))
+        return [row.reward for row in result.rows]
+
+    def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
+        """Return a copy that uses these settings wherever the user gave none."""
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self))
+        copy._mode, copy._on_failure = self._mode or mode, self._on_failure or on_failure
+        copy._options = {**options, **self._options}
+        copy._pins, copy._tracked_criteria, copy._warned = RubricPins(self._pins.state()), set(), set()
+        copy._check()
+        return copy
+
+    def without_extra_rewards(self) -> Self:
+        """Return a copy without the extra reward functions. It shares the pins of this one."""
+        copy = object.__new__(type(self))
+        vars(copy).update(vars(self), _extra_rewards=(), _weights=check_reward_functions((), None))
+        return copy
+
+    async def criteria(self, rubrics: Sequence[Any]) -> list[tuple[Criterion, ...]]:
+        """Return the criteria that each row will be judged by, given the values of the column `rubric`."""
+        return await self._cache.criteria_for_rows(
+            self._client.for_running_loop(), rubrics, self._rubric, self._pins, self._deadline_s
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the state to save in a checkpoint, as JSON-compatible data: the pinned rubrics."""
+        return {"pins": self._pins.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from a checkpoint.
+
+        Raises:
+            ValueError: the state is invalid.
+        """
+        self._pins.load(state.get("pins"))
+
+    def repin(self, versions: Mapping[str, str] | None = None) -> None:
+        """Judge by other versions from the next call on. Call it on every rank, with the same versions.
+
+        Args:
+            versions: the new pin, such as `name@3`, of each reference as it is written in the dataset or was given to
+                this function; other references keep their pins. Default: the newest version of each rubric.
+        """
+        if versions is None:
+            self._pins.clear()
+        else:
+            self._pins.repin(versions)
+
+    def pinned(self, reference: str) -> str:
+        """Return the version that a reference is pinned to, or the reference itself if it has no pin."""
+        return self._pins.pinned(reference)
+
+    @property
+    def judging_options(self) -> tuple[RewardMode, RewardKeywords]:
+        """The mode and the judging options, without penalties."""
+        return self.mode, self._without_penalties
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        await self._client.aclose()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "last": None}
+
+    async def _score(self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None) -> RankResult:
+        if context.counts_missing_as_zero:
+            self._warn_once(MISSING_AS_ZERO_WARNING)
+        context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
+        columns = dict(arguments)
+        completions, ids = columns.pop("completions"), columns.pop("completion_ids")
+        rows = read_rows(
+            columns.pop("prompts"),
+            completions if self.select_judged_part is None else [self.select_judged_part(one) for one in completions],
+            ids,
+            columns,
+            rubric=self._rubric,
+            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
+            without_rubric=self.without_rubric,
+            step=step,
+            stop_token_ids=context.stop_token_ids,
+        )
+        if rows.non_text_parts:
+            self._warn_once(NON_TEXT_PARTS_WARNING)
+        config = ScoringConfig(
+            self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._effective_options
+        )
+        work: Iterable[None] = ()
+        if self.overlapped_work is not None and ids is not None:
+            work = self.overlapped_work([judged_text(one, config.reasoning) for one in rows.responses], ids)
+        terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
+        cache = self._cache if self.needs_criteria else None
+        return await judge_and_reward(
+            self._client.for_running_loop(), rows, config, terms, self._pins, cache, self._grace_s
+        )
+
+    @property
+    def weight(self) -> float:
+        """The weight of the judge's own reward."""
+        return self._weights[0]
+
+    @property
+    def _effective_options(self) -> RewardKeywords:
+        return self._options if self.applies_penalties else self._without_penalties
+
+    @property
+    def _without_penalties(self) -> RewardKeywords:
+        kept = {name: value for name, value in self._options.items() if name not in PENALTY_OPTIONS}
+        return cast(RewardKeywords, kept)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warn(message)
+
+    def _check(self) -> None:
+        check_reward_options(
+            self._rubric, self.mode, self._options, on_failure=self.on_failure, deadline_s=self._deadline_s
+        )
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            f"Check {self._client.base_url}/readyz. If the judge is only slow, raise deadline_s "
+            f"({self._deadline_s:g}). To train without such responses, set max_unscored=1.0"
+        )
+
+
 _PROBE_GROUP = {
     "id": "probe",
     "prompt": "",
@@ -72,11 +336,11 @@ def check_reward_options(
     on_failure: FailurePolicy,
     deadline_s: float,
 ) -> None:
-    """Make a request of them that is not sent.
+    """Validate the options of a reward function as the service would, without sending a request.
 
     Raises:
-        InvalidRequest: an option or the rubric breaks the contract.
-        TypeError: there is no such option.
+        InvalidRequest: an option or the rubric is invalid.
+        TypeError: an option is unknown.
     """
     rubric_or_probe = rubric or "probe"
     rewards_request(
@@ -93,7 +357,7 @@ def check_reward_options(
 
 
 MAX_TRACKED_CRITERIA = 64
-"""How many criteria are followed by id over a run; of a batch that brings more, pass rates are also by kind."""
+"""The number of criteria whose pass rates a run logs by id. Beyond it, pass rates are also logged by kind."""
 
 _MAX_MARKS_SHOWN = 24
 
@@ -101,18 +365,19 @@ _MAX_MARKS_SHOWN = 24
 def reward_metrics(
     rows: Sequence[ScoredRow], usage: Sequence[Usage], wait_s: float, tracked_criteria: set[str], prefix: str = "rubric"
 ) -> dict[str, float]:
-    """Give what a call's answers come to, by name; nothing that is not known.
+    """Compute the metrics of a reward call, by name. Metrics without data are left out.
 
-    `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts` and `cached` of the verdicts;
-    `zeroed`, `skipped` and `failures/<kind>` count rows, `clipped` verdicts; `pass/<criterion>` is the mean score of
-    the verdicts that there are.
+    `unscored`, `partial` and `without_rubric` are shares of the rows, `failed_verdicts` and `cached` shares of the
+    verdicts. `zeroed`, `skipped` and `failures/<kind>` count rows, and `clipped` counts verdicts. `pass/<criterion>`
+    is the mean score of the criterion's verdicts.
 
     Args:
-        rows: of this rank.
-        usage: of each request that came to its end.
+        rows: the scored rows of this rank.
+        usage: the usage of each completed request.
         wait_s: wall seconds that judging took.
-        followed: the criteria whose scores are logged by id; those of these rows are added, as far as there is room.
-        prefix: what names begin with.
+        tracked_criteria: the criteria whose scores are logged by id. Criteria of these rows are added to it, up to
+            `MAX_TRACKED_CRITERIA`.
+        prefix: the prefix of all names.
     """
     if not rows:
         return {}
@@ -160,7 +425,7 @@ def _pass_rates(rows: Sequence[ScoredRow], tracked_criteria: set[str]) -> dict[s
 
 
 def verdict_summaries(rows: Sequence[ScoredRow]) -> list[str]:
-    """Say of each row what the judge said: `3 of 5: c1 ✓ c2 ✗ c3 ?`, with ? where it said nothing."""
+    """Summarize each row's verdicts as `3 of 5: c1 ✓ c2 ✗ c3 ?`, with ? for a missing score."""
     return [_verdict_summary(row) for row in rows]
 
 
@@ -182,268 +447,3 @@ def _mark(score: float | None) -> str:
     if score is None:
         return "?"
     return "✓" if score >= 1.0 else "✗" if score <= 0.0 else f"{score:.2g}"
-
-
-PENALTY_OPTIONS = ("length_penalty", "overlong_penalty", "truncation_factor")
-
-
-class RubricReward:
-    """An async reward function for `GRPOTrainer`, `RLOOTrainer` and `AsyncRolloutWorker` of TRL.
-
-    These columns of the dataset are read, and each may be missing or hold None: `rubric` (a reference, a list of
-    criteria, `{"criteria": […]}`, or JSON text of one; instead of the rubric given here), `grounding`,
-    `reference_answer` and `ground_truth`, which are shown to the judge only.
-
-    A row's reward is None where the judge gave none, be it that the service cannot be reached. Mistakes of the user
-    stop training, and so do failures with `on_failure="error"`. With `torch.distributed`, every rank must call it for
-    every batch. A reference without version is pinned to the version that the first answer names, until `repin`.
-
-    Args:
-        client: the service's address, or a client that lends its settings.
-        rubric: a reference or the rubric itself, for rows that name none.
-        mode: how verdicts become a reward; `weighted_mean`, or the method's in `RubricGRPOTrainer`.
-        on_failure: what a response is worth on which the judge failed; `null`, or the method's.
-        deadline_s: seconds that the service has for a batch.
-        grace_s: seconds after that at which this gives up waiting; groups that came by then are kept.
-        max_unscored: the share of a batch's responses, over all ranks, that may stay without a reward from the judge,
-            those that a failure policy makes 0 included; with more, training stops with `TooManyUnscored`. 1 never
-            stops it. `AsyncRolloutWorker` asks for one group at a time, which is then the batch.
-        others: reward functions whose rewards are added to the rubric's. None from any makes the sum None, where TRL
-            itself counts it as 0.
-        weights: of the rubric and then of each of `others`; 1 each unless given.
-        options: see `Client.rewards`.
-
-    Attributes:
-        last: what the latest call saw, row by row.
-        needs_criteria: have `last` hold the criteria of rubrics that are given by reference too.
-        without_rubric: what becomes of rows that have no rubric, or an empty one, in a mode that needs one: `refuse`
-            them, judge their `outcome` (the final answer against the ground truth), or `accept` them without a judge.
-        penalises: whether the penalties that were asked for are taken; `RubricGRPOTrainer` evaluates without them.
-        judged_part: gives what of a completion is judged; all of it unless set.
-        batch_rows: how many responses, over all ranks, `max_unscored` is at least a share of; a trainer that scores a
-            batch in parts sets it, so that a failure in a small part does not stop training.
-        meanwhile: work on the judged texts and their tokens, piece by piece, while the judge is waited for.
-
-    Raises:
-        InvalidRequest: an option or an inline rubric breaks the contract.
-        TypeError: there is no such option, `client` is none, or one of `others` is not a function.
-        ValueError: a number is out of range.
-    """
-
-    needs_criteria: bool = False
-    without_rubric: WithoutRubric = "refuse"
-    applies_penalties: bool = True
-    batch_rows: int = 0
-    select_judged_part: Callable[[Any], Any] | None = None
-    overlapped_work: Callable[[Sequence[str], Sequence[Sequence[int]]], Iterable[None]] | None = None
-
-    def __init__(
-        self,
-        client: str | Client | AsyncClient,
-        rubric: RubricLike | None = None,
-        *,
-        mode: RewardMode | None = None,
-        on_failure: FailurePolicy | None = None,
-        deadline_s: float = 60.0,
-        grace_s: float = 5.0,
-        max_unscored: float = 0.5,
-        extra_rewards: Sequence[RewardFunction] = (),
-        weights: Sequence[float] | None = None,
-        **options: Unpack[RewardKeywords],
-    ) -> None:
-        if not 0.0 <= max_unscored <= 1.0 or not grace_s >= 0.0:
-            raise ValueError(f"max_unscored ({max_unscored}) is a share, and grace_s ({grace_s}) is not negative")
-        self.last: ScoredBatch | None = None
-        self._client = LoopClient(client)
-        try:
-            self._rubric = parse_rubric(rubric)
-        except ValueError as error:
-            raise InvalidRequest(f"rubric: {error}") from error
-        self._mode, self._on_failure, self._options = mode, on_failure, options
-        self._deadline_s, self._grace_s, self._max_unscored = deadline_s, grace_s, max_unscored
-        self._extra_rewards, self._weights = tuple(extra_rewards), check_reward_functions(extra_rewards, weights)
-        self._pins, self._cache = RubricPins(), RubricCache()
-        self._tracked_criteria: set[str] = set()
-        self._warned: set[str] = set()
-        self._check()
-
-    @property
-    def mode(self) -> RewardMode:
-        """The mode in force."""
-        return self._mode or "weighted_mean"
-
-    @property
-    def on_failure(self) -> FailurePolicy:
-        """The failure policy in force."""
-        return self._on_failure or "null"
-
-    async def __call__(
-        self,
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-        completion_ids: Sequence[Sequence[int]] | None = None,
-        *,
-        trainer_state: Any = None,
-        log_metric: Any = None,
-        log_extra: Any = None,
-        **columns: Any,
-    ) -> list[float | None]:
-        """Reward N completions, as TRL asks for it.
-
-        Returns:
-            N rewards; None where there is none.
-
-        Raises:
-            TooManyUnscored: more of them than `max_unscored` have no reward from the judge.
-            AdjudgeError: the user's mistake, or a failure where they are to be errors.
-        """
-        context, order = TrainerContext(log_metric), CollectiveOrder()
-        given = {"trainer_state": trainer_state, "log_metric": log_metric, "log_extra": log_extra}
-        arguments = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
-        arguments |= {name: value for name, value in given.items() if value is not None}
-        result, error = None, None
-        try:
-            try:
-                result = await self._score(arguments, context, getattr(trainer_state, "global_step", None))
-            except Exception as failed:  # noqa: BLE001 - whatever it is, the other ranks wait for this one
-                error = failed
-            summaries = await order.all_gather(rank_summary(result, error, len(prompts), self._pins.state()))
-        finally:
-            order.end()
-        self._pins.merge_ranks([summary.pins for summary in summaries])
-        self.last = ScoredBatch(result.rows) if result is not None else None
-        raise_if_failed(summaries, error, self._max_unscored, self._remedy, self.batch_rows)
-        assert result is not None  # or there was an error
-        if log_metric is not None:
-            prefix = context.prefix(self)
-            for name, value in reward_metrics(
-                result.rows, result.usage, result.wait_s, self._tracked_criteria, prefix
-            ).items():
-                log_metric(name, value)
-        if log_extra is not None and context.shows_completions:
-            log_extra(context.prefix(self), verdict_summaries(result.rows))
-        return [row.reward for row in result.rows]
-
-    def with_defaults(self, *, mode: RewardMode, on_failure: FailurePolicy, **options: Unpack[RewardKeywords]) -> Self:
-        """Give a copy in which these settings hold where its user has not said."""
-        copy = object.__new__(type(self))
-        vars(copy).update(vars(self))
-        copy._mode, copy._on_failure = self._mode or mode, self._on_failure or on_failure
-        copy._options = {**options, **self._options}
-        copy._pins, copy._tracked_criteria, copy._warned = RubricPins(self._pins.state()), set(), set()
-        copy._check()
-        return copy
-
-    def without_extra_rewards(self) -> Self:
-        """Give a copy without the other reward functions, which shares its pins."""
-        copy = object.__new__(type(self))
-        vars(copy).update(vars(self), _extra_rewards=(), _weights=check_reward_functions((), None))
-        return copy
-
-    async def criteria(self, rubrics: Sequence[Any]) -> list[tuple[Criterion, ...]]:
-        """Give the criteria that rows will be judged by, from their values of the column `rubric`."""
-        return await self._cache.criteria_for_rows(
-            self._client.for_running_loop(), rubrics, self._rubric, self._pins, self._deadline_s
-        )
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON takes it: the pinned rubrics."""
-        return {"pins": self._pins.state()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take up a state of a checkpoint.
-
-        Raises:
-            ValueError: it is none.
-        """
-        self._pins.load(state.get("pins"))
-
-    def repin(self, versions: Mapping[str, str] | None = None) -> None:
-        """Judge by other versions from the next call on; to be called on every rank, with the same versions.
-
-        Args:
-            versions: for each reference, as the dataset or this function's user wrote it, what it is pinned to, such as
-                `name@3`; the others stay as they are. Unless given, the newest version of each rubric.
-        """
-        if versions is None:
-            self._pins.clear()
-        else:
-            self._pins.repin(versions)
-
-    def pinned(self, reference: str) -> str:
-        """Give the version that a reference is pinned to; the reference itself where it has no pin."""
-        return self._pins.pinned(reference)
-
-    @property
-    def judging_options(self) -> tuple[RewardMode, RewardKeywords]:
-        """The mode, and the options that the judge is asked with, penalties left out."""
-        return self.mode, self._without_penalties
-
-    async def aclose(self) -> None:
-        """Close the connections of the event loop that runs."""
-        await self._client.aclose()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "last": None}
-
-    async def _score(self, arguments: Mapping[str, Any], context: TrainerContext, step: int | None) -> RankResult:
-        if context.counts_missing_as_zero:
-            self._warn_once(MISSING_AS_ZERO_WARNING)
-        context.check_penalties(self._options, tokens=arguments["completion_ids"] is not None)
-        columns = dict(arguments)
-        completions, ids = columns.pop("completions"), columns.pop("completion_ids")
-        rows = read_rows(
-            columns.pop("prompts"),
-            completions if self.select_judged_part is None else [self.select_judged_part(one) for one in completions],
-            ids,
-            columns,
-            rubric=self._rubric,
-            needs_rubric=self.mode not in NEEDS_NO_RUBRIC,
-            without_rubric=self.without_rubric,
-            step=step,
-            stop_token_ids=context.stop_token_ids,
-        )
-        if rows.non_text_parts:
-            self._warn_once(NON_TEXT_PARTS_WARNING)
-        config = ScoringConfig(
-            self._rubric, self.mode, self.on_failure, self._deadline_s, step, self._effective_options
-        )
-        work: Iterable[None] = ()
-        if self.overlapped_work is not None and ids is not None:
-            work = self.overlapped_work([judged_text(one, config.reasoning) for one in rows.responses], ids)
-        terms = RewardTerms(self._weights, self._extra_rewards, arguments, work)
-        cache = self._cache if self.needs_criteria else None
-        return await judge_and_reward(
-            self._client.for_running_loop(), rows, config, terms, self._pins, cache, self._grace_s
-        )
-
-    @property
-    def weight(self) -> float:
-        """What the judge's own reward is multiplied by."""
-        return self._weights[0]
-
-    @property
-    def _effective_options(self) -> RewardKeywords:
-        return self._options if self.applies_penalties else self._without_penalties
-
-    @property
-    def _without_penalties(self) -> RewardKeywords:
-        kept = {name: value for name, value in self._options.items() if name not in PENALTY_OPTIONS}
-        return cast(RewardKeywords, kept)
-
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            warn(message)
-
-    def _check(self) -> None:
-        check_reward_options(
-            self._rubric, self.mode, self._options, on_failure=self.on_failure, deadline_s=self._deadline_s
-        )
-
-    @property
-    def _remedy(self) -> str:
-        return (
-            f"Check {self._client.base_url}/readyz; raise deadline_s ({self._deadline_s:g}) if the judge is only slow; "
-            "max_unscored=1.0 goes on without such responses"
-        )

@@ -1,26 +1,16 @@
 """`RubricGRPOTrainer`: TRL's GRPO trainer with the papers' advantages, over whole groups on all ranks.
 
-`RubricGRPOTrainer`: TRL's GRPO with advantages by one of the papers' methods, over whole groups on all ranks.
+Each override wraps a call of TRL's own method:
 
-TRL's methods are overridden, each around a call of the original: `_generate` (what the policy generates from,
-and whether groups are replaced),
-`_calculate_rewards` (a response of which a required part of the reward is missing has none),
-`_generate_and_score_completions` (a method's advantages in place of TRL's; what has no reward is left out of the loss),
-`_get_per_token_logps_and_entropies` (what the loss compares the policy with), and `_compute_loss` (the entropy bonus,
-aggregated as the policy term is). The rest of TRL's loss stays as it is, with all its settings.
-`tests/trainer_client/trl/test_trl_shape.py` says what is relied upon.
+- `_generate`: chooses the prompts to generate from, and replaces groups during refilling.
+- `_calculate_rewards`: a response for which a required reward is missing has no reward.
+- `_generate_and_score_completions`: uses the method's advantages in place of TRL's, and leaves responses without a
+  reward out of the loss.
+- `_get_per_token_logps_and_entropies`: changes what the loss compares the policy with.
+- `_compute_loss`: aggregates the entropy bonus in the same way as the policy term.
 
-No step without a reward: an optimizer with momentum would move the policy even when every gradient is zero.
-
-Where no response of a whole optimizer step has a reward, on any rank (the judge was away, or every group was left
-out), the gradients are dropped before the step, and the optimizer leaves the parameters alone. Under DeepSpeed, which
-keeps gradients of its own, they stay zero but momentum still acts.
-
-The entropy bonus, aggregated over tokens as the policy term is.
-
-TRL takes the bonus from the loss as a mean over tokens, whatever the loss divides by. `dr_grpo` divides by the longest
-completion allowed: with 5,120 tokens allowed and 40 written, the bonus weighs 128 times as much against the policy as
-with 40 allowed. verl, which RGR-GRPO was run on, aggregates both alike, and so is it here.
+The rest of TRL's loss is unchanged, with all its settings. `tests/trainer_client/trl/test_trl_shape.py` checks the
+parts of TRL that this relies on.
 """
 
 import json
@@ -48,123 +38,10 @@ from trainer_client.trl.methods import Method, Rollout
 from trainer_client.trl.reward import RubricReward
 from trainer_client.wire import NEEDS_NO_RUBRIC
 
-
-def aggregate(
-    values: torch.Tensor,
-    mask: torch.Tensor,
-    *,
-    loss_type: str,
-    longest: int,
-    accumulation: float,
-    items: torch.Tensor | float,
-) -> torch.Tensor:
-    """Aggregate B x T values as TRL aggregates the policy term of a micro-batch.
-
-    Args:
-        values: B x T, one for each token.
-        mask: B x T, 1 for a token that counts, 0 for others.
-        loss_type: TRL's.
-        longest: the longest completion allowed, in tokens, which `dr_grpo` divides by.
-        accumulation: how many micro-batches make an optimizer step.
-        items: how many tokens this process has in an optimizer step, which `dapo`, `cispo` and `vespo` divide by.
-
-    Returns:
-        One number.
-    """
-    counted = values * mask
-    match loss_type:
-        case "grpo" | "sapo":
-            return (counted.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean() / accumulation
-        case "bnpo":
-            return counted.sum() / mask.sum().clamp(min=1.0) / accumulation
-        case "dr_grpo":
-            return counted.sum() / (values.size(0) * longest) / accumulation
-        case "luspo":
-            return counted.sum(-1).mean() / accumulation
-        case _:
-            return counted.sum() / items
-
-
-class EntropyBonus:
-    """What TRL's entropy bonus is replaced by, for one micro-batch at a time."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._entropies: torch.Tensor | None = None
-        self._chosen: torch.Tensor | None = None
-        self._coefficient = 0.0
-
-    def begin(self) -> None:
-        """Begin a micro-batch, with the coefficient that TRL is about to apply."""
-        trainer = self._trainer
-        self._entropies = self._chosen = None
-        self._coefficient = float(trainer.entropy_coef) if trainer._entropy_bonus_enabled else 0.0
-        if trainer.use_adaptive_entropy and trainer._last_world_entropy > trainer.args.entropy_target:
-            self._coefficient = 0.0
-
-    def observe(self, entropies: torch.Tensor | None) -> None:
-        """Take the entropies of the micro-batch's tokens, B x T, with their gradient."""
-        self._entropies = entropies
-
-    def restrict_to(self, mask: torch.Tensor) -> None:
-        """Take the mask of the tokens that the loss is restricted to, B x T (`top_entropy_quantile`)."""
-        self._chosen = mask
-
-    def correct(self, loss: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Take TRL's bonus out of a loss, and put this one in."""
-        if self._coefficient == 0.0 or self._entropies is None:
-            return loss
-        trainer, entropies = self._trainer, self._entropies
-        training = trainer.model.training
-        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        bonus_mask = mask if self._chosen is None else mask * self._chosen
-        accumulation = float(trainer.current_gradient_accumulation_steps) if training else 1.0
-        items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
-        if training:
-            items = items * accumulation / trainer.args.steps_per_generation
-        theirs = (entropies * bonus_mask).sum() / bonus_mask.sum().clamp(min=1.0) / accumulation
-        ours = aggregate(
-            entropies if self._chosen is None else entropies * self._chosen,
-            mask,
-            loss_type=trainer.loss_type,
-            longest=trainer.max_completion_length,
-            accumulation=accumulation,
-            items=items,
-        )
-        return loss + self._coefficient * (theirs - ours)
-
-
 logger = logging.getLogger(__name__)
 
-
-class SkipEmptySteps(TrainerCallback):
-    """Drops the gradients of an optimizer step to which no token contributed."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._tokens = 0
-        self.skipped = 0
-
-    def observe(self, inputs: Mapping[str, Any]) -> None:
-        """Count the tokens of one micro-batch that the loss is taken over."""
-        if self._trainer.model.training:
-            self._tokens += int(inputs["completion_mask"].sum())
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Drop the gradients if no rank saw a token."""
-        accelerator = self._trainer.accelerator
-        total = accelerator.reduce(torch.tensor(float(self._tokens), device=accelerator.device), reduction="sum")
-        self._tokens = 0
-        if total.item() > 0:
-            return
-        self.skipped += 1
-        logger.warning("step %d: no response has a reward, so the policy is left as it is", state.global_step + 1)
-        for parameter in self._trainer.model.parameters():
-            parameter.grad = None
-
-
 STATE_FILE = "adjudge_state.json"
-"""In a checkpoint: which version of each rubric the run is pinned to, what its method remembers, and its callbacks."""
+"""The file in a checkpoint with the pinned rubric versions, and the state of the method and of the callbacks."""
 
 
 class RubricGRPOTrainer(GRPOTrainer):
@@ -172,17 +49,18 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     Args:
         model: as for `GRPOTrainer`.
-        reward_funcs: a `RubricReward`, alone or beside other reward functions; `dro`, whose reward is not the judge's,
-            also takes others without one, and then has no gates. What the `RubricReward` leaves open is the method's.
-            A response for which the `RubricReward`, or one of `args.required_rewards`, gives no reward is left out of
-            the loss; where another function gives None, it does not apply to that response.
+        reward_funcs: a `RubricReward`, alone or with other reward functions. `dro`, whose reward does not come from
+            the judge, also works without a `RubricReward`, and then has no gates. The method sets the options that
+            the `RubricReward` does not. A response for which the `RubricReward`, or one of `args.required_rewards`,
+            gives no reward is left out of the loss. None from any other function means that the function does not
+            apply to that response.
         args: the settings and the method.
         kwargs: everything else that `GRPOTrainer` takes.
 
     Raises:
-        TypeError: `args` is no `RubricGRPOConfig`.
-        ValueError: there is not exactly one `RubricReward`, its mode cannot serve the method, or a required reward
-            function is none of those given.
+        TypeError: `args` is not a `RubricGRPOConfig`.
+        ValueError: there is not exactly one `RubricReward`, its mode does not fit the method, or a required reward
+            function is not among those given.
         TooManyUnscored: while training; see `RubricReward`.
     """
 
@@ -191,8 +69,8 @@ class RubricGRPOTrainer(GRPOTrainer):
     def __init__(self, model: Any, reward_funcs: Any, args: RubricGRPOConfig, **kwargs: Any) -> None:
         if not isinstance(args, RubricGRPOConfig):
             raise TypeError(
-                f"args is a {type(args).__name__}, which names no method; give a RubricGRPOConfig, which takes all "
-                "settings of a GRPOConfig, and method='rubric' for plain GRPO"
+                f"args is a {type(args).__name__}, which has no method; give a RubricGRPOConfig, which takes all "
+                "settings of a GRPOConfig. For plain GRPO, use method='rubric'"
             )
         given = list(reward_funcs) if isinstance(reward_funcs, Sequence) else [reward_funcs]
         self.method = args.build_method()
@@ -219,13 +97,13 @@ class RubricGRPOTrainer(GRPOTrainer):
     def generate_each(
         self, prompts: list[Any], rows: Sequence[int] | None = None, *, num_padding: int = 0
     ) -> tuple[Any, ...]:
-        """Generate one response to each prompt, whatever prompts stand beside it.
+        """Generate one response to each prompt, without grouping equal or adjacent prompts.
 
         Args:
-            prompts: on all ranks equally many.
-            rows: the rows of the batch that they belong to, whose environments begin again; None where they are all of
-                the batch, in its order.
-            spare: how many of the last ones are only there to be as many.
+            prompts: equally many on all ranks.
+            rows: the rows of the batch that the prompts belong to, whose environments are reset; None if they are all
+                rows of the batch, in order.
+            num_padding: the number of prompts at the end that only pad the list to the same length on all ranks.
         """
         self._one_response_per_prompt = True
         try:
@@ -245,9 +123,9 @@ class RubricGRPOTrainer(GRPOTrainer):
         return self._sampled.generated
 
     def gathered_rollouts(self) -> list[Rollout]:
-        """Give the rollouts that were scored last, of all ranks, each with its reward."""
-        everyone: list[Rollout] = gather_object(self._local_rollouts)
-        return [replace(rollout, reward=reward) for rollout, reward in zip(everyone, self._rewards, strict=True)]
+        """Return the latest scored rollouts of all ranks, each with its reward."""
+        rollouts: list[Rollout] = gather_object(self._local_rollouts)
+        return [replace(rollout, reward=reward) for rollout, reward in zip(rollouts, self._rewards, strict=True)]
 
     def _generate_single_turn(
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
@@ -262,7 +140,7 @@ class RubricGRPOTrainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: list[dict[str, Any]], prompts: list[Any], completions: list[Any], completion_ids_list: list[Any]
     ) -> torch.Tensor:
-        """Score, and give no reward at all where a required part of it is missing. N x F, over all ranks."""
+        """Score N responses, over all ranks. N x F; a row is NaN if a required reward is missing."""
         if self.rubric_reward is not None:
             self.rubric_reward.applies_penalties = self.model.training
         completed = self._refiller.take_scores()
@@ -279,7 +157,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         self._log_missing((~finite).sum(dim=0).tolist(), len(rewards))
         rewards = rewards.masked_fill(missing.unsqueeze(1), torch.nan)
         totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1).tolist()
-        self._rewards = [None if gone else total for gone, total in zip(missing.tolist(), totals, strict=True)]
+        self._rewards = [None if absent else total for absent, total in zip(missing.tolist(), totals, strict=True)]
         self._set_function_rewards(rewards)
         assert self._sampled is not None
         self._local_rollouts = [Rollout(tokens=len(ids)) for ids in completion_ids_list]
@@ -301,7 +179,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         size = self.num_generations if mode == "train" else self.num_generations_eval
         rollouts = self.gathered_rollouts()
         batch = AdvantageBatch.from_rollouts(self.method, rollouts, size, self._memory)
-        if mode == "train" and self._refiller.groups is not None:  # a threshold is taken of all groups, not the best
+        if mode == "train" and self._refiller.groups is not None:  # also remember the groups that were replaced
             self._memory = self.method.update_memory(self._memory, self._refiller.groups)
             self._add_metrics(self._refiller.metrics)
         elif mode == "train":
@@ -352,7 +230,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         return self._entropy_bonus.correct(loss, inputs)
 
     def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Choose the tokens that the loss is restricted to, and have the entropy bonus act on the same."""
+        """Choose the tokens that the loss is restricted to, and restrict the entropy bonus to the same tokens."""
         mask: torch.Tensor = super().get_high_entropy_mask(*args, **kwargs)
         self._entropy_bonus.restrict_to(mask)
         return mask
@@ -363,27 +241,29 @@ class RubricGRPOTrainer(GRPOTrainer):
             self._entropy_bonus.observe(entropies)
             self._log_loss_metrics(logps, self._loss_inputs)
             training = self.model.training
-            shown = self._loss_inputs
-            if "ref_per_token_logps" not in shown and any(
+            callback_inputs = self._loss_inputs
+            if "ref_per_token_logps" not in callback_inputs and any(
                 callback.needs_reference_logps(training) for callback in self._generation_callbacks
             ):
                 compute = super()._get_per_token_logps_and_entropies
-                shown = {
-                    **shown,
+                callback_inputs = {
+                    **callback_inputs,
                     "ref_per_token_logps": self.frozen_policy.log_probabilities(compute, args[1:], kwargs),
                 }
             for callback in self._generation_callbacks:
-                self._add_metrics(callback.on_loss(logps.detach(), shown, training))
+                self._add_metrics(callback.on_loss(logps.detach(), callback_inputs, training))
             self._loss_inputs.update(self.method.override_loss_inputs(logps, self._loss_inputs))
         return logps, entropies, auxiliary
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        callbacks = {name: kept for name, one in self._named_callbacks.items() if (kept := one.state()) is not None}
+        callbacks = {
+            name: saved for name, callback in self._named_callbacks.items() if (saved := callback.state()) is not None
+        }
         if self.args.should_save:
             state = {} if self.rubric_reward is None else self.rubric_reward.state()
-            remembered = self.method.as_json(self._memory)
-            state |= {} if remembered is None else {"method": remembered}
+            memory = self.method.as_json(self._memory)
+            state |= {} if memory is None else {"method": memory}
             state |= {"callbacks": callbacks} if callbacks else {}
             state |= self._refiller.state()
             folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -399,9 +279,9 @@ class RubricGRPOTrainer(GRPOTrainer):
             self._refiller.load_state(state)
             if "method" in state:
                 self._memory = self.method.from_json(state["method"])
-            for name, one in self._named_callbacks.items():
+            for name, callback in self._named_callbacks.items():
                 if name in state.get("callbacks", {}):
-                    one.load_state(state["callbacks"][name])
+                    callback.load_state(state["callbacks"][name])
 
     @property
     def _generation_callbacks(self) -> list[GenerationCallback]:
@@ -409,7 +289,7 @@ class RubricGRPOTrainer(GRPOTrainer):
 
     @property
     def _named_callbacks(self) -> dict[str, GenerationCallback]:
-        """The callbacks by what their states are called in a checkpoint: their class, and a number from the second."""
+        """The callbacks by the name of their state in a checkpoint: the class name, numbered from the second on."""
         named: dict[str, GenerationCallback] = {}
         for callback in self._generation_callbacks:
             name = type(callback).__name__
@@ -429,11 +309,12 @@ class RubricGRPOTrainer(GRPOTrainer):
                 self._metrics[mode][name].append((sums[0] / sums[1]).item())
 
     def _required_columns(self, names: Sequence[str]) -> list[int]:
-        """Give the columns of rewards without which a response is left out: the rubric's, and those named."""
+        """Return the reward columns without which a response is left out: the rubric's, and those named."""
         unknown = [name for name in names if name not in self.reward_func_names]
         if unknown:
             raise ValueError(
-                f"required_rewards has {unknown[0]!r}, and the reward functions are {', '.join(self.reward_func_names)}"
+                f"required_rewards contains {unknown[0]!r}, which is not a reward function; the reward functions are "
+                + ", ".join(self.reward_func_names)
             )
         return [
             column
@@ -442,7 +323,7 @@ class RubricGRPOTrainer(GRPOTrainer):
         ]
 
     def _log_missing(self, missing: Sequence[int], rows: int) -> None:
-        """Log for each reward function the share of responses that it gave none, and say which left responses out."""
+        """Log each reward function's share of missing rewards, and warn about required ones."""
         for column, (name, count) in enumerate(zip(self.reward_func_names, missing, strict=True)):
             self._add_metrics({f"rewards/{name}/missing": count / rows})
             if count and column in self._required and not isinstance(self.reward_funcs[column], RubricReward):
@@ -455,7 +336,7 @@ class RubricGRPOTrainer(GRPOTrainer):
                 )
 
     def _log_rewards(self, rewards: Sequence[float | None], size: int, mode: str) -> None:
-        """Put the rewards that the method trains on into TRL's reward curves, in place of the functions' sum."""
+        """Log the rewards that the method trains on in TRL's reward curves, in place of the functions' sum."""
         known = [reward for reward in rewards if reward is not None]
         groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
         equal = [len({reward for reward in group if reward is not None}) < 2 for group in groups]
@@ -468,7 +349,7 @@ class RubricGRPOTrainer(GRPOTrainer):
             self._metrics[mode][name][-1] = value
 
     def _log_advantages(self, means: list[float]) -> None:
-        """Put the method's advantages into TRL's table of completions, in place of TRL's own."""
+        """Log the method's advantages in TRL's table of completions, in place of TRL's own."""
         logged = self._logs["advantages"]
         for _ in range(min(len(means), len(logged))):
             logged.pop()
@@ -480,22 +361,144 @@ def _unpenalised(rollout: Rollout) -> float | None:
 
 
 def _rubric_reward(functions: Sequence[Any], name: str, method: Method) -> RubricReward | None:
-    """Find the one `RubricReward` and fill in what its user left to the method."""
+    """Find the one `RubricReward`, and set the options that its user left to the method."""
     found = [function for function in functions if isinstance(function, RubricReward)]
     if not found and functions and method.uses_certainty:
         return None
     if len(found) != 1:
         raise ValueError(
-            f"{len(found)} of {len(functions)} reward functions are a RubricReward; give exactly one, "
-            "and other reward functions beside it or in its `others`"
+            f"{len(found)} of {len(functions)} reward functions are a RubricReward; give exactly one. Other reward "
+            "functions go beside it or into its `extra_rewards`"
         )
     reward = found[0].with_defaults(**method.reward_defaults)
     if method.stepwise and reward.mode != "stepwise":
         raise ValueError(
-            f"the RubricReward has mode {reward.mode!r}, and method {name!r} needs each verdict's step; leave the mode "
-            "out, or use 'stepwise'"
+            f"the RubricReward has mode {reward.mode!r}, but method {name!r} needs the step of each verdict; leave the "
+            "mode out, or use 'stepwise'"
         )
     by_accuracy = method.dynamic_sampling and method.filter_metric == "accuracy" and reward.mode not in NEEDS_NO_RUBRIC
     reward.needs_criteria = method.stepwise or reward.mode == "stepwise" or by_accuracy
     reward.without_rubric = method.without_rubric
     return reward
+
+
+def aggregate(
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    loss_type: str,
+    longest: int,
+    accumulation: float,
+    items: torch.Tensor | float,
+) -> torch.Tensor:
+    """Aggregate B x T values as TRL aggregates the policy term of a micro-batch.
+
+    Args:
+        values: B x T, one for each token.
+        mask: B x T, 1 for a token that counts, 0 for others.
+        loss_type: TRL's `loss_type`.
+        longest: the longest completion allowed, in tokens, which `dr_grpo` divides by.
+        accumulation: the number of micro-batches in an optimizer step.
+        items: the number of this process's tokens in an optimizer step, which `dapo`, `cispo` and `vespo` divide by.
+
+    Returns:
+        A scalar tensor.
+    """
+    counted = values * mask
+    match loss_type:
+        case "grpo" | "sapo":
+            return (counted.sum(-1) / mask.sum(-1).clamp(min=1.0)).mean() / accumulation
+        case "bnpo":
+            return counted.sum() / mask.sum().clamp(min=1.0) / accumulation
+        case "dr_grpo":
+            return counted.sum() / (values.size(0) * longest) / accumulation
+        case "luspo":
+            return counted.sum(-1).mean() / accumulation
+        case _:
+            return counted.sum() / items
+
+
+class EntropyBonus:
+    """Replaces TRL's entropy bonus, one micro-batch at a time, with one aggregated over tokens as the policy term is.
+
+    TRL subtracts the bonus from the loss as a mean over tokens, whatever the loss divides by. `dr_grpo` divides by the
+    longest completion allowed: with 5,120 tokens allowed and 40 written, the bonus weighs 128 times as much relative
+    to the policy term as with 40 allowed. verl, which RGR-GRPO was run on, aggregates both in the same way.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._entropies: torch.Tensor | None = None
+        self._chosen: torch.Tensor | None = None
+        self._coefficient = 0.0
+
+    def begin(self) -> None:
+        """Begin a micro-batch, and note the coefficient that TRL is about to apply."""
+        trainer = self._trainer
+        self._entropies = self._chosen = None
+        self._coefficient = float(trainer.entropy_coef) if trainer._entropy_bonus_enabled else 0.0
+        if trainer.use_adaptive_entropy and trainer._last_world_entropy > trainer.args.entropy_target:
+            self._coefficient = 0.0
+
+    def observe(self, entropies: torch.Tensor | None) -> None:
+        """Record the entropies of the micro-batch's tokens, B x T, with their gradient."""
+        self._entropies = entropies
+
+    def restrict_to(self, mask: torch.Tensor) -> None:
+        """Record the mask of the tokens that the loss is restricted to, B x T (`top_entropy_quantile`)."""
+        self._chosen = mask
+
+    def correct(self, loss: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Replace TRL's bonus in a loss with this one."""
+        if self._coefficient == 0.0 or self._entropies is None:
+            return loss
+        trainer, entropies = self._trainer, self._entropies
+        training = trainer.model.training
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        bonus_mask = mask if self._chosen is None else mask * self._chosen
+        accumulation = float(trainer.current_gradient_accumulation_steps) if training else 1.0
+        items = inputs["num_items_in_batch"].clamp(min=1.0) / trainer.accelerator.num_processes
+        if training:
+            items = items * accumulation / trainer.args.steps_per_generation
+        theirs = (entropies * bonus_mask).sum() / bonus_mask.sum().clamp(min=1.0) / accumulation
+        ours = aggregate(
+            entropies if self._chosen is None else entropies * self._chosen,
+            mask,
+            loss_type=trainer.loss_type,
+            longest=trainer.max_completion_length,
+            accumulation=accumulation,
+            items=items,
+        )
+        return loss + self._coefficient * (theirs - ours)
+
+
+class SkipEmptySteps(TrainerCallback):
+    """Drops the gradients of an optimizer step to which no token contributed.
+
+    An optimizer with momentum moves the policy even when every gradient is zero. If no response of an optimizer step
+    has a reward on any rank (the judge was unavailable, or every group was left out), the gradients are set to None,
+    and the optimizer leaves the parameters unchanged. DeepSpeed keeps its own gradients: there they stay zero, but
+    momentum still acts.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._tokens = 0
+        self.skipped = 0
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        """Count the tokens of a micro-batch that contribute to the loss."""
+        if self._trainer.model.training:
+            self._tokens += int(inputs["completion_mask"].sum())
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Drop the gradients if no token contributed on any rank."""
+        accelerator = self._trainer.accelerator
+        total = accelerator.reduce(torch.tensor(float(self._tokens), device=accelerator.device), reduction="sum")
+        self._tokens = 0
+        if total.item() > 0:
+            return
+        self.skipped += 1
+        logger.warning("step %d: no response has a reward, so the policy is not updated", state.global_step + 1)
+        for parameter in self._trainer.model.parameters():
+            parameter.grad = None

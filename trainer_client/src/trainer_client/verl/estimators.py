@@ -1,8 +1,8 @@
-"""Advantage estimators in verl's form, over `trainer_client.advantages`: a response without a reward moves nothing.
+"""Advantage estimators for verl that leave responses without a reward out, based on `trainer_client.advantages`.
 
-verl gives an estimator B x T rewards, a mask of the same shape and B group ids. A response's reward is the sum of its
-row; NaN says that there is none. A row whose mask is 0 throughout, such as verl's padding or a rejected rollout, has no
-token to train and enters no statistic either. Needs torch; knows nothing of verl but these shapes.
+verl calls an estimator with B x T rewards, a mask of the same shape and B group ids. A response's reward is the sum of
+its row, or NaN if there is none. A row whose mask is all 0, such as verl's padding or a rejected rollout, has no tokens
+to train and enters no statistic. Needs torch, but not verl.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +27,11 @@ _Estimate = Callable[[list[float | None], list[int]], Sequence[_Array] | _Array]
 
 
 class TooManyUnscored(RuntimeError):
-    """The judge gave no reward to more of a batch than may be without; nothing was learnt from it."""
+    """More responses of a batch than `max_unscored` allows have no reward; the batch is not trained on."""
 
 
 class StepTokens(NamedTuple):
-    """One response's steps: {step: delta}, and {step: [first, last + 1)} in its tokens."""
+    """The steps of a response: {step: delta}, and {step: [first, last + 1)} in its tokens."""
 
     deltas: Mapping[int, float]
     spans: Mapping[int, Sequence[int]]
@@ -42,9 +42,9 @@ _steps: ContextVar[Sequence[StepTokens] | None] = ContextVar("adjudge_steps", de
 
 @contextmanager
 def steps_context(steps: Sequence[StepTokens]) -> Iterator[None]:
-    """Have `stepwise` find these steps, one for each row of the batch, in its order.
+    """Provide the steps of each row of the batch, in order, to `stepwise` within the context.
 
-    verl passes an estimator nothing but rewards, mask and group ids; what else it needs goes past verl.
+    verl passes an estimator only rewards, mask and group ids, so the steps have to bypass verl.
     """
     token = _steps.set(steps)
     try:
@@ -60,23 +60,23 @@ def group(
     config: Any = None,
     **_: object,
 ) -> tuple["Tensor", "Tensor"]:
-    """Compute group advantages with the sample's deviation, as verl does (Dr. GRPO without the deviation).
+    """Compute group advantages with the sample's standard deviation, as verl does; without it, Dr. GRPO's.
 
     Args:
-        token_level_rewards: B x T; a row's sum is its reward, NaN where there is none.
-        response_mask: B x T, 1 for the tokens that are trained.
+        token_level_rewards: B x T; the sum of a row is its reward, or NaN if there is none.
+        response_mask: B x T, 1 for the tokens to train.
         index: B group ids.
-        config: verl's `algorithm`. `norm_adv_by_std_in_grpo` says whether to divide by the deviation. Of `adjudge`,
-            if it is there, `max_unscored` is the share of the batch that may stay without a reward (0.5), and the rest
-            are keywords of the pure function: here `ddof` (1 unless given) and `eps` of `group_advantages`.
+        config: verl's `algorithm` section. `norm_adv_by_std_in_grpo` decides whether to divide by the standard
+            deviation. In its optional section `adjudge`, `max_unscored` is the share of the batch that may have no
+            reward (default 0.5). The other entries are keywords of `group_advantages`: `ddof` (default 1) and `eps`.
 
     Returns:
         Advantages and returns, the same B x T tensor: a row's advantage on each token of its mask, 0 elsewhere.
 
     Raises:
-        TooManyUnscored: more than that have none.
+        TooManyUnscored: more than `max_unscored` of the responses have no reward.
         ValueError: shapes differ, a reward is infinite, or an option is out of range.
-        TypeError: there is no such option.
+        TypeError: an option is unknown.
     """
     return _estimate_advantages(token_level_rewards, response_mask, index, config, "mean")
 
@@ -88,7 +88,7 @@ def leave_one_out(
     config: Any = None,
     **_: object,
 ) -> tuple["Tensor", "Tensor"]:
-    """Compute advantages over the mean of the others (Rubric-Grounded RL); all else is as for `group`."""
+    """Compute advantages over the mean of the other responses (Rubric-Grounded RL). Otherwise the same as `group`."""
     return _estimate_advantages(token_level_rewards, response_mask, index, config, "leave_one_out")
 
 
@@ -99,34 +99,37 @@ def stepwise(
     config: Any = None,
     **_: object,
 ) -> tuple["Tensor", "Tensor"]:
-    """Compute SRaR's advantages of tokens: the base reward's, and each step's on its own tokens (eqs. 4 to 6).
+    """Compute SRaR's token advantages: that of the base reward, plus each step's on its own tokens (eqs. 4 to 6).
 
-    Args and errors are those of `group`; the rest of `adjudge` are keywords of `stepwise_advantages`, such as
-    `variant`, `normalise` and `ddof`, which is 0 here unless given, as in the paper. The steps are those of `carrying`.
+    Arguments and errors are those of `group`, except that the other entries of `adjudge` are keywords of
+    `stepwise_advantages`, such as `variant`, `normalise` and `ddof` (default 0, as in the paper). The steps come from
+    `steps_context`.
 
     Raises:
-        RuntimeError: nobody carries steps here.
-        ValueError: not every row has its steps, or `norm_adv_by_std_in_grpo` is off, which SRaR does not know.
+        RuntimeError: called outside of `steps_context`.
+        ValueError: the number of steps differs from the number of rows, or `norm_adv_by_std_in_grpo` is off, which
+            SRaR does not support.
     """
     steps = _steps.get()
     if steps is None:
         raise RuntimeError(
-            "verl tells an estimator nothing of steps; add trainer_client.verl.stepwise to VERL_USE_EXTERNAL_MODULES, "
-            "or give the deltas' sum with the reward: reward_kwargs.step_deltas=fold and adv_estimator=adjudge_group"
+            "adjudge_stepwise was called without steps, which verl does not pass to estimators; add "
+            "trainer_client.verl.stepwise to VERL_USE_EXTERNAL_MODULES, or add the deltas to the reward with "
+            "reward_kwargs.step_deltas=fold and adv_estimator=adjudge_group"
         )
     if len(steps) != len(token_level_rewards):
-        raise ValueError(f"{len(steps)} steps for {len(token_level_rewards)} rows; give one for each")
+        raise ValueError(f"steps of {len(steps)} responses for {len(token_level_rewards)} rows; give one for each row")
     options = _options(config)
     max_unscored = options.pop("max_unscored")
     if not _divides_by_std(config):
-        raise ValueError("adjudge_stepwise divides by deviations; leave algorithm.norm_adv_by_std_in_grpo true")
+        raise ValueError("adjudge_stepwise needs standard deviations; set algorithm.norm_adv_by_std_in_grpo to true")
 
-    def of_group(rewards: list[float | None], rows: list[int]) -> Sequence[_Array]:
+    def estimate(rewards: list[float | None], rows: list[int]) -> Sequence[_Array]:
         own = [steps[row] for row in rows]
         lengths = [response_mask.shape[1]] * len(rows)
         return stepwise_advantages(rewards, [s.deltas for s in own], [s.spans for s in own], lengths, **options)
 
-    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, of_group)
+    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, estimate)
 
 
 def _estimate_advantages(
@@ -140,10 +143,10 @@ def _estimate_advantages(
     max_unscored = options.pop("max_unscored")
     scale: Scale = "std" if _divides_by_std(config) else "none"
 
-    def of_group(rewards: list[float | None], rows: list[int]) -> _Array:
+    def estimate(rewards: list[float | None], rows: list[int]) -> _Array:
         return group_advantages(rewards, baseline=baseline, scale=scale, **options)[:, np.newaxis]
 
-    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, of_group)
+    return _estimate_by_group(token_level_rewards, response_mask, index, max_unscored, estimate)
 
 
 def _estimate_by_group(
@@ -151,9 +154,9 @@ def _estimate_by_group(
     response_mask: "Tensor",
     index: Sequence[object] | npt.NDArray[Any],
     max_unscored: float,
-    of_group: _Estimate,
+    estimate: _Estimate,
 ) -> tuple["Tensor", "Tensor"]:
-    """Estimate group by group and lay the advantages out over the rows."""
+    """Estimate the advantages of each group, and write them into the rows of a B x T tensor."""
     count = len(token_level_rewards)
     if token_level_rewards.shape != response_mask.shape or token_level_rewards.dim() != 2 or len(index) != count:
         raise ValueError(
@@ -162,15 +165,15 @@ def _estimate_by_group(
         )
     totals = token_level_rewards.double().sum(dim=-1).tolist()
     trained = (response_mask != 0).any(dim=-1).tolist()
-    _check_unscored_share([total for total, rows in zip(totals, trained, strict=True) if rows], max_unscored)
+    _check_unscored_share([total for total, used in zip(totals, trained, strict=True) if used], max_unscored)
     groups: dict[object, list[int]] = {}
-    for row, name in enumerate(index):
+    for row, group_id in enumerate(index):
         if trained[row]:
-            groups.setdefault(name, []).append(row)
+            groups.setdefault(group_id, []).append(row)
     advantages = torch.zeros(response_mask.shape, dtype=torch.float32)
     for rows in groups.values():
         rewards = [None if np.isnan(totals[row]) else totals[row] for row in rows]
-        for row, values in zip(rows, of_group(rewards, rows), strict=True):
+        for row, values in zip(rows, estimate(rewards, rows), strict=True):
             advantages[row] = torch.as_tensor(values, dtype=torch.float32)
     advantages = advantages.to(response_mask.device) * response_mask
     return advantages, advantages
@@ -180,9 +183,9 @@ def _check_unscored_share(totals: Sequence[float], max_unscored: float) -> None:
     unscored = sum(1 for total in totals if np.isnan(total))
     if unscored > max_unscored * len(totals):
         raise TooManyUnscored(
-            f"{unscored} of {len(totals)} responses have no reward, and more than {max_unscored:g} of them may not be "
-            "without; 'failures' in the reward's extra info says why. Raise reward_kwargs.deadline_s if the judge is "
-            "only slow; +algorithm.adjudge.max_unscored=1.0 goes on without such responses"
+            f"{unscored} of {len(totals)} responses have no reward, more than the share of {max_unscored:g} that "
+            "max_unscored allows; 'failures' in the reward's extra info has the reasons. If the judge is only slow, "
+            "raise reward_kwargs.deadline_s. To train without such responses, set +algorithm.adjudge.max_unscored=1.0"
         )
 
 
@@ -196,4 +199,4 @@ def _divides_by_std(config: Any) -> bool:
 
 
 ESTIMATORS = {"adjudge_group": group, "adjudge_leave_one_out": leave_one_out, "adjudge_stepwise": stepwise}
-"""The names that `trainer_client.verl.plugin` registers them under."""
+"""The estimators by the names under which `trainer_client.verl.plugin` registers them."""

@@ -1,7 +1,7 @@
-"""Registers the estimators with verl, by being imported: name it in `VERL_USE_EXTERNAL_MODULES`.
+"""Importing this module registers the estimators with verl: name it in `VERL_USE_EXTERNAL_MODULES`.
 
-verl knows an estimator by the name that it was registered under in the process that trains, and offers no other
-moment than an import. Needs verl.
+An estimator must be registered in the process that trains, and verl has no other hook for this than an import. Needs
+verl.
 """
 
 from importlib import import_module
@@ -11,10 +11,10 @@ from trainer_client.verl.estimators import ESTIMATORS
 
 
 def register(core_algos: Any) -> None:
-    """Register the estimators in verl's `verl.trainer.ppo.core_algos`; again does no harm.
+    """Register the estimators in verl's `verl.trainer.ppo.core_algos`. Registering them again has no effect.
 
     Raises:
-        ValueError: verl has another estimator of such a name.
+        ValueError: verl has another estimator of the same name.
     """
     for name, estimator in ESTIMATORS.items():
         core_algos.register_adv_est(name)(estimator)

@@ -1,8 +1,8 @@
-"""RuscaRL's scaffolds under verl: an agent loop that shows samples criteria of their rubric, for its V1 trainers.
+"""RuscaRL's scaffolds in verl: an agent loop that adds criteria of the rubric to prompts, for verl's V1 trainers.
 
-verl makes the loop from a file that `actor_rollout_ref.rollout.agent.agent_loop_config_path` names; the file's entry
-has the loop's arguments. Rows take it by their column `agent_name`, so rows for validation that name no loop are
-answered without a scaffold. The mathematics is in `trainer_client.scaffold`. Needs verl.
+verl creates the loop from the file at `actor_rollout_ref.rollout.agent.agent_loop_config_path`, whose entry has the
+loop's arguments. A row selects the loop by its column `agent_name`; validation rows without it get no scaffold. The
+mathematics is in `trainer_client.scaffold`. Needs verl.
 """
 
 import hashlib
@@ -31,11 +31,12 @@ Ratio = Literal["plain", "scaffolded"]
 
 
 class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl has no types
-    """Generate one response from a prompt with criteria in it, and train on it (RuscaRL, eq. 3).
+    """Generates one response from a prompt with criteria in it (RuscaRL, eq. 3).
 
     Args:
-        total_steps: training steps in all, at least 1; None for `trainer.total_training_steps` of verl's configuration.
-        seed: of the training run; the same seed shows the same criteria.
+        total_steps: the total number of training steps, at least 1. Default: `trainer.total_training_steps` of verl's
+            configuration.
+        seed: the seed of the training run; the same seed shows the same criteria.
         ratio: the prompt that the response is trained on: `plain`, without the criteria (paper's best), or
             `scaffolded`, as it was generated.
         pattern, full, decay, alpha, midpoint, power: see `trainer_client.scaffold.scaffold_ratios`.
@@ -64,7 +65,7 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
         super().__init__(*args, **kwargs)
         total = total_steps if total_steps is not None else self.config.trainer.total_training_steps
         if total is None:
-            raise ValueError("the scaffold goes by the share of steps done; set total_steps, or total_training_steps")
+            raise ValueError("the scaffold needs the total number of steps; set total_steps, or total_training_steps")
         if ratio not in get_args(Ratio):
             raise ValueError(f"ratio is {ratio!r}; use one of {', '.join(get_args(Ratio))}")
         self._total, self._seed, self._ratio = int(total), seed, ratio
@@ -77,27 +78,29 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
             "power": power,
         }
         self._place, self._weights = place, weights
-        scaffold_ratios(0.0, 1, **self._schedule)  # refuses what is out of range before anything is generated
+        scaffold_ratios(0.0, 1, **self._schedule)  # reject arguments out of range before generation starts
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        """Generate a response; `kwargs` are verl's and the row's columns, `extra_info` with the rubric among them.
+        """Generate a response. A row without a rubric gets no scaffold.
 
-        A row without a rubric is answered without a scaffold.
+        Args:
+            sampling_params: verl's sampling parameters.
+            kwargs: verl's arguments and the row's columns, including `extra_info` with the rubric.
 
         Raises:
-            InvalidRequest: the rubric is a reference, the prompt holds images, or the trainer is not one of verl's V1.
+            InvalidRequest: the rubric is a reference, the prompt has images, or the trainer is not one of verl's V1.
         """
         messages = to_plain_data(kwargs["raw_prompt"])
         scaffolded = self._scaffolded(messages, kwargs)
         if scaffolded is messages:
             return await super().run(sampling_params, **kwargs)
         if await self.process_multi_modal_info(messages):
-            raise InvalidRequest("a scaffold goes into prompts of text; leave agent_name out of rows with images")
+            raise InvalidRequest("scaffolds work with text prompts only; leave agent_name out of rows with images")
         output = await super().run(sampling_params, **{**kwargs, "raw_prompt": scaffolded})
         if self._ratio == "plain":
             if output.routed_experts is not None:
                 raise InvalidRequest(
-                    "router replay holds experts of the scaffold's tokens; turn it off, or set ratio: scaffolded"
+                    "router replay holds experts for the scaffold's tokens; turn it off, or set ratio: scaffolded"
                 )
             output.prompt_ids = await self.ct_build_initial_tokens(messages)
         return output
@@ -108,10 +111,10 @@ class ScaffoldedAgentLoop(SingleTurnAgentLoop):  # type: ignore[misc]  # verl ha
             return messages
         if not isinstance(rubric, RubricContent):
             raise InvalidRequest(
-                f"extra_info.rubric names {rubric}; a scaffold needs the criteria: write them into the column"
+                f"extra_info.rubric is a reference ({rubric}), but a scaffold needs criteria; put them into the column"
             )
         if "session_id" not in row or "global_steps" not in row:
-            raise InvalidRequest("only verl's V1 trainers tell a loop its sample and step; set trainer.use_v1=True")
+            raise InvalidRequest("a scaffold needs the sample and the step from verl; set trainer.use_v1=True")
         step, sample, criteria = int(row["global_steps"]), int(row["session_id"]) + 1, rubric.criteria
         samples = max(int(self.rollout_config.n), sample)
         ratios = scaffold_ratios(training_progress(max(1, step), self._total), samples, **self._schedule)

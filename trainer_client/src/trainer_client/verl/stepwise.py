@@ -1,8 +1,8 @@
-"""Carries each batch's steps past verl to the estimator `adjudge_stepwise`, by being imported; for its V1 trainers.
+"""Importing this module passes each batch's steps to the estimator `adjudge_stepwise`, for verl's V1 trainers.
 
-verl keeps what a reward function tells beside the score, and the tokens, in its transfer queue; its trainer fetches
-neither when it computes advantages. This wraps that one method, which is verl's own affair: it holds for verl 0.9 and
-refuses where the method looks different. Needs verl.
+verl stores the tokens, and the reward function's output beside the score, in its transfer queue, but its trainer reads
+neither when it computes advantages. This module wraps that method to read them. The method is internal to verl: this
+works with verl 0.9, and raises an error if the signature differs. Needs verl.
 """
 
 import inspect
@@ -15,30 +15,30 @@ from typing import Any
 from trainer_client.verl.estimators import StepTokens, steps_context
 
 METHOD, PARAMETERS = "_compute_advantage", ["self", "batch", "metrics"]
-"""What is wrapped of verl's `PPOTrainer`."""
+"""The method of verl's `PPOTrainer` to wrap, and its parameters."""
 
 _FIELDS = ["responses", "extra_fields"]
 
 
 def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
-    """Have a trainer class carry steps; once is enough.
+    """Wrap a trainer class so that it provides steps to the estimator. Repeated calls have no effect.
 
     Args:
-        trainer: verl's `PPOTrainer`, for all that derive from it.
+        trainer: verl's `PPOTrainer`; the wrapper applies to its subclasses too.
         queue: the module `transfer_queue`.
-        offsets: makes a `TokenOffsets` of a tokenizer.
+        offsets: creates a `TokenOffsets` from a tokenizer.
 
     Raises:
-        RuntimeError: its method is none that this knows.
+        RuntimeError: the method is missing or has an unknown signature.
     """
     method = getattr(trainer, METHOD, None)
     if hasattr(method, "carries_steps"):
         return
-    found = None if method is None else list(inspect.signature(method).parameters)
-    if method is None or found != PARAMETERS:
+    parameters = None if method is None else list(inspect.signature(method).parameters)
+    if method is None or parameters != PARAMETERS:
         raise RuntimeError(
-            f"{trainer.__name__}.{METHOD} takes {found}, not {PARAMETERS}; this version of verl is not known. Use "
-            "reward_kwargs.step_deltas=fold with adv_estimator=adjudge_group instead"
+            f"{trainer.__name__}.{METHOD} takes {parameters}, not {PARAMETERS}; this version of verl is not "
+            "supported. Use reward_kwargs.step_deltas=fold with adv_estimator=adjudge_group instead"
         )
 
     @wraps(method)
@@ -49,8 +49,8 @@ def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
             self.adjudge_offsets = offsets(self.tokenizer)
         rows = queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=_FIELDS)
         ids = [row.tolist() for row in rows["responses"].unbind()]
-        fields = [getattr(held, "data", held) for held in rows["extra_fields"]]  # the queue's stores differ in this
-        reward_info = [held.get("reward_extra_info") or {} for held in fields]
+        fields = [getattr(value, "data", value) for value in rows["extra_fields"]]  # some queue backends wrap values
+        reward_info = [value.get("reward_extra_info") or {} for value in fields]
         steps = [read_steps(self.adjudge_offsets, *row) for row in zip(ids, reward_info, strict=True)]
         with steps_context(steps):
             return method(self, batch, metrics=metrics)
@@ -60,12 +60,12 @@ def carry_steps(trainer: type, queue: Any, offsets: Any) -> None:
 
 
 def read_steps(offsets: Any, ids: Sequence[int], reward_info: Mapping[str, Any]) -> StepTokens:
-    """Find what each step of a response gained and which tokens it has.
+    """Read the delta of each step of a response, and find its tokens.
 
     Args:
-        offsets: of the policy's tokenizer.
+        offsets: the `TokenOffsets` of the policy's tokenizer.
         ids: the response's T tokens.
-        told: what `compute_score` returned.
+        reward_info: the result of `compute_score`.
     """
     steps = json.loads(reward_info.get("steps") or "[]")
     if not steps:

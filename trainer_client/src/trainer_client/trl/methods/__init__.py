@@ -1,4 +1,4 @@
-"""The methods of training, one file each, by the name that `RubricGRPOConfig(method=…)` takes."""
+"""The training methods, one module per paper, by the name that `RubricGRPOConfig(method=…)` takes."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -40,10 +40,10 @@ METHODS: Mapping[str, type[Method]] = {
 
 
 def method_class(name: str) -> type[Method]:
-    """Give the class of a method.
+    """Return the class of a method.
 
     Raises:
-        ValueError: there is no such method.
+        ValueError: the method is unknown.
     """
     if name not in METHODS:
         raise ValueError(f"method is {name!r}; use one of {', '.join(METHODS)}")
@@ -51,6 +51,6 @@ def method_class(name: str) -> type[Method]:
 
 
 def options_of(name: str) -> Mapping[str, Any]:
-    """Give the options that a method takes in `method_options`, with their defaults."""
+    """Return the options that a method takes in `method_options`, with their defaults."""
     plain = method_class(name)()
     return {option.name: getattr(plain, option.name) for option in fields(plain) if option.name != "scale"}

@@ -1,8 +1,9 @@
-"""What a method of training decides, and what one leaves as TRL has it.
+"""`Method`, the base class of training methods, and the data that its hooks receive.
 
-A method is a frozen set of options with hooks: what the policy generates from, how responses are scored, what of an
-answer its advantages need, what advantages a group gets, and what the policy is compared with in the loss. One file
-holds one paper. Nothing here calls the service, runs a model or knows of ranks.
+A method is a frozen set of options with hooks: the prompts to generate from, how responses are scored, what the
+advantages need from an answer, the advantages of a group, and what the loss compares the policy with. Without an
+override, TRL's behavior applies. Each module implements one paper. Methods do not call the service, run a model or
+communicate between ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,29 +24,29 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 
 FilterMetric = Literal["reward", "accuracy"]
-"""What dynamic sampling compares in a group: rewards, or whether responses are right."""
+"""What dynamic sampling compares within a group: the rewards, or whether responses are right."""
 
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One response, as much of it as a group's advantages need. Small, since it travels between ranks.
+    """The data of one response that a group's advantages need. Kept small, since it is sent between ranks.
 
     Attributes:
-        tokens: T_i, how many tokens were generated.
-        reward: None where any part of it is missing; then the rollout enters no statistic and moves nothing.
+        tokens: T_i, the number of generated tokens.
+        reward: None if any part of it is missing; the rollout then enters no statistic and does not affect training.
         deltas: {step: d_k} of step-wise methods.
         spans: {step: [first, last + 1)} in tokens.
-        certainty: p_ij of the T tokens of the reference answer after the rollout's reasoning; empty without any.
-        scores: of the criteria, in the rubric's order; a score is None where the judge failed, and all of it where
-            there is no answer at all.
-        overlap: ROUGE-L F1 of its answer with the reference answer.
-        answered: whether an answer was found apart from its reasoning; None where nothing looked for one.
-        judged: the judge's own reward before penalties; None where there is none.
-        penalty: what penalties added to `reward`, usually below 0, with the weights that it is summed by.
-        correct: whether all criteria of kind `answer` are satisfied; None without such criteria, or where missing
-            verdicts decide it.
+        certainty: p_ij of the T tokens of the reference answer after the rollout's reasoning; empty without one.
+        scores: the scores of the criteria, in the rubric's order; a score is None if judging that criterion failed,
+            and `scores` is None if there is no answer at all.
+        overlap: ROUGE-L F1 between the response's answer and the reference answer.
+        answered: whether an answer was found apart from the reasoning; None if it was not looked for.
+        judged: the judge's own reward before penalties, or None.
+        penalty: the weighted sum that penalties added to `reward`, usually below 0.
+        correct: whether all criteria of kind `answer` are satisfied; None without such criteria, or if missing
+            verdicts decide.
     """
 
     tokens: int
@@ -62,20 +63,20 @@ class Rollout:
 
     @property
     def accurate(self) -> bool | None:
-        """Whether the response is right: by `correct`, else by whether the judge's own reward reaches 1."""
+        """Whether the response is right: `correct` if known, else whether the judge's own reward reaches 1."""
         if self.correct is not None or self.judged is None:
             return self.correct
         return self.judged >= 1.0 - _ROUNDING
 
 
 class SampleRequest(NamedTuple):
-    """One response that is about to be sampled.
+    """A response to sample.
 
     Attributes:
         prompt: text, or messages.
-        prompt_id: the same for a prompt on all ranks and at all times.
-        criteria: of the rubric it will be judged by; empty without one.
-        sample: i, its place in its group, from 1.
+        prompt_id: identifies the prompt, on all ranks and in all steps.
+        criteria: the criteria of the rubric that will judge it; empty without one.
+        sample: i, its index in its group, from 1.
         group_size: G.
     """
 
@@ -87,7 +88,7 @@ class SampleRequest(NamedTuple):
 
 
 class TrainingProgress(NamedTuple):
-    """When in a run something happens: the optimizer step, from 1, of how many, and the run's seed."""
+    """The current optimizer step, from 1, the total number of steps, and the run's seed."""
 
     step: int
     total: int
@@ -95,12 +96,12 @@ class TrainingProgress(NamedTuple):
 
     @property
     def progress(self) -> float:
-        """t, in [0, 1]."""
+        """The progress t, in [0, 1]."""
         return training_progress(self.step, self.total)
 
 
 class ScoredResponse(NamedTuple):
-    """What the judge said of one response, and the rubric it said it by."""
+    """The judge's answer for one response, and the criteria of its rubric."""
 
     answer: ResponseReward
     criteria: tuple[Criterion, ...]
@@ -108,27 +109,27 @@ class ScoredResponse(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """The plain method that the others are variations of.
+    """Plain GRPO advantages, and the hooks that methods override.
 
     Attributes:
-        scale: `std` divides advantages by the group's deviation, `none` does not; TRL's `scale_rewards` sets it.
-        ddof: 1 for the sample's deviation, as in TRL, verl, NeMo-RL and OpenRLHF; 0 for the population's.
-        eps: added to the deviation.
-        dynamic_sampling: leave groups without a signal out of the loss (DAPO, section 3.2). The config's
-            `max_refill_rounds` says whether groups of other prompts take their places first.
-        filter_metric: which groups carry no signal: those whose rewards, and whose steps' deltas, all equal each
-            other (`reward`), or whose responses are all right or all wrong (`accuracy`, DAPO's). Unknown values do not
-            count.
+        scale: `std` divides advantages by the group's standard deviation, `none` does not. TRL's `scale_rewards` sets
+            it.
+        ddof: 1 for the sample's standard deviation, as in TRL, verl, NeMo-RL and OpenRLHF; 0 for the population's.
+        eps: added to the standard deviation.
+        dynamic_sampling: whether to leave groups without a signal out of the loss (DAPO, section 3.2). With
+            `max_refill_rounds` of the config, groups of other prompts replace them first.
+        filter_metric: which groups carry no signal: those whose rewards and step deltas are all equal (`reward`), or
+            whose responses are all right or all wrong (`accuracy`, as in DAPO). Unknown values are ignored.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {"vllm_importance_sampling_correction": False}
-    """TRL's own settings where the paper has others than TRL; a setting given to the config goes before."""
+    """The paper's values of TRL's settings; values given to the config override them."""
     stepwise: ClassVar[bool] = False
-    """Whether the advantages need each step's deltas and tokens."""
+    """Whether the advantages need the deltas and tokens of each step."""
     uses_certainty: ClassVar[bool] = False
-    """Whether rewards are taken of a frozen model's certainty of the reference answer."""
+    """Whether rewards are computed from a frozen model's certainty of the reference answer."""
     without_rubric: ClassVar[WithoutRubric] = "refuse"
-    """What becomes of rows without a rubric, or with an empty one."""
+    """How to treat rows without a rubric, or with an empty one."""
 
     scale: Scale = "std"
     ddof: int = 1
@@ -143,26 +144,26 @@ class Method:
 
     @property
     def reward_defaults(self) -> Mapping[str, Any]:
-        """What `RubricReward` asks the service for where its user has not said."""
+        """Default options of the `RubricReward`, used where the user gives none."""
         return {"mode": "weighted_mean", "on_failure": "null"}
 
     def deltas(self, scored: ScoredResponse) -> Mapping[int, float]:
-        """Give each step's raw delta in a response; step-wise methods only."""
+        """Return the raw delta of each step of a response; step-wise methods only."""
         return {}
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
-        """Give the advantages of the rollouts of one group: an array of T_i, or one number for all tokens.
+        """Compute the advantages of the rollouts of one group: an array of T_i, or one number for all tokens.
 
-        0 where the reward is None.
+        The advantage is 0 if the reward is None.
         """
         return [np.asarray(a) for a in group_advantages(self.rewards(group), **self._deviation)]
 
     def rewards(self, group: Sequence[Rollout]) -> list[float | None]:
-        """Give the rewards of the rollouts of one group that advantages are taken of."""
+        """Return the rewards of one group that its advantages are computed from."""
         return [rollout.reward for rollout in group]
 
     def uninformative(self, group: Sequence[Rollout], memory: Any) -> bool:
-        """Whether a group is left out of the loss altogether, its divergence and its tokens' count included."""
+        """Whether to leave a group out of the loss entirely, including its KL divergence and its token count."""
         if not self.dynamic_sampling:
             return False
         if self.filter_metric == "accuracy":
@@ -171,55 +172,55 @@ class Method:
         return len({(reward, *sorted(rollout.deltas.items())) for reward, rollout in pairs if reward is not None}) < 2
 
     def start(self) -> Any:
-        """Give what the method remembers from one generation batch to the next, before the first."""
+        """Return the method's memory before the first generation batch."""
         return None
 
     def update_memory(self, memory: Any, groups: Sequence[Sequence[Rollout]]) -> Any:
-        """Give what it remembers after a batch."""
+        """Return the memory after a generation batch."""
         return memory
 
     def as_json(self, memory: Any) -> Any:
-        """Write down what it remembers, for a checkpoint."""
+        """Convert the memory to JSON-compatible data for a checkpoint; None if there is none."""
         return None
 
     def from_json(self, kept: Any) -> Any:
-        """Read what was written down."""
+        """Restore the memory from a checkpoint."""
         return self.start()
 
     def metrics(self, groups: Sequence[Sequence[Rollout]], memory: Any) -> Mapping[str, float]:
-        """Give what the log is to show of a batch, by name."""
+        """Return the metrics of a generation batch, by name."""
         return {}
 
     def sampling_weights(self, batch: Mapping[str, "torch.Tensor"]) -> "Mapping[str, torch.Tensor]":
-        """Replace the importance weights that TRL gives responses which vLLM sampled.
+        """Replace TRL's importance weights of responses that vLLM sampled.
 
         Args:
-            batch: a generation batch: `old_per_token_logps` and `sampling_per_token_logps` among it, B x T, where TRL
+            batch: a generation batch, including `old_per_token_logps` and `sampling_per_token_logps`, B x T, if TRL
                 corrects for vLLM's probabilities.
 
         Returns:
-            Those entries of `batch` that change.
+            The entries of `batch` that change.
         """
         return {}
 
     def override_loss_inputs(
         self, logps: "torch.Tensor", inputs: Mapping[str, "torch.Tensor"]
     ) -> "Mapping[str, torch.Tensor]":
-        """Replace what TRL's loss compares the policy's log-probabilities with.
+        """Replace the values that TRL's loss compares the policy's log-probabilities with.
 
         Args:
             logps: B x T, log pi of the tokens, with their gradient.
-            inputs: what TRL's loss is given: `old_per_token_logps` and `ref_per_token_logps` among it.
+            inputs: the inputs of TRL's loss, including `old_per_token_logps` and `ref_per_token_logps`.
 
         Returns:
-            Those entries of `inputs` that change.
+            The entries of `inputs` that change.
         """
         return {}
 
     def loss_metrics(
         self, logps: "torch.Tensor", inputs: Mapping[str, "torch.Tensor"]
     ) -> "Mapping[str, tuple[torch.Tensor, torch.Tensor]]":
-        """Give what the log is to show of a micro-batch: sums over tokens, and how many tokens each is over."""
+        """Return the metrics of a micro-batch: for each a sum over tokens, and the number of tokens in the sum."""
         return {}
 
     @property

@@ -1,14 +1,11 @@
 """The baselines: plain GRPO on a rubric's reward, and Rubrics as Rewards.
 
-Plain GRPO on a rubric's reward: the baseline that every paper compares with.
+Plain GRPO is the baseline of every paper: A = (r - mean) / (sigma + eps) for all tokens of a response, where r is the
+reward of any mode. With `RubricReward(mode="outcome")` it trains on the final answer alone. Everything else is TRL's
+own GRPO.
 
-A = (r - mean) / (sigma + eps) for all tokens of a response, r being any mode's reward; with `RubricReward(mode=
-"outcome")` it is training by the final answer alone. Everything else is TRL's own GRPO.
-
-Rubrics as rewards: SRaR's criteria summed into one scalar for the whole response, its baseline.
-
-r = base reward + the sum of all deltas; its group advantage goes to every token. What SRaR gains over this it gains by
-knowing the step.
+Rubrics as Rewards is SRaR's baseline: r = base reward + the sum of all step deltas, and every token gets its group
+advantage. SRaR differs from it only in assigning deltas to steps.
 """
 
 from dataclasses import dataclass
@@ -20,11 +17,11 @@ from trainer_client.trl.methods.srar import Srar
 
 @dataclass(frozen=True, kw_only=True)
 class RubricGrpo(Method):
-    """Group advantages of the rubric's weighted mean."""
+    """Plain GRPO: group advantages of the rubric's reward."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rar(Srar):
-    """Group advantages of the base reward and all deltas together."""
+    """Rubrics as Rewards: group advantages of the base reward plus all deltas."""
 
     variant: StepVariant = "rar"

@@ -1,9 +1,10 @@
 """DRO: a dense reward from the policy's own certainty of the reference answer, with rubrics as gates.
 
-p_ij is how probable the frozen initial policy finds token j of the reference answer after rollout i's reasoning. R3_i =
-sum_j w_j p_ij, w = softmax(beta sigma), sigma_j being the deviation over the group (eq. 2): tokens that depend on the
-reasoning count most. Two gates of yes/no criteria on the final answers (section 4.1) and a filter for groups whose
-certainties hardly vary (section 4.2) decide which groups train. The mathematics is in `trainer_client.dro`.
+p_ij is the probability that the frozen initial policy assigns to token j of the reference answer after rollout i's
+reasoning. R3_i = sum_j w_j p_ij with w = softmax(beta sigma), where sigma_j is the standard deviation over the group
+(eq. 2), so tokens that depend on the reasoning count most. Two gates of yes/no criteria on the final answers (section
+4.1) and a filter for groups whose certainties hardly vary (section 4.2) decide which groups are trained on. The
+mathematics is in `trainer_client.dro`.
 """
 
 from collections import Counter
@@ -28,26 +29,26 @@ from trainer_client.trl._dataset import WithoutRubric
 from trainer_client.trl.methods.base import Array, Method, Rollout
 
 GroupStatus = Literal["accepted", "undecided", "coverage", "consistency", "variance", "unscored"]
-"""What becomes of a group, and which gate rejects it."""
+"""Whether a group is accepted, and otherwise why it is rejected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dro(Method):
-    """Group advantages of R3, for groups that pass.
+    """Group advantages of R3, for groups that pass the gates and the filter.
 
     Attributes:
         reward: `r3`, or a baseline: `average_probability`, `average_log_probability`, `rouge_l`.
-        sharpness: beta, how sharply R3 tells tokens apart (ours: 10).
-        p_min, p_max: the clip of R3 and of the variance score (ours: 0.05, 0.95).
-        floor: the least p that the average log-probability counts with; see `trainer_client.dro`.
-        gates: whether rubrics gate at all.
-        min_rollouts: m, by how many rollouts each criterion is to be satisfied (ours: 1).
-        top_k: k, how many of the best rollouts the consistency gate looks at (ours: G / 4, rounded up).
-        min_fraction: rho, the share of the criteria that each of them is to satisfy (ours: 0.5).
-        variance_filter: whether groups of low variance are rejected.
-        top_fraction: the share of tokens that the variance score is taken of (ours: 0.1).
+        sharpness: beta, how strongly R3 weights tokens that vary (ours: 10).
+        p_min, p_max: the bounds to which R3 and the variance score clip probabilities (ours: 0.05, 0.95).
+        floor: the smallest p in the average log-probability; see `trainer_client.dro`.
+        gates: whether to use rubrics as gates.
+        min_rollouts: m, the number of rollouts that must satisfy each criterion (ours: 1).
+        top_k: k, the number of best rollouts that the consistency gate examines (ours: G / 4, rounded up).
+        min_fraction: rho, the share of the criteria that each of them must satisfy (ours: 0.5).
+        variance_filter: whether to reject groups of low variance.
+        top_fraction: the share of tokens in the variance score (ours: 0.1).
         every, percentile: K and q of the rolling threshold, in generation batches and percent (ours: 20, 50).
-        answer_rule: where in a response its answer begins; see `trainer_client.reasoning`.
+        answer_rule: finds where the answer begins in a response; see `trainer_client.reasoning`.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {
@@ -82,7 +83,7 @@ class Dro(Method):
 
     @property
     def reward_defaults(self) -> Mapping[str, Any]:
-        """All criteria of a response in one call; what the rubric rewards is not trained on."""
+        """Judge all criteria of a response in one call, for the gates only."""
         return {
             "mode": "gate",
             "on_failure": "null",
@@ -91,7 +92,7 @@ class Dro(Method):
         }
 
     def rewards(self, group: Sequence[Rollout]) -> list[float | None]:
-        """Give R3, or the baseline chosen, of each rollout; None where there are no probabilities to take it of."""
+        """Return R3, or the chosen baseline, of each rollout; None for rollouts without probabilities."""
         if self.reward == "rouge_l":
             return [rollout.overlap for rollout in group]
         rows = [rollout.certainty for rollout in group if rollout.certainty]
@@ -101,33 +102,33 @@ class Dro(Method):
         return [next(values) if rollout.certainty else None for rollout in group]
 
     def start(self) -> RollingThreshold:
-        """Begin without a threshold: nothing is rejected for its variance during the first K batches."""
+        """Start without a threshold: the variance filter rejects no group during the first K batches."""
         return RollingThreshold(every=self.every, percentile=self.percentile)
 
     def update_memory(self, memory: RollingThreshold, groups: Sequence[Sequence[Rollout]]) -> RollingThreshold:
-        """Take the scores of a batch into account, those of rejected groups too."""
+        """Add the variance scores of a batch, including those of rejected groups."""
         scores = [self._variance(group) for group in groups]
         return memory.after_step([score for score in scores if score is not None])
 
     def as_json(self, memory: RollingThreshold) -> Any:
-        """Write the threshold down for a checkpoint."""
+        """Convert the threshold to JSON-compatible data for a checkpoint."""
         return asdict(memory)
 
     def from_json(self, kept: Any) -> RollingThreshold:
-        """Read it again."""
+        """Restore the threshold from a checkpoint."""
         return RollingThreshold(**{**kept, "recent": tuple(kept["recent"])})
 
     def uninformative(self, group: Sequence[Rollout], memory: RollingThreshold) -> bool:
-        """Whether a gate or the filter keeps a group from training; an undecided gate does."""
+        """Whether a gate or the filter rejects a group. An undecided gate rejects it."""
         return super().uninformative(group, memory) or self.group_status(group, memory) != "accepted"
 
     @property
     def filters_groups(self) -> bool:
-        """Whether there is a gate or a filter."""
+        """Whether any gate or filter is on."""
         return self.dynamic_sampling or self.gates or self.variance_filter
 
     def group_status(self, group: Sequence[Rollout], memory: RollingThreshold) -> GroupStatus:
-        """Say what becomes of a group: the first of coverage, consistency and variance that rejects it."""
+        """Return the first of coverage, consistency and variance that rejects a group, or `accepted`."""
         if all(reward is None for reward in self.rewards(group)):
             return "unscored"
         gates = self._gates(group) if self.gates else Gates(True, True)
@@ -141,7 +142,7 @@ class Dro(Method):
         return "variance" if rejected else "accepted"
 
     def metrics(self, groups: Sequence[Sequence[Rollout]], memory: RollingThreshold) -> Mapping[str, float]:
-        """Shares of groups by what became of them and of responses without an answer, mean reward, threshold."""
+        """Return the shares of groups by status and of responses without an answer, the mean reward, the threshold."""
         statuses = Counter(self.group_status(group, memory) for group in groups)
         known = [reward for group in groups for reward in self.rewards(group) if reward is not None]
         shares = {f"dro/{name}": statuses[name] / len(groups) for name in ("accepted", *_REJECTED)}
@@ -167,7 +168,7 @@ class Dro(Method):
         return variance_score(rows, top_fraction=self.top_fraction, p_min=self.p_min, p_max=self.p_max)
 
     def _gates(self, group: Sequence[Rollout]) -> Gates:
-        """Decide the gates; verdicts that a whole answer lacks are missing, one for each criterion of the group."""
+        """Evaluate the gates. A rollout without an answer counts as one missing verdict per criterion."""
         count = max((len(rollout.scores) for rollout in group if rollout.scores is not None), default=None)
         if count is None:
             return Gates(None, None)

@@ -1,11 +1,11 @@
 """Rubric-Grounded RL: partial credit by criteria that come from a document the policy never sees.
 
 The judge reads the document (column `grounding`) and awards each criterion a part of its weight; the reward is the
-share of all weight. The advantage has the mean of the *other* responses as its baseline, and the loss is the clipped
-surrogate with the k3 estimate of the divergence from the reference policy, averaged over tokens.
+awarded share of the total weight. The baseline of an advantage is the mean of the *other* responses, and the loss is
+the clipped surrogate with the k3 estimate of the divergence from the reference policy, averaged over tokens.
 
-TRL has most of the paper's variants as settings of its own, and they are used as they are; `docs/methods.md` lists
-them. What is added: the leave-one-out baseline, and the bound on k3's exponent.
+Most variants of the paper are settings of TRL; `docs/methods.md` lists them. This module adds the leave-one-out
+baseline and the bound on k3's exponent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 DIVERGENCE_BOUND = 20.0
-"""log(pi_ref / pi) is held within this on either side, so that no single token's divergence explodes."""
+"""The bound on |log(pi_ref / pi)|, so that the divergence of a single token cannot explode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class Grounded(Method):
 
     Attributes:
         baseline: `leave_one_out` (paper), or `mean`.
-        deviation: what advantages are divided by: `group`, the whole group's deviation (the paper's words), or
-            `leave_one_out`, that of the others (NeMo-RL, which the paper runs on).
-        sequence_band: keep a response only where the geometric mean of its tokens' pi_old / pi_vllm is within
-            [low, high], and weigh its tokens by their own ratios (Seq-Mask-TIS); None leaves TRL's correction as set.
-        truncation_factor: what the reward of a response that was cut off is multiplied by; None leaves it as it is.
+        deviation: the standard deviation that advantages are divided by: `group`, the whole group's (the paper's
+            text), or `leave_one_out`, that of the other responses (NeMo-RL, which the paper runs on).
+        sequence_band: keep a response only if the geometric mean of its tokens' pi_old / pi_vllm is within [low, high],
+            and weight its tokens by their own ratios (Seq-Mask-TIS). None keeps TRL's correction.
+        truncation_factor: multiplies the reward of a response that was cut off; None leaves it unchanged.
     """
 
     settings: ClassVar[Mapping[str, Any]] = {
@@ -55,18 +55,18 @@ class Grounded(Method):
 
     @property
     def reward_defaults(self) -> Mapping[str, Any]:
-        """One call for all criteria; an invalid output of the judge is worth 0, which the answer says (paper)."""
+        """Judge all criteria in one call; an invalid output of the judge gives a reward of 0 (paper)."""
         penalty = {} if self.truncation_factor is None else {"truncation_factor": self.truncation_factor}
         return {"mode": "partial_credit", "on_failure": "zero_unparseable", **penalty}
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
-        """Give (r - mean of the others) / (sigma + eps), one number for all tokens of a response."""
+        """Compute (r - mean of the others) / (sigma + eps), one number for all tokens of a response."""
         rewards = [rollout.reward for rollout in group]
-        how = {"baseline": self.baseline, "deviation": self.deviation, **self._deviation}
-        return [np.asarray(a) for a in group_advantages(rewards, **how)]
+        options = {"baseline": self.baseline, "deviation": self.deviation, **self._deviation}
+        return [np.asarray(a) for a in group_advantages(rewards, **options)]
 
     def sampling_weights(self, batch: "Mapping[str, torch.Tensor]") -> "Mapping[str, torch.Tensor]":
-        """Weigh by Seq-Mask-TIS where a band is given and TRL corrects for vLLM's probabilities."""
+        """Apply Seq-Mask-TIS weights if a band is set and TRL corrects for vLLM's probabilities."""
         if self.sequence_band is None or "importance_sampling_ratio" not in batch:
             return {}
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
@@ -77,7 +77,7 @@ class Grounded(Method):
     def override_loss_inputs(
         self, logps: "torch.Tensor", inputs: Mapping[str, "torch.Tensor"]
     ) -> "Mapping[str, torch.Tensor]":
-        """Bound log(pi_ref / pi) before TRL makes k3 = exp(d) - d - 1 of it."""
+        """Bound d = log(pi_ref / pi) before TRL computes k3 = exp(d) - d - 1."""
         if "ref_per_token_logps" not in inputs:
             return {}
         distance = (inputs["ref_per_token_logps"] - logps).clamp(-DIVERGENCE_BOUND, DIVERGENCE_BOUND)

@@ -1,8 +1,8 @@
-"""RuscaRL: samples are shown criteria of the rubric, fewer from one to the next in a group and from step to step.
+"""RuscaRL: samples are generated with criteria of the rubric in the prompt, fewer along a group and over training.
 
-For sample i of G at progress t, round(M / (1 + exp(alpha (t - t0))) * (G - i) / (G - 1)) of the M criteria stand in
-the prompt that the policy generates from (eq. 3). The rubric's points are the reward, and GRPO's advantages are taken
-of it. The mathematics is in `trainer_client.scaffold`.
+For sample i of G at progress t, the prompt that the policy generates from contains
+round(M / (1 + exp(alpha (t - t0))) * (G - i) / (G - 1)) of the M criteria (eq. 3). The rubric's points are the reward,
+with GRPO's advantages. The mathematics is in `trainer_client.scaffold`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ class Ruscarl(Method):
     """Group advantages of responses to scaffolded prompts.
 
     Attributes:
-        ratio: what the policy's probabilities are compared with: `plain`, pi(y|q) / pi_old(y|q) (paper's best);
-            `corrected`, pi(y|q) / pi_old(y|q, scaffold); `scaffolded`, both with the scaffold.
-        pattern, full: how samples of a group differ: `linear`, `binary` (the first `full` are shown everything),
-            `full` or `none`.
-        decay, alpha, midpoint, power: how the scaffold goes with progress: `sigmoid` (paper: alpha 125, midpoint 0.2),
-            `linear`, `power` or `constant`.
-        place: where the criteria stand in a prompt of messages: in the `system` message (authors' code), or below the
-            last of the `user`, for models without system messages. In a text they stand below it.
-        weights: whether each criterion is shown with its points (authors' code).
+        ratio: the probability ratio in the loss: `plain`, pi(y|q) / pi_old(y|q) (paper's best); `corrected`,
+            pi(y|q) / pi_old(y|q, scaffold); `scaffolded`, both with the scaffold.
+        pattern, full: how the scaffold differs between the samples of a group: `linear`, `binary` (the first `full`
+            samples are shown all criteria), `full` or `none`.
+        decay, alpha, midpoint, power: how the scaffold decays with progress: `sigmoid` (paper: alpha 125, midpoint
+            0.2), `linear`, `power` or `constant`.
+        place: where criteria go in a prompt of messages: into the `system` message (authors' code), or below the last
+            `user` message, for models without system messages. In a text prompt they go below the text.
+        weights: whether to show each criterion with its points (authors' code).
     """
 
     settings: ClassVar[Mapping[str, Any]] = {
@@ -53,15 +53,15 @@ class Ruscarl(Method):
 
     @property
     def reward_defaults(self) -> Mapping[str, Any]:
-        """The points of the criteria that are met, over all positive ones."""
+        """The points of the criteria that are met, divided by the sum of the positive points."""
         return {"mode": "points", "on_failure": "null"}
 
     def prompts(self, request: Sequence[SampleRequest], training_progress: TrainingProgress) -> list[Any]:
-        """Give each sample its own scaffold; the same at the same step of the same run, on any machine."""
+        """Build each sample's scaffolded prompt. Equal seeds, steps and samples give equal prompts on any machine."""
         return [self._scaffolded(sample, training_progress) for sample in request]
 
     def shown(self, request: SampleRequest, training_progress: TrainingProgress) -> list[int]:
-        """Draw the criteria that one sample is shown, by their index."""
+        """Draw the indices of the criteria to show to one sample."""
         ratios = scaffold_ratios(
             training_progress.progress,
             request.group_size,

@@ -1,9 +1,9 @@
-"""SRaR: a step of a solution earns what its own criteria say, beside what the final answer earns.
+"""SRaR: step-wise advantages from the criteria of each step of a solution, plus a base reward for the final answer.
 
-Base reward = (1 - lambda) * accuracy + lambda * format. A satisfied criterion gives its step budget / number of its
-kind (eq. 3); a step's deltas are normalised over the rollouts that have one (eq. 4); a token's advantage is the base
-reward's group advantage + its step's z + that of step 0, the whole response (eqs. 5 and 6). The mathematics is in
-`trainer_client.steps` and `trainer_client.advantages`.
+Base reward = (1 - lambda) * accuracy + lambda * format. A satisfied criterion adds budget / number of criteria of its
+kind to the delta of its step (eq. 3). A step's deltas are normalized over the rollouts that have one (eq. 4). A token's
+advantage is the base reward's group advantage + the z of its step + the z of step 0, the whole response (eqs. 5 and 6).
+The mathematics is in `trainer_client.steps` and `trainer_client.advantages`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ class Srar(Method):
     Attributes:
         variant: `decoupled` (paper); `rar`, one scalar for the whole response; `merged`, that scalar for the tokens
             of steps that received a delta.
-        normalise: whether each step's deltas are normalised over the group; without it training collapses (section
+        normalise: whether to normalize each step's deltas over the group; without it training collapses (section
             4.4).
         kinds: the kinds of criteria that carry deltas; `("suggest",)` is the paper's ablation.
         count_satisfied_only: give a step a delta only when a satisfied criterion is attributed to it (the authors'
             code).
         suggest, pitfall, bonus: the budgets (paper: 0.8, -1, 1).
-        format_weight: lambda (paper: 0.1). 0 is training without the step format.
-        ddof: 0, the population's deviation (the paper's proofs); the authors' code has 1.
-        filter_metric: `accuracy`, where groups are filtered (the authors' code).
+        format_weight: lambda (paper: 0.1). 0 trains without the step format.
+        ddof: 0 for the population's standard deviation (the paper's proofs); the authors' code uses 1.
+        filter_metric: `accuracy`, if groups are filtered (the authors' code).
     """
 
     settings: ClassVar[Mapping[str, Any]] = {
@@ -58,11 +58,11 @@ class Srar(Method):
 
     @property
     def reward_defaults(self) -> Mapping[str, Any]:
-        """The judge names each criterion's step; a response without a base reward has no reward."""
+        """The judge names the step of each criterion; a response without a base reward has no reward."""
         return {"mode": "stepwise", "on_failure": "null", "format_weight": self.format_weight}
 
     def deltas(self, scored: ScoredResponse) -> Mapping[int, float]:
-        """Sum each step's deltas by the verdicts, no step's under -1; one without a score is left out (eq. 3)."""
+        """Sum the verdicts' deltas of each step, with those of no step under -1, leaving out unscored ones (eq. 3)."""
         verdict_by_criterion = {verdict.criterion: verdict for verdict in scored.answer.verdicts}
         carrying = [criterion for criterion in scored.criteria if criterion.kind in self.kinds]
         verdicts = [verdict_by_criterion.get(criterion.id) for criterion in carrying]
@@ -79,7 +79,7 @@ class Srar(Method):
         )
 
     def advantages(self, group: Sequence[Rollout]) -> list[Array]:
-        """Give each token of each rollout its advantage (eqs. 4 to 6)."""
+        """Compute the advantage of each token of each rollout (eqs. 4 to 6)."""
         return stepwise_advantages(
             [rollout.reward for rollout in group],
             [rollout.deltas for rollout in group],
@@ -92,7 +92,7 @@ class Srar(Method):
         )
 
     def metrics(self, groups: Sequence[Sequence[Rollout]], memory: Any) -> Mapping[str, float]:
-        """Shares of responses without steps and with a criterion of no step; steps with a delta, per response."""
+        """Return the shares of responses without steps and with deltas of no step, and scored steps per response."""
         rollouts = [rollout for group in groups for rollout in group]
         return {
             "steps/without": sum(not rollout.spans for rollout in rollouts) / len(rollouts),
