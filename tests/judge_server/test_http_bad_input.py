@@ -70,7 +70,7 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
             "only parts of type 'text'",
         ),
         (request(reward={"mode": "outcome"}), "", "no ground_truth"),
-        (request(reward={"mode": "outcome"}, judging={"protocol": "binary"}), "", "asks no judge"),
+        (request(reward={"mode": "outcome"}, judging={"protocol": "binary"}), "", "needs no judge"),
         (request(reward={"length_penalty": {}}), "", "has no tokens"),
         (request(reward={"truncation_factor": 0.5}), "", "has no stopped"),
         (
@@ -102,7 +102,7 @@ def rubric(*criteria: dict[str, Any]) -> dict[str, Any]:
             "at least 1",
         ),
         (request(reward={"mode": "best"}), "reward.mode", "'weighted_mean'"),
-        (request(reward={"mode": "stepwise"}, judging={"protocol": "binary"}), "", "cannot be fed"),
+        (request(reward={"mode": "stepwise"}, judging={"protocol": "binary"}), "", "does not support"),
         (request(on_failure="ignore"), "on_failure", "'null'"),
         (request(deadline_s=0), "deadline_s", "greater than 0"),
         (request(deadlines=3), "deadlines", "check its spelling"),

@@ -71,7 +71,7 @@ async def test_more_tags_than_fit_are_refused_over_several_publications(http: ht
 @pytest.mark.parametrize("name", ["a/versions", "a/diff", "a/aliases/x"])
 async def test_a_name_that_is_an_address_is_refused_with_the_reason(http: httpx2.AsyncClient, name: str) -> None:
     problem = checked_problem(await publish(http, name))
-    assert "stands for something else" in problem["errors"][0]["message"]
+    assert "since URLs use this word" in problem["errors"][0]["message"]
 
 
 async def test_rewards_by_an_alias_name_the_version_that_judged(http: httpx2.AsyncClient) -> None:

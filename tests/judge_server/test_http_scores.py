@@ -124,7 +124,7 @@ async def test_a_failed_judgement_is_an_error_and_never_a_score(serve: Serve, pa
         ({"max_tokens_per_doc": 100}, "max_tokens_per_doc", "unknown field"),
         ({"reward": {"mode": "outcome"}}, "", "POST /v1/rewards"),
         ({"reward": {"length_penalty": {}}}, "", "POST /v1/rewards"),
-        ({"reward": {"mode": "points"}, "judging": {"protocol": "likert"}}, "", "cannot be fed"),
+        ({"reward": {"mode": "points"}, "judging": {"protocol": "likert"}}, "", "does not support"),
     ],
     ids=str,
 )

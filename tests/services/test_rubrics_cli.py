@@ -151,7 +151,7 @@ def test_an_alias_is_made_moved_shown_and_removed(files: tuple[Path, Path]) -> N
         (["production", "9"], "Did you mean 'team/speed@2'"),
         (["canary"], "has no alias 'canary'"),
         (["canary", "--remove"], "There is no rubric 'team/speed@canary'"),
-        (["latest", "1"], "always stands for the newest"),
+        (["latest", "1"], "always points to the newest"),
         (["--remove"], "--remove takes the name and the alias"),
         (["--from", "1"], "--from goes with"),
     ],

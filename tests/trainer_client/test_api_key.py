@@ -42,7 +42,7 @@ def test_a_header_of_the_callers_own_goes_in_its_place(service, connect):
 @pytest.mark.parametrize("client_class", [Client, AsyncClient])
 @pytest.mark.parametrize("key", ["adj_a b", "adj_ä", f"{KEY}\r\nX: y", " "])
 def test_what_cannot_be_a_key_is_refused_and_not_repeated(client_class, key):
-    with pytest.raises(ValueError, match="api_key holds characters that no key has") as refused:
+    with pytest.raises(ValueError, match="api_key has spaces or characters that no key has") as refused:
         client_class("http://judge:8000", api_key=key)
     assert key.strip() == "" or key not in str(refused.value)
 

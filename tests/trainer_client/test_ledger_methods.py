@@ -87,7 +87,7 @@ class TestRecompute:
 
     def test_a_line_of_something_else_is_an_error(self, service, connect):
         service.script(stream(b"<html>\n"))
-        with pytest.raises(ServerError, match="not a RecomputeEvent"):
+        with pytest.raises(ServerError, match="not a valid RecomputeEvent"):
             list(connect(service.url).recompute("r"))
 
 

@@ -83,7 +83,7 @@ class TestOverlongPenalty:
 
     @pytest.mark.parametrize(("limit", "buffer"), [(10, 0), (10, 11), (0, 0)])
     def test_a_buffer_outside_the_limit_is_refused(self, limit, buffer):
-        with pytest.raises(ValueError, match="last part of the limit"):
+        with pytest.raises(ValueError, match="at most the limit"):
             overlong_penalty(1.0, 5, limit=limit, buffer=buffer)
 
     @pytest.mark.parametrize("argument", ["length", "limit", "buffer"])

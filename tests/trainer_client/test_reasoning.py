@@ -105,7 +105,7 @@ def test_the_rule_may_be_ones_own():
 
 @pytest.mark.parametrize("place", [-1, 3])
 def test_a_place_outside_the_text_is_refused(place):
-    with pytest.raises(ValueError, match=f"the rule gave {place}"):
+    with pytest.raises(ValueError, match=f"the rule returned {place}"):
         split_reasoning("ab", rule=lambda text: place)
 
 

@@ -142,7 +142,7 @@ class TestKinds:
             check_rubric(criteria(("process", 3)), "factual_override", ["factual"])
 
     def test_kinds_are_refused_where_criteria_do_not_count(self):
-        with pytest.raises(ValueError, match="leave kinds out"):
+        with pytest.raises(ValueError, match="leave out kinds"):
             reward([], [1], "outcome", kinds=["factual"])
         with pytest.raises(ValueError, match="'facts'"):
             reward(self.rubric, [1, 1, 1], "points", kinds=["facts"])

@@ -89,7 +89,7 @@ class TestLikertScore:
 
     @pytest.mark.parametrize(("low", "high"), [(3, 3), (10, 1)])
     def test_a_scale_without_two_ends_is_refused(self, low, high):
-        with pytest.raises(ValueError, match="low below high"):
+        with pytest.raises(ValueError, match="low must be below high"):
             likert_score(3, low=low, high=high)
 
 

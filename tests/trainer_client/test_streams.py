@@ -67,7 +67,7 @@ def test_before_the_end_there_is_no_summary(service, connect, read):
     with connect(service.url).stream_rewards([GROUP], "r") as groups:
         for _ in range(read):
             next(groups)
-        with pytest.raises(RuntimeError, match="after the last group"):
+        with pytest.raises(RuntimeError, match="no summary before its end"):
             _ = groups.summary
 
 

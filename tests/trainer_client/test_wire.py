@@ -48,7 +48,7 @@ def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMo
         if protocol in usable:
             assert RewardRequest.model_validate(body).protocol == protocol
         else:
-            assert f"reward.mode {mode!r} cannot be fed by judging.protocol {protocol!r}" in problems(body)[""]
+            assert f"reward.mode {mode!r} does not support judging.protocol {protocol!r}" in problems(body)[""]
     default = RewardRequest.model_validate(request(groups=[group], reward={"mode": mode})).protocol
     assert default == (usable[0] if usable else None)
 
@@ -56,9 +56,9 @@ def test_every_mode_takes_the_protocols_of_its_table_and_no_other(mode: RewardMo
 @pytest.mark.parametrize(
     ("mode", "protocol", "way_out"),
     [
-        ("stepwise", "binary", "use 'stepwise', or leave judging.protocol out"),
-        ("partial_credit", "binary", "use 'checklist' or 'graded', or leave judging.protocol out"),
-        ("outcome", "binary", "it asks no judge; leave judging.protocol out"),
+        ("stepwise", "binary", "use 'stepwise', or leave out judging.protocol"),
+        ("partial_credit", "binary", "use 'checklist' or 'graded', or leave out judging.protocol"),
+        ("outcome", "binary", "it needs no judge; leave out judging.protocol"),
     ],
 )
 def test_a_protocol_that_cannot_feed_the_mode_is_refused_with_the_way_out(
@@ -120,7 +120,7 @@ def test_a_reward_says_whether_a_penalty_was_asked_for(options: dict[str, Any], 
 def test_a_buffer_longer_than_the_limit_is_refused() -> None:
     found = problems(request(reward={"overlong_penalty": {"limit_tokens": 5, "buffer_tokens": 6}}))
     assert found == {
-        "reward.overlong_penalty": "buffer_tokens exceeds limit_tokens; the buffer is the last part of the limit"
+        "reward.overlong_penalty": "buffer_tokens exceeds limit_tokens; use at most limit_tokens"
     }
 
 

@@ -57,7 +57,7 @@ class TestJudgingOptions:
         found = problems(VerdictRequest, {"groups": [GROUP], "judging": {"votes": 3, "temperature": 0}})
         assert found == {
             "judging": "votes is 3 and temperature 0, so all votes would be the same; "
-            "leave temperature out (0.7) or give one above 0"
+            "leave out temperature (it defaults to 0.7) or set it above 0"
         }
         assert JudgingOptions(votes=1, temperature=0).sampling_temperature == 0
 

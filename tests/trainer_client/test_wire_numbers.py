@@ -28,7 +28,7 @@ def test_a_length_or_step_beyond_what_json_is_exact_for_is_refused(tokens: int) 
     body = rewarded(length_penalty={})
     body["groups"][0]["responses"][0]["tokens"] = tokens
     for request in (body, rewarded(length_penalty={"target_tokens": tokens}), rewarded() | {"step": tokens}):
-        with pytest.raises(ValidationError, match="too large; write one of at most 9007199254740991"):
+        with pytest.raises(ValidationError, match="too large; use at most 9007199254740991"):
             RewardRequest.model_validate(request)
 
 

@@ -34,7 +34,7 @@ def test_lines_say_what_a_list_says(inputs: list[dict[str, Any]], ends: str) -> 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('{"id": "q", "prompt": "?", "responses": ["!"], "id": "r"}', "line 3: this says 'id' twice in one object"),
+        ('{"id": "q", "prompt": "?", "responses": ["!"], "id": "r"}', "line 3: this has 'id' twice"),
         (
             '{"id": "q", "prompt": "?", "responses": [{"text": "!", "tokens": NaN}]}',
             "line 3, responses.0.tokens: JSON has",

@@ -91,7 +91,7 @@ def test_texts_to_look_for_may_all_be_needed_or_any_of_them(texts: str) -> None:
 @pytest.mark.parametrize(
     ("verification", "message"),
     [
-        ({"method": "contains"}, "contains looks for nothing; name texts in all_of or any_of"),
+        ({"method": "contains"}, "contains has nothing to search for; give texts in all_of or any_of"),
         ({"method": "regex", "pattern": ""}, "at least 1 character"),
         ({"method": "exact", "expected": ""}, "at least 1 character"),
         ({"method": "contains", "any_of": [""]}, "at least 1 character"),

@@ -73,7 +73,7 @@ def test_an_operation_that_failed_is_told_by_the_exit_status(url: str, tmp_path:
         (("submit", "score", "--options", "[]"), "write a JSON object"),
         (("submit", "score"), "groups"),
         (("show", "op-1"), "there is no operation op-1"),
-        (("show", "a/b"), "cannot be an operation's id"),
+        (("show", "a/b"), "is not an operation id"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(url: str, arguments: tuple[str, ...], said: str) -> None:

@@ -177,10 +177,10 @@ async def test_a_copy_with_defaults_has_pins_of_its_own():
     [
         ({"votes": 0}, InvalidRequest, "judging.votes"),
         ({"format_weight": 2}, InvalidRequest, "reward.format_weight"),
-        ({"mode": "points", "protocol": "likert"}, InvalidRequest, "cannot be fed by judging.protocol"),
+        ({"mode": "points", "protocol": "likert"}, InvalidRequest, "does not support judging.protocol"),
         ({"deadline_s": 0}, InvalidRequest, "deadline_s"),
         ({"mode": "best"}, InvalidRequest, "reward.mode"),
-        ({"votse": 1}, TypeError, "the closest that it takes is 'votes'"),
+        ({"votse": 1}, TypeError, "did you mean 'votes'"),
         ({"rubric": [{"id": "a"}]}, InvalidRequest, "rubric: criteria.0.description"),
         ({"max_unscored": 1.5}, ValueError, "max_unscored"),
         ({"grace_s": -1}, ValueError, "grace_s"),

@@ -151,9 +151,9 @@ async def test_responses_tell_their_tokens_and_with_a_trainer_whether_they_stopp
     [
         ({"ground_truth": ["x", ["y"]]}, "row 1: ground_truth is of type list"),
         ({"grounding": ["x", {}]}, "row 1: grounding is of type dict"),
-        ({"own": ["r", "[1"]}, "row 1: this begins like JSON and is none"),
+        ({"own": ["r", "[1"]}, "row 1: this begins like JSON but is invalid"),
         ({"own": ["r", [{"id": "a"}]]}, "row 1: criteria.0.description"),
-        ({"own": ["r", 7]}, "row 1: no rubric is of type int"),
+        ({"own": ["r", 7]}, "row 1: a rubric cannot be of type int"),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_the_users_mistake_and_is_named(columns, says):

@@ -1,7 +1,7 @@
 """Adjudge's client: rewards for groups of model responses, judged by rubrics.
 
-`Client` and `AsyncClient` call the service. The mathematics that both sides share is in
-`trainer_client.rewards` and `trainer_client.steps`, the messages in `trainer_client.wire`.
+`Client` and `AsyncClient` call the service. The formulas that client and service share are in `trainer_client.rewards`
+and `trainer_client.steps`, the messages in `trainer_client.wire`.
 """
 
 from importlib.metadata import version

@@ -1,7 +1,7 @@
-"""What a dataset's columns hold for the judge, in any of the forms that they can hold it in.
+"""Read rubrics and ground truths from the columns of a dataset.
 
-A column holds one type. Of rubrics: references, or lists of criteria, or `{"criteria": […]}`, or any of these as JSON
-text. Of ground truths: text, or numbers.
+A column has one type. Rubrics are references, lists of criteria, objects `{"criteria": […]}`, or any of these as JSON
+text. Ground truths are text or numbers.
 """
 
 import json
@@ -15,19 +15,20 @@ from trainer_client.wire import RubricContent
 from trainer_client.wire.problems import field_errors
 
 RubricOrReference = str | RubricContent
-"""A reference, or the criteria themselves."""
+"""A rubric's reference, or its criteria."""
 
 
 def parse_rubric(given: object, *, drop_nulls: bool = False) -> RubricOrReference | None:
-    """Read a rubric; None where there is none, which empty text says too.
+    """Read a rubric; None and empty text mean that there is none.
 
     Args:
-        given: what a row or the user names.
-        padded: whether it comes from a dataset, where Arrow gives every mapping of a column the keys of all, with
-            None. Those are dropped; a rubric to which a null matters goes into JSON text, of which nothing is.
+        given: the value of a row, or of a user's argument.
+        drop_nulls: drop keys whose value is None. Set this for values of a dataset, where Arrow pads every object of a
+            column with the keys of all others. Nothing is dropped from JSON text, so use that for a rubric in which a
+            null matters.
 
     Raises:
-        ValueError: it is none of the forms, or breaks the wire contract.
+        ValueError: the value has none of these forms, or breaks the wire contract.
     """
     given = to_plain_data(given) if drop_nulls and not isinstance(given, RubricContent) else given
     if given is None or isinstance(given, RubricContent):
@@ -37,17 +38,17 @@ def parse_rubric(given: object, *, drop_nulls: bool = False) -> RubricOrReferenc
     fields = {"criteria": given} if isinstance(given, Sequence) else given
     if not isinstance(fields, Mapping):
         raise ValueError(
-            f"no rubric is of type {type(given).__name__}; give a reference, a list of criteria, or JSON text"
+            f"a rubric cannot be of type {type(given).__name__}; give a reference, a list of criteria, or JSON text"
         )
     try:
         return RubricContent.model_validate(fields)
     except ValidationError as error:
-        wrong = field_errors(error.errors(include_url=False, include_input=False))
-        raise ValueError("; ".join(f"{w.field}: {w.message}".removeprefix(": ") for w in wrong[:3])) from error
+        errors = field_errors(error.errors(include_url=False, include_input=False))
+        raise ValueError("; ".join(f"{e.field}: {e.message}".removeprefix(": ") for e in errors[:3])) from error
 
 
 def is_empty_rubric(given: object) -> bool:
-    """Whether a row's value says that it has no criteria: an empty list, `{"criteria": []}`, or JSON text of one."""
+    """Whether a row's value is a rubric without criteria: an empty list, `{"criteria": []}`, or JSON text of these."""
     given = to_plain_data(given)
     if isinstance(given, str):
         try:
@@ -65,12 +66,12 @@ def _read_text(text: str) -> RubricOrReference | None:
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"this begins like JSON and is none: {error}") from None
+        raise ValueError(f"this begins like JSON but is invalid: {error}") from None
     return parse_rubric(parsed)
 
 
 def to_plain_data(value: Any) -> Any:
-    """Give mappings and sequences of any library as dicts and lists, without the None that columns fill up with."""
+    """Convert mappings and sequences of any library to dicts and lists, without keys whose value is None."""
     if isinstance(value, Mapping):
         return {key: to_plain_data(item) for key, item in value.items() if item is not None}
     if hasattr(value, "tolist"):
@@ -81,17 +82,17 @@ def to_plain_data(value: Any) -> Any:
 
 
 def as_text(name: str, value: Any) -> str | None:
-    """Give a value as text: numbers, which ground truths often are, as they are written by hand.
+    """Convert a value to text. Numbers, common as ground truths, are written as by hand: 2.0 becomes `2`.
 
     Raises:
-        ValueError: it is neither text nor a number.
+        ValueError: the value is neither text nor a number; the message calls it `name`.
     """
-    value = value.item() if getattr(value, "shape", None) == () else value  # a number of numpy's
+    value = value.item() if getattr(value, "shape", None) == () else value  # a numpy scalar
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float):
         if math.isnan(value):
-            return None  # how pandas says that there is none
+            return None  # pandas writes a missing value as NaN
         return str(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, int):
         return str(value)

@@ -1,7 +1,6 @@
-"""Reads the criteria and scores that the mathematics is called with: models, mappings, numpy or plain
-numbers.
+"""Read the criteria and scores passed to the formulas: models, mappings, and plain or numpy numbers.
 
-Checks shape and range, and names the offending index. Knows nothing of what a reward is.
+Errors of shape and range name the index of the invalid value.
 """
 
 import math
@@ -15,13 +14,13 @@ CriterionLike = Criterion | Mapping[str, Any]
 `id`."""
 
 Score = Any
-"""A number in [0, 1] (float, int, bool, a numpy or tensor scalar), or None where the judge failed."""
+"""A number in [0, 1] (float, int, bool, a numpy or tensor scalar), or None if judging failed."""
 
 _KINDS = frozenset(get_args(CriterionKind))
 
 
 class Term(NamedTuple):
-    """What of a criterion the mathematics needs: a label for messages, the kind and the weight."""
+    """The fields of a criterion that the formulas need: a label for messages, the kind and the weight."""
 
     label: str
     kind: str
@@ -38,7 +37,7 @@ def read_criteria(criteria: Sequence[CriterionLike]) -> list[Term]:
 
 
 def _term(index: int, criterion: CriterionLike) -> Term:
-    if isinstance(criterion, Criterion):  # told at once; whether something is a Mapping is not
+    if isinstance(criterion, Criterion):  # a check for Mapping would be slow
         label, kind, given = criterion.id, criterion.kind, criterion.weight
     else:
         label = criterion.get("id", f"criteria[{index}]")
@@ -47,7 +46,7 @@ def _term(index: int, criterion: CriterionLike) -> Term:
         raise ValueError(f"criteria[{index}].kind is {kind!r}; use one of {', '.join(sorted(_KINDS))}")
     weight = given if type(given) is float else as_number(given)
     if not math.isfinite(weight):
-        raise ValueError(f"criteria[{index}].weight is {given!r}; a weight is a finite number")
+        raise ValueError(f"criteria[{index}].weight is {given!r}; a weight must be a finite number")
     return Term(str(label), kind, weight)
 
 
@@ -55,22 +54,24 @@ def read_scores(scores: Sequence[Score], count: int) -> list[float | None]:
     """Read the scores of `count` criteria; None stays None.
 
     Raises:
-        ValueError: there are not `count` of them, or one is no number in [0, 1]; the message names the index.
+        ValueError: there are not `count` scores, or one is not a number in [0, 1]; the message names the index.
     """
     if len(scores) != count:
-        raise ValueError(f"{len(scores)} scores for {count} criteria; give one score each, None where judging failed")
+        raise ValueError(
+            f"{len(scores)} scores for {count} criteria; give one for each criterion, None where judging failed"
+        )
     return [None if score is None else _score(index, score) for index, score in enumerate(scores)]
 
 
 def _score(index: int, given: Score) -> float:
     score = given if type(given) is float else as_number(given)
     if not 0.0 <= score <= 1.0:
-        raise ValueError(f"scores[{index}] is {given!r}; a score is a number in [0, 1], or None where judging failed")
+        raise ValueError(f"scores[{index}] is {given!r}; use a number in [0, 1], or None if judging failed")
     return score
 
 
 def as_number(given: Any) -> float:
-    """The number that a scalar holds; not a number where it is none, so that text never passes for one."""
+    """Convert a scalar to a float; NaN if it is not a number. Text is never a number."""
     if isinstance(given, str | bytes | bytearray):
         return math.nan
     try:

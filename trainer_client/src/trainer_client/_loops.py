@@ -1,7 +1,7 @@
-"""Whether a response goes round in circles, by what its text looks like (SRaR, section 4.3.2).
+"""Detect looping in a response from its text (SRaR, section 4.3.2).
 
-The paper names four signs and two limits; which phrases count, and when two paragraphs are the same, is ours and
-stands in `SELF_CORRECTION_PHRASES` and the parameters of `loops`.
+The four signs and two limits are the paper's. The phrases (`SELF_CORRECTION_PHRASES`) and the comparison of paragraphs
+(the parameters of `loops`) are ours.
 """
 
 import re
@@ -48,20 +48,20 @@ SELF_CORRECTION_PHRASES = (
     "that's wrong",
     "wait",
 )
-"""Phrases by which a writer takes back or doubts what was just said (ours: the paper's list is not published)."""
+"""Phrases with which a writer corrects or doubts the text before (ours: the paper's list is not published)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSigns:
-    """The signs of looping in a response; true if any of them shows.
+    """The signs of looping in a response. It is true if the response has any of them.
 
     Attributes:
-        self_corrections: how many self-correction phrases it has.
-        too_many_corrections: whether they are above the limit.
-        repeated_first_step: whether `### Step 1` stands in it more than once.
-        repeated_headings: whether the heading of any step, the first included, stands in it more than once.
-        duplicate_share: the share of its paragraphs that repeat an earlier one, in [0, 1].
-        too_many_duplicates: whether that is above the limit.
+        self_corrections: the number of self-correction phrases.
+        too_many_corrections: whether that number is above the limit.
+        repeated_first_step: whether `### Step 1` occurs more than once.
+        repeated_headings: whether the heading of any step, the first included, occurs more than once.
+        duplicate_share: the share of paragraphs that repeat an earlier one, in [0, 1].
+        too_many_duplicates: whether that share is above the limit.
     """
 
     self_corrections: int
@@ -73,7 +73,7 @@ class LoopSigns:
 
     @property
     def looping(self) -> bool:
-        """Whether any sign shows."""
+        """Whether the response has any sign of looping."""
         return (
             self.too_many_corrections or self.repeated_first_step or self.repeated_headings or self.too_many_duplicates
         )
@@ -83,7 +83,7 @@ class LoopSigns:
 
 
 class LoopStatistics(TypedDict):
-    """Of many responses; a mean is None where there is nothing to take it of."""
+    """Statistics of looping over many responses; a mean without data is None."""
 
     loop_rate: float | None
     mean_self_corrections: float | None
@@ -99,19 +99,19 @@ def loops(
     max_duplicate_share: float = 0.1,
     min_paragraph_words: int = 5,
 ) -> LoopSigns:
-    """Look for the signs of looping in a response.
+    """Find the signs of looping in a response.
 
-    Phrases are found as whole words, without regard to case or to how the space between words is written; where two
-    overlap, the longer counts. Headings are those of `steps.split_steps`, and equal if their numbers are. Paragraphs
-    are parted by blank lines; two are equal if they differ only in case and space.
+    Phrases match whole words, ignoring case and the kind of whitespace between words; if two overlap, the longer one
+    counts. Headings are those of `steps.split_steps`, and equal if their numbers are. Paragraphs are separated by blank
+    lines, and equal if they differ only in case and whitespace.
 
     Args:
         text: the response.
         phrases: the self-correction phrases.
-        max_corrections: more of them are looping, in phrases (paper: 20).
-        max_duplicate_share: a larger share of repeated paragraphs is looping (paper: 0.1).
-        min_paragraph_words: shorter paragraphs are not looked at, since sound texts repeat "Therefore," and a short
-            formula as well; in words parted by space (ours: 5).
+        max_corrections: more phrases than this are a sign of looping (paper: 20).
+        max_duplicate_share: a larger share of repeated paragraphs is a sign of looping (paper: 0.1).
+        min_paragraph_words: paragraphs of fewer words are ignored, since a sound text may repeat "Therefore," or a
+            short formula; words are separated by whitespace (ours: 5).
     """
     normalised = text.replace("’", "'").casefold()
     corrections = len(_pattern(tuple(phrases)).findall(normalised))
@@ -130,22 +130,21 @@ def loops(
 
 
 def loop_statistics(found: Sequence[LoopSigns], correct: Sequence[Score]) -> LoopStatistics:
-    """Summarise what `loops` found in N responses (SRaR, table 3).
+    """Summarise the signs of looping in N responses (SRaR, table 3).
 
     Args:
-        found: one for each response.
-        correct: whether each answer is right, 1 or 0; None where that is not known, which leaves it out of the
-            accuracies.
+        found: the result of `loops` for each response.
+        correct: whether each answer is right, 1 or 0; None if unknown, which leaves it out of the accuracies.
 
     Raises:
-        ValueError: there is not one of `correct` for each response, or one is outside [0, 1].
+        ValueError: `correct` does not have one entry for each response, or one is outside [0, 1].
     """
-    known = [(one, score) for one, score in zip(found, read_scores(correct, len(found)), strict=True)]
+    known = [(signs, score) for signs, score in zip(found, read_scores(correct, len(found)), strict=True)]
     return LoopStatistics(
-        loop_rate=_mean([float(one.looping) for one in found]),
-        mean_self_corrections=_mean([float(one.self_corrections) for one in found]),
-        accuracy_looping=_mean([score for one, score in known if score is not None and one.looping]),
-        accuracy_other=_mean([score for one, score in known if score is not None and not one.looping]),
+        loop_rate=_mean([float(signs.looping) for signs in found]),
+        mean_self_corrections=_mean([float(signs.self_corrections) for signs in found]),
+        accuracy_looping=_mean([score for signs, score in known if score is not None and signs.looping]),
+        accuracy_other=_mean([score for signs, score in known if score is not None and not signs.looping]),
     )
 
 
@@ -155,14 +154,14 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @lru_cache(maxsize=8)
 def _pattern(phrases: tuple[str, ...]) -> re.Pattern[str]:
-    """Compile phrases to be looked for in casefolded text, the longest first.
+    """Compile phrases to a pattern for casefolded text, the longest first.
 
-    An alternative begins with a letter, and asks what stands before it only then: so the search passes over most of a
-    text at once.
+    Each alternative begins with a letter and checks the text before it only then, so that the search skips most of a
+    text quickly.
     """
     by_letter: dict[str, list[str]] = {}
     spelled = {" ".join(phrase.replace("’", "'").casefold().split()) for phrase in phrases} - {""}
     for phrase in sorted(spelled, key=lambda phrase: (-len(phrase), phrase)):
         by_letter.setdefault(phrase[0], []).append(r"\s+".join(map(re.escape, phrase[1:].split(" "))))
-    found = (rf"{re.escape(letter)}(?<!\w.)(?:{'|'.join(ends)})(?!\w)" for letter, ends in by_letter.items())
-    return re.compile("|".join(found) or "(?!)")
+    alternatives = (rf"{re.escape(letter)}(?<!\w.)(?:{'|'.join(ends)})(?!\w)" for letter, ends in by_letter.items())
+    return re.compile("|".join(alternatives) or "(?!)")

@@ -1,8 +1,7 @@
-"""Where the rewards of a group become advantages: one per response, or one per token (SRaR).
+"""Turn the rewards of a group into advantages: one per response, or one per token (SRaR).
 
-A reward of None is a judge's failure: it enters no mean and no deviation, and its advantage is 0, so that it moves
-nothing. Everything here sees whole groups; what a group's members do on other ranks must be gathered before. Makes no
-reward, finds no step, and holds no loss.
+A reward of None means that judging failed: it enters no mean and no deviation, and its advantage is 0, so that the
+response has no effect. All functions need whole groups; in distributed training, gather the group's rewards first.
 """
 
 import math
@@ -43,26 +42,26 @@ def group_advantages(
 ) -> Array:
     """Compute the advantage of each response of one group, (r_i - b_i) / (sigma + eps).
 
-    GRPO's with the mean of the group as b (SRaR, eq. 7); Rubric-Grounded RL's with the mean of the others, b_i =
-    sum of r_k, k != i, / (n - 1); Dr. GRPO's and RGR-GRPO's with scale `none`. They sum to zero, except with the
-    leave-one-out deviation. Where all rewards are equal, or only one is known, they are exactly 0.
+    GRPO's b is the mean of the group (SRaR, eq. 7). Rubric-Grounded RL's is the mean of the others, b_i = sum of r_k,
+    k != i, / (n - 1). Dr. GRPO and RGR-GRPO use scale `none`. The advantages sum to zero, except with the leave-one-out
+    deviation. If all rewards are equal, or only one is known, they are exactly 0.
 
     Args:
-        rewards: G rewards, no unit; None where there is none.
+        rewards: G rewards, no unit; None where there is no reward.
         baseline: `mean`, or `leave_one_out`.
         scale: `std` divides by sigma + eps; `none` does not divide.
-        ddof: 0 for the population's deviation (SRaR's proofs), 1 for the sample's (trainers' code, and the default of
-            the methods and estimators that train; see docs/methods.md).
+        ddof: 0 for the population deviation (SRaR's proofs), 1 for the sample deviation (trainers' code, and the
+            default of the methods and estimators that train; see docs/methods.md).
         eps: at least 0.
-        deviation: `group`, the deviation of the whole group, itself included; `leave_one_out`, that of the others,
-            sum of (r_k - b_i)^2, k != i, / (n - 2), which is NeMo-RL's (Bessel-corrected whatever `ddof` says). Where
-            the others do not vary, NeMo-RL does not divide, and neither does this.
+        deviation: `group` for the deviation of the whole group. `leave_one_out` for that of the others, sum of
+            (r_k - b_i)^2, k != i, / (n - 2), as in NeMo-RL (always Bessel-corrected, whatever `ddof` is). If the others
+            do not vary, it does not divide, like NeMo-RL.
 
     Returns:
         G advantages, 0.0 where the reward is None.
 
     Raises:
-        ValueError: a reward is not a finite number, or an option none of these.
+        ValueError: a reward is not a finite number, or an option is invalid.
     """
     if baseline not in get_args(Baseline):
         raise ValueError(f"baseline is {baseline!r}; use one of {', '.join(get_args(Baseline))}")
@@ -80,9 +79,9 @@ def group_advantages(
     centred, sigma = _centre(rewarded, ddof)
     factor = len(known) / (len(known) - 1) if baseline == "leave_one_out" else 1.0
     if scale == "std" and deviation == "leave_one_out":
-        others = _deviations_of_others(rewarded)
+        sigmas = _deviations_of_others(rewarded)
         advantages[known] = [
-            factor * value / (other + eps if other > 0 else 1.0) for value, other in zip(centred, others, strict=True)
+            factor * value / (each + eps if each > 0 else 1.0) for value, each in zip(centred, sigmas, strict=True)
         ]
         return advantages
     if scale == "std":
@@ -96,16 +95,16 @@ def normalise_steps(
 ) -> list[dict[_Step, float]]:
     """Normalise each step's deltas across the group: z = (d - mean) / (sigma + eps) (SRaR, eq. 4).
 
-    A step's statistics are over the rollouts that have a d for it (the paper's G_k), as `steps.step_deltas` gives
-    them. z is 0 where only one rollout has it, or where all are equal.
+    A step's statistics are over the rollouts that have a delta for it (the paper's G_k), as returned by
+    `steps.step_deltas`. z is 0 if only one rollout has the step, or if all deltas are equal.
 
     Args:
-        deltas: one {step: d_k} for each of G rollouts; {} for one without.
-        ddof: 0 for the population's deviation (paper), 1 for the sample's (the authors' code).
+        deltas: one {step: d_k} for each of G rollouts; {} for one without deltas.
+        ddof: 0 for the population deviation (paper), 1 for the sample deviation (the authors' code).
         eps: at least 0 (ours: 1e-6).
 
     Returns:
-        G times {step: z}, with the steps that were given.
+        G mappings {step: z}, with the same steps.
 
     Raises:
         ValueError: a delta is not a finite number, or an option is out of range.
@@ -134,34 +133,35 @@ def stepwise_advantages(
     ddof: int = 0,
     eps: float = 1e-6,
 ) -> list[Array]:
-    """Compute the advantage of each token of one group (SRaR, eqs. 4 to 6), and its ablations.
+    """Compute the advantage of each token of one group (SRaR, eqs. 4 to 6), or an ablation of it.
 
-    `decoupled`, SRaR's own: A of token t = the group advantage of the base rewards + z of the step that holds t + z
-    of step 0, the whole response. Tokens of no step get the rest of the sum. With no deltas this is GRPO.
-    `rar`: one scalar for a response, base + the sum of its deltas, whose group advantage goes to all its tokens.
-    `merged`: the same advantage, given only to the tokens of steps that received a delta, 0 elsewhere; a delta of
-    step 0 gives it to all. In both, the sum holds the deltas of step -1 (no step) as well.
+    - `decoupled`, SRaR's own: A of token t = the group advantage of the base rewards + z of the step that contains t
+      + z of step 0, the whole response. Tokens outside all steps get the other terms. Without deltas, this is GRPO.
+    - `rar`: each response gets one scalar, base + the sum of its deltas; its group advantage goes to all tokens.
+    - `merged`: the same advantage, but only for the tokens of steps with a delta, 0 elsewhere. A delta of step 0 gives
+      it to all tokens.
 
-    A rollout without a base reward gets 0 on every token, and its deltas enter nothing.
+    In `rar` and `merged`, the sum includes the deltas of step -1 (no step). A rollout without a base reward gets 0 on
+    every token, and its deltas are ignored.
 
     Args:
-        base: G base rewards (`rewards.reward`, mode `stepwise`); None where there is none.
-        deltas: G times {step: d_k}, from `steps.step_deltas`; 0 is the whole response, and -1 no step, which
-            `decoupled` leaves out. Of a step without tokens, the delta enters the statistics and no token.
-        spans: G times {step: [first, last + 1)} in tokens, from `steps.token_spans`; an entry for step 0 is not
-            looked at. Steps here and in `deltas` may be written as text, as in JSON.
+        base: G base rewards (`rewards.reward`, mode `stepwise`); None where there is no reward.
+        deltas: G mappings {step: d_k}, from `steps.step_deltas`; 0 is the whole response, and -1 no step, which
+            `decoupled` leaves out. The delta of a step without tokens enters the statistics only.
+        spans: G mappings {step: [first, last + 1)} in tokens, from `steps.token_spans`; an entry for step 0 is
+            ignored. Steps here and in `deltas` may be strings, as in JSON.
         lengths: G numbers of tokens T_i.
         variant: see above.
         normalise: False leaves d_k as it is in `decoupled`, for the ablation that collapses (section 4.4).
-        ddof: 0 for population deviations (paper), 1 for sample deviations (the authors' code), in every part.
+        ddof: 0 for population deviations (paper), 1 for sample deviations (the authors' code), in all parts.
         eps: at least 0.
 
     Returns:
-        G arrays, the i-th of T_i advantages.
+        G arrays; the i-th has T_i advantages.
 
     Raises:
-        ValueError: the four differ in length, a span lies outside its response or overlaps another, a number is not
-            finite, or an option is none of these.
+        ValueError: the four sequences differ in length, a span is outside its response or overlaps another, a number
+            is not finite, or an option is invalid.
     """
     if variant not in get_args(StepVariant):
         raise ValueError(f"variant is {variant!r}; use one of {', '.join(get_args(StepVariant))}")
@@ -202,7 +202,7 @@ def _tokens(variant: StepVariant, advantage: float, offsets: Mapping[int, float]
 
 
 def _centre(values: list[float], ddof: int) -> tuple[list[float], float]:
-    """Give each value less the mean, and the deviation; exactly 0 where all values are equal."""
+    """Return each value minus the mean, and the deviation; all exactly 0 if all values are equal."""
     shifted = [value - values[0] for value in values]
     mean = math.fsum(shifted) / len(shifted)
     centred = [value - mean for value in shifted]
@@ -210,7 +210,7 @@ def _centre(values: list[float], ddof: int) -> tuple[list[float], float]:
 
 
 def _deviations_of_others(values: list[float]) -> list[float]:
-    """Give, for each value, the sample deviation of the other ones; 0 where there are fewer than two others."""
+    """Return, for each value, the sample deviation of the others; 0 if there are fewer than two others."""
     if len(values) < 3:
         return [0.0] * len(values)
     return [_centre(values[:place] + values[place + 1 :], 1)[1] for place in range(len(values))]
@@ -231,14 +231,14 @@ def _finite(given: Any, name: str, *place: object) -> float:
     number = given if type(given) is float else as_number(given)
     if not math.isfinite(number):
         name += "".join(f"[{key!r}]" for key in place)
-        raise ValueError(f"{name} is {given!r}; it is a finite number, and None or left out where there is none")
+        raise ValueError(f"{name} is {given!r}; use a finite number, or None or no entry if there is no value")
     return number
 
 
-def _read_steps(name: str, given: Mapping[Any, Any], least: int = 0) -> dict[int, Any]:
+def _read_steps(name: str, given: Mapping[Any, Any], lowest: int = 0) -> dict[int, Any]:
     steps = {int(step) if isinstance(step, str) else operator.index(step): value for step, value in given.items()}
-    if min(steps, default=0) < least:
-        no_step = ", or -1 for no step" if least < 0 else ""
+    if min(steps, default=0) < lowest:
+        no_step = ", or -1 for no step" if lowest < 0 else ""
         raise ValueError(f"{name} has step {min(steps)}; steps are 1, 2, 3, …, and 0 for the whole response{no_step}")
     return steps
 

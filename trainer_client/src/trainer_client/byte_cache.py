@@ -1,4 +1,4 @@
-"""A cache bounded by bytes, of what callers' texts made: what was not used for longest goes first."""
+"""A cache bounded by bytes that evicts the least recently used entry first."""
 
 import sys
 from collections import OrderedDict
@@ -10,27 +10,27 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _ENTRY_BYTES = 200
-"""About what an entry takes beside its key and its value."""
+"""The approximate overhead of an entry, in bytes."""
 
 
 def size_of(value: Any) -> int:
-    """About how many bytes a value takes: its texts, numbers and containers, and those of models, all the way down.
+    """Estimate the size of a value in bytes, including nested containers and the fields of models.
 
-    What stands in it twice counts twice.
+    An object that occurs twice counts twice.
     """
     size = 0
-    left: list[Any] = [value]
-    while left:
-        one = left.pop()
-        size += sys.getsizeof(one)
-        if one is None or isinstance(one, str | bytes | int | float | type):
+    stack: list[Any] = [value]
+    while stack:
+        item = stack.pop()
+        size += sys.getsizeof(item)
+        if item is None or isinstance(item, str | bytes | int | float | type):
             continue
-        if isinstance(one, dict):
-            left += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple | set | frozenset):
-            left += one
+        if isinstance(item, dict):
+            stack += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple | set | frozenset):
+            stack += item
         else:
-            left += [getattr(one, field) for field in _fields(one)]
+            stack += [getattr(item, field) for field in _fields(item)]
     return size
 
 
@@ -39,11 +39,11 @@ def _fields(value: Any) -> Iterable[str]:
 
 
 class ByteCache(Generic[K, V]):
-    """Keeps what was used last, up to `most_bytes` together; a value larger than an eighth of that is not kept.
+    """A thread-safe least-recently-used cache of at most `max_bytes`. An entry above an eighth of that is not kept.
 
     Args:
-        most_bytes: of keys and values, as `size` counts them.
-        size: how many bytes a key and its value take.
+        max_bytes: the maximum size of all keys and values, as measured by `size`.
+        size: returns the size of a key and its value in bytes; defaults to `size_of` of both.
     """
 
     def __init__(self, max_bytes: int, size: Callable[[K, V], int] | None = None) -> None:
@@ -57,16 +57,16 @@ class ByteCache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """The value kept for a key, None where none is."""
+        """Return the cached value of a key, or None."""
         with self._lock:
-            found = self._entries.get(key)
-            if found is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 return None
             self._entries.move_to_end(key)
-            return found[0]
+            return entry[0]
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value, in place of the one there may be."""
+        """Cache a value, replacing that of the same key."""
         size = self._size(key, value) + _ENTRY_BYTES
         with self._lock:
             self._evict(key)
@@ -78,14 +78,14 @@ class ByteCache(Generic[K, V]):
                 self._evict(next(iter(self._entries)))
 
     def get_or_create(self, key: K, make: Callable[[], V]) -> V:
-        """The value kept for a key, or else the one that `make` makes."""
-        found = self.get(key)
-        if found is None:
-            found = make()
-            self.put(key, found)
-        return found
+        """Return the cached value of a key, or create it with `make` and cache it."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
+        return value
 
     def _evict(self, key: K) -> None:
-        found = self._entries.pop(key, None)
-        if found is not None:
-            self.bytes -= found[1]
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self.bytes -= entry[1]

@@ -1,22 +1,22 @@
-"""Every error the client raises, as one tree under `AdjudgeError`.
+"""All errors that the client raises, derived from `AdjudgeError`.
 
-An error that the service answered carries its HTTP `status`, its `request_id` (name it when asking for help)
-and, where the answer was a problem document, that `problem`.
+If the service answered with an error, the exception has the HTTP `status`, the `request_id` (quote it when asking for
+help) and the `problem` document, if there was one.
 """
 
 from trainer_client.wire.problems import FieldError, Problem
 
 
 class AdjudgeError(Exception):
-    """Anything that went wrong between the client and the service.
+    """The base class of the client's errors.
 
     Attributes:
-        status: HTTP status, None where no answer came.
-        request_id: the service's id of the request, None where it gave none.
-        problem: the problem document, None where the answer was none.
-        errors: what is wrong with which field of the request.
-        retryable: whether the same request may succeed later; the client has already retried what it may.
-        retry_after_s: how many seconds the service asked to wait, None where it did not.
+        status: the HTTP status; None if there was no answer.
+        request_id: the service's id of the request; None if the answer had none.
+        problem: the problem document; None if the answer had none.
+        errors: the invalid fields of the request.
+        retryable: whether the same request may succeed later. The client has already retried as often as it may.
+        retry_after_s: the seconds that the service asked to wait; None if it did not.
     """
 
     def __init__(
@@ -40,32 +40,31 @@ class AdjudgeError(Exception):
 
 
 class InvalidRequest(AdjudgeError):
-    """The request cannot succeed as it is. Raised before sending, without a status, where the client can
-    tell."""
+    """The request is invalid. `status` is None if the client found this out before sending it."""
 
 
 class RubricRefused(InvalidRequest):
-    """The rubric cannot feed the mode or protocol that was asked for."""
+    """The rubric does not suit the requested mode or protocol."""
 
 
 class RubricRetired(InvalidRequest):
-    """The rubric is retired; the message says what to use instead, and how to use it all the same."""
+    """The rubric is retired. The message names a replacement, and says how to use the retired rubric anyway."""
 
 
 class AliasMoved(AdjudgeError):
-    """Somebody else moved the alias; `problem.current_version` is the version it stands for, None for none."""
+    """Another request moved the alias. `problem.current_version` is its current version, None if it was removed."""
 
 
 class Unauthorized(AdjudgeError):
-    """The service needs an API key, or the one given opens nothing; give the client `api_key`."""
+    """The service requires an API key, or the key is invalid; set the client's `api_key`."""
 
 
 class Forbidden(AdjudgeError):
-    """The key does not have the scope that this takes."""
+    """The API key does not have the required scope."""
 
 
 class NotFound(AdjudgeError):
-    """The service knows nothing at this address; `base_url` may be wrong."""
+    """The service has nothing at this URL; `base_url` may be wrong."""
 
 
 class UnknownRubric(NotFound):
@@ -73,31 +72,31 @@ class UnknownRubric(NotFound):
 
 
 class InProgress(AdjudgeError):
-    """The same request, under the same key, is still being worked on; the client waited as long as it may."""
+    """A request with the same idempotency key is still in progress after the client's retries."""
 
 
 class Overloaded(AdjudgeError):
-    """The service sheds load; the client waited and tried again as often as it may."""
+    """The service is still overloaded after the client's retries."""
 
 
 class BudgetExhausted(AdjudgeError):
-    """The project has used the prompt tokens that it may use; `retry_after_s` says when it may use more, if ever."""
+    """The project has used up its prompt tokens. `retry_after_s` says when it gets more; None if never."""
 
 
 class JudgingFailed(AdjudgeError):
-    """The judge gave no verdict on a criterion that the reward needs, and `on_failure` is `error`."""
+    """Judging a criterion that the reward needs failed, and `on_failure` is `error`."""
 
 
 class NotReady(AdjudgeError):
-    """The service is starting, stopping or waiting for its store or judge."""
+    """The service is starting, stopping, or waiting for its store or judge."""
 
 
 class ServerError(AdjudgeError):
-    """The service failed, or something between it and the client answered in its place."""
+    """The service failed, or a proxy answered in its place."""
 
 
 class ConnectionFailed(AdjudgeError):
-    """No connection to the service, or it broke before the whole answer came."""
+    """The connection to the service failed, or broke before the answer was complete."""
 
 
 class TimedOut(AdjudgeError):
@@ -125,16 +124,16 @@ ERROR_CLASSES: dict[str, type[AdjudgeError]] = {
     "urn:adjudge:not-ready": NotReady,
     "urn:adjudge:internal": ServerError,
 }
-"""The class of each problem type; `error_class_for_status` serves the types that a newer service may have."""
+"""The class of each problem type. For types that this version does not know, use `error_class_for_status`."""
 
 
 def error_class_for_status(status: int) -> type[AdjudgeError]:
-    """Give the class for a problem whose type is not known here."""
-    named: dict[int, type[AdjudgeError]] = {
+    """Return the class for a problem of an unknown type."""
+    by_status: dict[int, type[AdjudgeError]] = {
         401: Unauthorized,
         403: Forbidden,
         404: NotFound,
         429: Overloaded,
         503: NotReady,
     }
-    return named.get(status, InvalidRequest if 400 <= status < 500 else ServerError)
+    return by_status.get(status, InvalidRequest if 400 <= status < 500 else ServerError)

@@ -1,6 +1,6 @@
-r"""Finds the final answer that a response states, and the line it begins on. Whether it is right is not asked here.
+r"""Find the final answer that a response states, and the line on which it begins.
 
-Everything here takes time linear in the text, whatever a policy wrote.
+All functions take time linear in the length of the text, whatever a policy writes.
 """
 
 import re
@@ -42,7 +42,7 @@ _MAX_ADJACENT_GAP, _MAX_JOINED_GAP = 10, 70
 
 
 class _Span(NamedTuple):
-    """A box or a formula: its span [start, end) with its marks, and its content without them."""
+    """A box or a formula: its span [start, end) including delimiters, and its content without them."""
 
     start: int
     end: int
@@ -50,19 +50,20 @@ class _Span(NamedTuple):
 
 
 def extract_final_answer(text: str) -> str | None:
-    r"""Extract the final answer of a response, or None where it states none.
+    r"""Extract the final answer of a response; None if it states none.
 
-    The content of the last non-empty `\boxed{…}` (see `boxed_answer`), unless a line that opens with `Final answer` or
-    a sentence that opens with `Final answer:` stands behind it. Without a box, the first of these that says anything:
+    This is the content of the last non-empty `\boxed{…}` (see `boxed_answer`), unless a line that begins with
+    `Final answer` or a sentence that begins with `Final answer:` follows it. Without a box, it is the first of these
+    that is not empty:
 
-    - the last line, if it begins with `####` (GSM8K's form);
-    - what follows the last line opening `A:`, `Answer:` or `Final answer` (also as a heading or in bold; `Answer` needs
-      no colon before a formula): the rest of that line, or the next line with text where it has no rest; a displayed
-      formula that opens there, to its end;
-    - what the last line concludes: what follows the last `The answer is` or `Final answer:` that opens a sentence of
-      it, or the last formula of a line opening `Therefore`, `Thus`, `Hence`, `So`, `We find` or the like.
+    - the last line, if it begins with `####` (GSM8K's format);
+    - the text after the last line that begins with `A:`, `Answer:` or `Final answer` (also as a heading or in bold;
+      `Answer` needs no colon before a formula): the rest of that line, or the next non-empty line if there is no rest;
+      a displayed formula that begins there is taken to its end;
+    - the conclusion of the last line: the text after the last `The answer is` or `Final answer:` that begins a sentence
+      of it, or the last formula of a line that begins with `Therefore`, `Thus`, `Hence`, `So`, `We find` or the like.
 
-    Of `$5$. I hope it is correct.`, as Minerva's prompt has answers end, the answer is `$5$`.
+    For `$5$. I hope it is correct.`, the ending in Minerva's prompt, the answer is `$5$`.
     """
     if boxes := _last_boxes(text):
         return _first_answer(text, _announcements_after(text, boxes[-1].end)) or _join_contents(boxes)
@@ -73,13 +74,13 @@ def extract_final_answer(text: str) -> str | None:
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""Give the content of the last non-empty `\boxed{…}` of a text, or None.
+    r"""Return the content of the last non-empty `\boxed{…}` of a text, or None.
 
-    Boxes that stand together are one answer, as math-verify has it: of `\boxed{2} and \boxed{3}` it is `2, 3`. A box
-    belongs to the next one where fewer than 10 characters lie between them; or fewer than 70 with a comma, a
-    semicolon, `and` or `or` among them, and the two differ.
+    Adjacent boxes are one answer, as in math-verify: `\boxed{2} and \boxed{3}` gives `2, 3`. A box belongs to the next
+    one if fewer than 10 characters lie between them, or if the two differ and fewer than 70 characters lie between
+    them, with a comma, a semicolon, `and` or `or` among these.
 
-    Braces nest, `\{` and `\}` do not count, a box that is never closed is none; of nested boxes the inner is
+    Braces nest, `\{` and `\}` do not count, and a box that is not closed is ignored. Of nested boxes, the inner one is
     the last.
     """
     boxes = _last_boxes(text)
@@ -87,12 +88,12 @@ def boxed_answer(text: str) -> str | None:
 
 
 def final_answer_line(text: str) -> int | None:
-    r"""Find where the line begins that states the final answer, in code points; None if no line does.
+    r"""Find the start of the line that states the final answer, in code points; None if no line does.
 
-    The last line that opens with `Final answer` (or `The final answer`; also as a heading or in bold) and goes on with
-    a colon, with `is`, or not at all. Without one, the line of the last non-empty `\boxed{…}`: the line on which
-    `\boxed` stands, the first one's where several are one answer. `A:` and `Answer:` open no such line, since questions
-    within a response do too.
+    This is the last line that begins with `Final answer` (or `The final answer`; also as a heading or in bold) and
+    continues with a colon, with `is`, or not at all. Otherwise, it is the line of the last non-empty `\boxed{…}`, or of
+    the first one if several are one answer. `A:` and `Answer:` do not count, since a response may also contain
+    questions with answers.
     """
     announced = [line.start() for line in _FINAL_ANSWER_LINE.finditer(text)]
     if announced:
@@ -102,7 +103,7 @@ def final_answer_line(text: str) -> int | None:
 
 
 def _last_boxes(text: str) -> list[_Span]:
-    """The last non-empty box and those before it that belong to it, in order; none where there is none."""
+    """The last non-empty box and the ones before that are joined to it, in order; empty if there are none."""
     kept: list[_Span] = []
     for box in _boxes_from_the_end(text):
         if kept and not _joins_following(text, box, kept[-1]):
@@ -112,8 +113,8 @@ def _last_boxes(text: str) -> list[_Span]:
 
 
 def _boxes_from_the_end(text: str) -> Iterator[_Span]:
-    """Give the non-empty boxes that hold no other such box, the last one first; text before them is not read."""
-    closing: list[int] = []  # braces behind `end` that close what opens before it, the nearest one last
+    """Yield the non-empty boxes that contain no other such box, the last one first, reading the text backwards."""
+    closing: list[int] = []  # braces after `end` that close a brace before it, the nearest one last
     end = start_of_last = len(text)
     while (start := text.rfind("\\boxed", 0, end)) >= 0:
         box = _BOX.match(text, start)
@@ -138,7 +139,7 @@ def _boxes_from_the_end(text: str) -> Iterator[_Span]:
 
 
 def _joins_following(text: str, place: _Span, following: _Span) -> bool:
-    """Whether a box or formula is one answer with the one that follows it."""
+    """Whether a box or formula forms one answer with the one that follows it."""
     if following.start - place.end >= _MAX_JOINED_GAP:
         return False
     between = text[place.end : following.start]
@@ -148,7 +149,7 @@ def _joins_following(text: str, place: _Span, following: _Span) -> bool:
 
 
 def _last_joined(text: str, places: Sequence[_Span]) -> list[_Span]:
-    """The last place and those before it that make one answer with it."""
+    """The last span, and the ones before that form one answer with it."""
     kept = list(places[-1:])
     for place in reversed(places[:-1]):
         if not _joins_following(text, place, kept[-1]):
@@ -158,25 +159,27 @@ def _last_joined(text: str, places: Sequence[_Span]) -> list[_Span]:
 
 
 def _join_contents(places: Sequence[_Span]) -> str:
-    """The contents as one list, of equal ones in a row the first."""
+    """Join the contents by commas, without consecutive duplicates."""
     contents = [place.content for place in places]
-    return ", ".join(one for index, one in enumerate(contents) if index == 0 or one != contents[index - 1])
+    return ", ".join(each for index, each in enumerate(contents) if index == 0 or each != contents[index - 1])
 
 
 def _announcements_after(text: str, end: int) -> list[int]:
-    """Where final answers begin that are announced behind a place, by a line or by a sentence within one."""
+    """The starts of the final answers that a line or a sentence announces after `end`."""
     lines = [
-        one.start("answer") for one in _ANSWER_LINE.finditer(text, end) if _FINAL_ANSWER_LINE.match(text, one.start())
+        line.start("answer")
+        for line in _ANSWER_LINE.finditer(text, end)
+        if _FINAL_ANSWER_LINE.match(text, line.start())
     ]
-    return sorted([*lines, *[one.end() for one in _FINAL_ANSWER_SENTENCE.finditer(text, end)]])
+    return sorted([*lines, *[sentence.end() for sentence in _FINAL_ANSWER_SENTENCE.finditer(text, end)]])
 
 
 def _first_answer(text: str, starts: Sequence[int]) -> str | None:
-    """What the last announcement says that says anything: on its line, or else on the next line with text.
+    """The last announced answer that is not empty: the rest of its line, or else the next non-empty line.
 
     Args:
         text: the response.
-        starts: where answers begin behind their announcements, in order.
+        starts: where the answers begin, after their announcements, in order.
     """
     for announced in reversed(starts):
         start = _after_announcement(text, announced)
@@ -194,25 +197,27 @@ def _first_answer(text: str, starts: Sequence[int]) -> str | None:
 
 
 def _after_announcement(text: str, start: int) -> int:
-    """Where an answer begins that is announced once more: `Final answer: the final answer is 5`."""
+    """Skip a repeated announcement, as in `Final answer: the final answer is 5`."""
     again = _REPEATED_ANNOUNCEMENT.match(text, start)
     return again.end() if again else start
 
 
 def _conclusion(line: str) -> str | None:
-    """What the last line of a response concludes."""
+    """The conclusion that the last line of a response states; None if it states none."""
     if stated := list(_THE_ANSWER_IS.finditer(line)):
         return _plain(line[_after_announcement(line, stated[-1].end()) :]) or None
     if not _CONCLUSION.match(line):
         return None
-    found = [_Span(one.start(), one.end(), (one[one.lastgroup or 0]).strip()) for one in _FORMULA.finditer(line)]
-    return _join_contents(_last_joined(line, found)) or None
+    formulas = [
+        _Span(each.start(), each.end(), (each[each.lastgroup or 0]).strip()) for each in _FORMULA.finditer(line)
+    ]
+    return _join_contents(_last_joined(line, formulas)) or None
 
 
 def _plain(text: str) -> str:
-    """Strip space and bold marks from a one-line answer, and sentences behind it.
+    """Strip whitespace and bold marks from a one-line answer, and any sentences after it.
 
-    These are `I hope it is correct` and all that follows it; and behind a formula, words without a digit or a formula.
+    These are `I hope it is correct` and everything after it, and after a formula, words without digits or formulas.
     """
     statement, hope, _ = text.partition(_MINERVA_CLOSING)
     stripped = statement.strip().removesuffix(".") if hope else statement.strip()

@@ -1,17 +1,10 @@
 """Measurements of judges and trained policies, computed from numbers and texts.
 
-Measurements of judges and of trained policies, from numbers and texts that are there already.
+Agreement of two judges, correlation of satisfaction with correctness, pass@k and related estimates, faithful reasoning,
+looping, diversity and novelty. None marks a missing input; a measure without data is None, never 0.
 
-Agreement of two judges, correlation of satisfaction with correctness, pass@k and its kin, faithful reasoning, looping,
-diversity and novelty. Asks no judge and draws no sample. None marks what is not known; a measure that has nothing to
-be taken of is None, and never 0.
-
-How alike texts are, word by word: ROUGE-L and Self-BLEU.
-
-Words are runs of letters and digits of any script, without regard to case; nothing is stemmed. For languages that put
-no space between words, and to compare tokens, give lists in place of texts.
-
-What k samples of a problem give: pass@k, Avg@k, best of n.
+ROUGE-L and Self-BLEU compare words: runs of letters and digits of any script, ignoring case, without stemming. For
+languages without spaces between words, or to compare tokens, pass lists instead of texts.
 """
 
 import math
@@ -61,17 +54,17 @@ def rouge_l_f1(candidate: Words, reference: Words) -> float:
         candidate: the response's final answer, m words.
         reference: the reference answer, n words.
     """
-    own, other = _words(candidate), _words(reference)
-    if not own or not other:
+    words, reference_words = _words(candidate), _words(reference)
+    if not words or not reference_words:
         return 0.0
-    return 2.0 * _common_subsequence(own, other) / (len(own) + len(other))
+    return 2.0 * _common_subsequence(words, reference_words) / (len(words) + len(reference_words))
 
 
 def self_bleu(texts: Sequence[Words], *, max_n: int = 4) -> float:
-    """Compute the mean BLEU of each text against all others; 1 less it is RuscaRL's diversity (appendix D.4).
+    """Compute the mean BLEU of each text against all others; 1 minus it is RuscaRL's diversity (appendix D.4).
 
-    BLEU as of Papineni et al.: the geometric mean of the clipped precisions of 1- to `max_n`-grams, times the brevity
-    penalty to the reference of the closest length, the shorter one of two. An order without any match counts 0.1
+    BLEU follows Papineni et al.: the geometric mean of the clipped precisions of 1- to `max_n`-grams, times the brevity
+    penalty relative to the reference of the closest length (the shorter of two). An order without a match counts as 0.1
     matches, and an order longer than the text is left out (ours: the paper says neither). In [0, 1].
 
     Args:
@@ -82,9 +75,9 @@ def self_bleu(texts: Sequence[Words], *, max_n: int = 4) -> float:
         ValueError: fewer than 2 texts, or `max_n` below 1.
     """
     if len(texts) < 2:
-        raise ValueError(f"{len(texts)} texts; Self-BLEU compares each of at least 2 with the others")
+        raise ValueError(f"{len(texts)} texts; Self-BLEU needs at least 2")
     if max_n < 1:
-        raise ValueError(f"max_n is {max_n}; the longest n-gram has at least 1 word")
+        raise ValueError(f"max_n is {max_n}; use at least 1")
     lists = [_words(text) for text in texts]
     logs: list[list[float]] = [[] for _ in lists]
     for n in range(1, max_n + 1):
@@ -109,20 +102,20 @@ def _words(text: Words) -> list[Hashable]:
 
 
 def _common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
-    """The length of the longest common subsequence, a row of the table being one integer (Hyyrö 2004)."""
-    places: dict[Hashable, int] = {}
+    """The length of the longest common subsequence, with each row of the table as one integer (Hyyrö 2004)."""
+    positions: dict[Hashable, int] = {}
     for index, word in enumerate(a):
-        places[word] = places.get(word, 0) | 1 << index
+        positions[word] = positions.get(word, 0) | 1 << index
     full = (1 << len(a)) - 1
     row = full
     for word in b:
-        matches = row & places.get(word, 0)
+        matches = row & positions.get(word, 0)
         row = (row + matches | row - matches) & full
     return len(a) - row.bit_count()
 
 
 def _two_highest(counts: Sequence[Counter[tuple[Hashable, ...]]]) -> dict[tuple[Hashable, ...], tuple[int, int]]:
-    """The highest count of each n-gram in any text, and the next highest."""
+    """The highest count of each n-gram in any one text, and the second highest."""
     highest: dict[tuple[Hashable, ...], tuple[int, int]] = {}
     for own in counts:
         for gram, count in own.items():
@@ -132,26 +125,26 @@ def _two_highest(counts: Sequence[Counter[tuple[Hashable, ...]]]) -> dict[tuple[
 
 
 def _highest_elsewhere(own: int, first: int, second: int) -> int:
-    """The highest count in the other texts: if this text has the highest, the next one is elsewhere."""
+    """The highest count in the other texts: the second highest if this text has the highest."""
     return second if own == first else first
 
 
 def pass_at_k(n: SupportsIndex, c: SupportsIndex, k: SupportsIndex) -> float:
-    """Estimate the probability that one of k samples is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, eq. 1).
+    """Estimate the probability that at least one of k samples is right, 1 - C(n-c, k) / C(n, k).
 
-    Unbiased. Summed in logarithms over the shorter of k and c factors, so that nothing overflows or cancels.
+    Unbiased (Chen et al. 2021, eq. 1). Computed as a sum of min(k, c) logarithms, so that nothing overflows or cancels.
 
     Args:
-        n: how many samples there are.
-        c: how many of them are right, 0 to n.
-        k: 1 to n.
+        n: the number of samples.
+        c: the number of right ones, 0 to n.
+        k: the number of samples drawn, 1 to n.
 
     Raises:
         ValueError: a number is out of range.
     """
     samples, right, drawn = (operator.index(given) for given in (n, c, k))
     if not (0 <= right <= samples and 1 <= drawn <= samples):
-        raise ValueError(f"n is {n}, c {c} and k {k}; of n samples 0 to n are right, and 1 to n are drawn")
+        raise ValueError(f"n is {n}, c {c} and k {k}; use c from 0 to n, and k from 1 to n")
     if samples - right < drawn:
         return 1.0
     fewer, more = sorted((right, drawn))
@@ -163,7 +156,8 @@ def average_at_k(correct: Sequence[Sequence[Score]]) -> float | None:
     """Compute Avg@k: the mean score of each problem's samples, averaged over the problems.
 
     Args:
-        correct: for each problem its k samples, in [0, 1]; None leaves a sample out, and a problem without any.
+        correct: the scores of k samples for each problem, in [0, 1]. None leaves a sample out; a problem without scores
+            is left out.
 
     Raises:
         ValueError: a score is outside [0, 1].
@@ -176,21 +170,21 @@ def average_at_k(correct: Sequence[Sequence[Score]]) -> float | None:
 def best_of_n(scores: Sequence[float | None], n: int) -> float | None:
     """Estimate the expected best of n samples, from m samples of a problem (RuscaRL, figure 4).
 
-    Unbiased: the mean of the maximum over all sets of n of the m scores. Of scores 0 and 1 it is pass@n.
+    Unbiased: the mean of the maximum over all subsets of n of the m scores. For scores 0 and 1 it equals pass@n.
 
     Args:
         scores: m finite numbers; None leaves a sample out.
         n: at least 1.
 
     Returns:
-        None where fewer than n samples have a score.
+        The estimate; None if fewer than n samples have a score.
 
     Raises:
         ValueError: n is below 1, or a score is not a finite number.
     """
     known = sorted(as_number(score) for score in scores if score is not None)
     if n < 1 or not all(map(math.isfinite, known)):
-        raise ValueError(f"n is {n} or a score is not finite; n is at least 1 and scores are finite numbers or None")
+        raise ValueError(f"n is {n}, or a score is not finite; use n of at least 1, and finite scores or None")
     if len(known) < n:
         return None
     share, best = n / len(known), []  # C(i-1, n-1) / C(m, n) for the i-th lowest score, from i = m down
@@ -205,7 +199,7 @@ _B = TypeVar("_B")
 
 
 class Faithfulness(TypedDict):
-    """Rates in [0, 1]; None where there is nothing to divide by."""
+    """Rates in [0, 1]; None for a rate without data."""
 
     faithful_reasoning_rate: float | None
     misaligned_trajectory_rate: float | None
@@ -214,7 +208,7 @@ class Faithfulness(TypedDict):
 
 
 class Novelty(NamedTuple):
-    """How improbable responses were before training: over importance ratios, and how many exceed each threshold."""
+    """Mean and median of the importance ratios of responses, and the number of ratios above each threshold."""
 
     mean: float
     median: float
@@ -225,34 +219,34 @@ def agreement_rate(a: Sequence[Hashable | None], b: Sequence[Hashable | None]) -
     """Compute how often two judges gave the same label, in [0, 1].
 
     Args:
-        a: N labels; None where the judge gave none, and then the item is left out.
-        b: the other judge's, of the same items.
+        a: N labels of one judge; None leaves an item out.
+        b: the other judge's labels of the same items.
 
     Raises:
         ValueError: the two differ in length.
     """
     pairs = _pairs(a, b)
-    return sum(one == other for one, other in pairs) / len(pairs) if pairs else None
+    return sum(x == y for x, y in pairs) / len(pairs) if pairs else None
 
 
 def cohen_kappa(a: Sequence[Hashable | None], b: Sequence[Hashable | None]) -> float | None:
     """Compute Cohen's kappa, (p_o - p_e) / (1 - p_e), in [-1, 1] (Cohen 1960; SRaR, table 6).
 
-    p_o is the rate of agreement, p_e the one that the labels' frequencies alone would give. None where p_e is 1: both
-    gave one and the same label throughout. Arguments and errors are those of `agreement_rate`.
+    p_o is the rate of agreement, p_e the rate expected from the labels' frequencies. None if p_e is 1, that is, if both
+    always gave the same label. Arguments and errors are the same as for `agreement_rate`.
     """
     pairs = _pairs(a, b)
-    observed = sum(one == other for one, other in pairs)
-    own, others = Counter(one for one, _ in pairs), Counter(other for _, other in pairs)
-    by_chance = sum(count * others[label] for label, count in own.items())
+    observed = sum(x == y for x, y in pairs)
+    labels_a, labels_b = Counter(x for x, _ in pairs), Counter(y for _, y in pairs)
+    by_chance = sum(count * labels_b[label] for label, count in labels_a.items())
     count = len(pairs)
     return (count * observed - by_chance) / (count * count - by_chance) if by_chance < count * count else None
 
 
 def step_agreement(a: Sequence[int | None], b: Sequence[int | None]) -> float | None:
-    """Compute how often two judges named the same step, where both named one (SRaR, table 6).
+    """Compute how often two judges named the same step, among the items where both named one (SRaR, table 6).
 
-    A step named is 1 or higher: 0, the whole response, and -1, no step, name none. None is no verdict.
+    Steps count from 1. An item with 0 (the whole response), -1 (no step) or None (no verdict) is left out.
 
     Raises:
         ValueError: the two differ in length.
@@ -261,21 +255,21 @@ def step_agreement(a: Sequence[int | None], b: Sequence[int | None]) -> float | 
 
 
 def point_biserial(binary: Sequence[Score], x: Sequence[float | None]) -> float | None:
-    """Compute the point-biserial correlation, Pearson's of a yes-or-no with a number, in [-1, 1] (SRaR, table 7).
+    """Compute the point-biserial correlation, Pearson's for a binary variable, in [-1, 1] (SRaR, table 7).
 
     Args:
-        binary: N of 0 and 1, such as whether the answer is right; None leaves the item out.
-        x: N finite numbers, such as the share of criteria that is satisfied; None leaves the item out.
+        binary: N values 0 or 1, such as whether the answer is right; None leaves the item out.
+        x: N finite numbers, such as the share of satisfied criteria; None leaves the item out.
 
     Returns:
-        None where either of them does not vary.
+        The correlation; None if either variable does not vary.
 
     Raises:
-        ValueError: the two differ in length, or hold something else.
+        ValueError: the two differ in length, or hold other values.
     """
     pairs = [(as_number(one), as_number(other)) for one, other in _pairs(binary, x)]
     if any(one not in (0.0, 1.0) or not math.isfinite(other) for one, other in pairs):
-        raise ValueError("binary holds something other than 0, 1 and None, or x a number that is not finite")
+        raise ValueError("binary must hold 0, 1 or None, and x finite numbers or None")
     if len({one for one, _ in pairs}) < 2 or len({other for _, other in pairs}) < 2:
         return None
     shifted = [other - pairs[0][1] for _, other in pairs]
@@ -284,25 +278,26 @@ def point_biserial(binary: Sequence[Score], x: Sequence[float | None]) -> float 
 
 
 def faithfulness(answer_correct: Sequence[Score], steps_correct: Sequence[Sequence[Score]]) -> Faithfulness:
-    """Compute how reasoning and answers go together (SRaR, table 2).
+    """Compute how well reasoning and answers agree (SRaR, table 2).
 
-    A trajectory is faithful if its answer and all its steps are right; it is misaligned if its answer is right and a
-    step is not, or the answer is wrong and every step right. One without steps is neither, and counts among all.
+    A trajectory is faithful if its answer and all its steps are right. It is misaligned if its answer is right and a
+    step is wrong, or its answer is wrong and all steps are right. A trajectory without steps is neither, but counts in
+    the denominator.
 
     Args:
-        answer_correct: N of 0 and 1; a trajectory of None is left out of all rates but the accuracy of steps.
-        steps_correct: N lists of 0 and 1, one for each step. A step of None is left out; a trajectory of which only
-            such steps could tell whether all are right is left out of the first two rates.
+        answer_correct: N values 0 or 1; a trajectory with None is left out of all rates but the accuracy of steps.
+        steps_correct: N lists of values 0 or 1, one for each step. A step with None is left out. A trajectory that has
+            such a step and no wrong one is left out of the first two rates.
 
     Raises:
-        ValueError: the two differ in length, or hold something else.
+        ValueError: the two differ in length, or hold other values.
     """
     if len(answer_correct) != len(steps_correct):
         raise ValueError(f"{len(answer_correct)} answers and {len(steps_correct)} lists of steps; give one of each")
     answers = read_scores(answer_correct, len(answer_correct))
     steps = [read_scores(row, len(row)) for row in steps_correct]
     if any(value not in (0.0, 1.0, None) for row in (answers, *steps) for value in row):
-        raise ValueError("an answer or a step is neither 0 nor 1; it is right, wrong, or None where nobody knows")
+        raise ValueError("an answer or a step is neither 0 nor 1; use 1 for right, 0 for wrong, None for unknown")
     decided = [(a, s) for a, s in zip(answers, steps, strict=True) if a is not None and (0.0 in s or None not in s)]
     faithful = [a == 1.0 and bool(s) and 0.0 not in s for a, s in decided]
     misaligned = [bool(s) and (a == 1.0) == (0.0 in s) for a, s in decided]
@@ -315,43 +310,43 @@ def faithfulness(answer_correct: Sequence[Score], steps_correct: Sequence[Sequen
 
 
 def novelty(new: Sequence[float], old: Sequence[float], *, thresholds: Sequence[float] = (2, 10, 100)) -> Novelty:
-    """Compute how much more probable responses became: ratios exp(new - old) (RuscaRL, appendix D.4).
+    """Compute how much more probable responses became by training: ratios exp(new - old) (RuscaRL, appendix D.4).
 
     Args:
         new: N mean log-likelihoods per token, in nats, of responses under the trained policy.
-        old: of the same responses under the policy before training.
-        thresholds: count the ratios above each (paper: 2, 10, 100).
+        old: those of the same responses under the policy before training.
+        thresholds: thresholds above which ratios are counted (paper: 2, 10, 100).
 
     Raises:
-        ValueError: the two differ in length, are empty, or hold something that is not finite.
+        ValueError: the two differ in length, are empty, or hold a number that is not finite.
     """
     if len(new) != len(old) or len(new) == 0:
-        raise ValueError(f"{len(new)} new and {len(old)} old log-likelihoods; give one of each for some responses")
+        raise ValueError(f"{len(new)} new and {len(old)} old log-likelihoods; give one of each for every response")
     if not all(math.isfinite(one) for side in (new, old) for one in side):
-        raise ValueError("a log-likelihood is not finite; leave responses out that a policy cannot have written")
+        raise ValueError("a log-likelihood is not finite; leave out responses that a policy cannot generate")
     ratios = [_exp(float(after) - float(before)) for after, before in zip(new, old, strict=True)]
     counts = {threshold: sum(ratio > threshold for ratio in ratios) for threshold in thresholds}
     return Novelty(statistics.fmean(ratios), statistics.median(ratios), counts)
 
 
 def semantic_distance(embeddings: Sequence[Sequence[float]]) -> float:
-    """Compute how far apart responses to one prompt are in meaning: the mean of 1 - cosine over all pairs, in [0, 2].
+    """Compute the mean cosine distance, 1 - cosine, over all pairs of responses to one prompt, in [0, 2].
 
     The paper averages the cosine distance between the embedding vectors of 16 responses (RuscaRL, appendix D.4).
 
     Args:
-        embeddings: N x D, a vector for each of at least 2 responses; their lengths do not matter.
+        embeddings: N x D, one vector for each of at least 2 responses, of any length.
 
     Raises:
-        ValueError: there are fewer than 2, they differ in size, or one is not finite or is zero throughout.
+        ValueError: there are fewer than 2 vectors, they differ in size, or one is zero or not finite.
     """
     if len(embeddings) < 2:
-        raise ValueError(f"{len(embeddings)} embeddings; a distance is between at least 2")
+        raise ValueError(f"{len(embeddings)} embeddings; give at least 2")
     if len({len(vector) for vector in embeddings}) > 1:
         raise ValueError("the embeddings differ in size; they must come from one model")
     lengths = [math.hypot(*vector) for vector in embeddings]
     if not all(math.isfinite(length) and length > 0 for length in lengths):
-        raise ValueError("an embedding is zero throughout or not finite, and has no direction")
+        raise ValueError("an embedding is zero or not finite, so it has no direction; leave it out")
     units = [[x / length for x in vector] for vector, length in zip(embeddings, lengths, strict=True)]
     together = math.fsum(math.fsum(column) ** 2 for column in zip(*units, strict=True))
     count = len(units)
@@ -359,7 +354,7 @@ def semantic_distance(embeddings: Sequence[Sequence[float]]) -> float:
 
 
 def _exp(x: float) -> float:
-    """e^x, infinite where that is too large for a float."""
+    """e^x, infinite if that exceeds the range of a float."""
     try:
         return math.exp(x)
     except OverflowError:
@@ -368,7 +363,7 @@ def _exp(x: float) -> float:
 
 def _pairs(a: Sequence[_A | None], b: Sequence[_B | None]) -> list[tuple[_A, _B]]:
     if len(a) != len(b):
-        raise ValueError(f"{len(a)} and {len(b)} entries; both are of the same items, None where there is nothing")
+        raise ValueError(f"{len(a)} and {len(b)} entries; give one of each for every item, None where it is missing")
     return [(one, other) for one, other in zip(a, b, strict=True) if one is not None and other is not None]
 
 

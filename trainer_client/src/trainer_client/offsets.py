@@ -1,15 +1,10 @@
 """Where the tokens of a response lie in its text, computed from the token ids themselves.
 
-Where the tokens of a response lie in its text, found from the very ids that were sampled.
+Tokenising the text again would not do: a policy seldom samples the tokens that the tokenizer gives for its text.
 
-A sampled response is seldom what the tokenizer would make of its text, so that tokenising the text again gives other
-tokens. Makes no step and no advantage; `steps.token_spans` states whose a token is.
-
-What each id of a vocabulary says, as bytes, and what a sequence of ids says when their bytes are joined.
-
-Knows the decoders that join bytes: byte-level ones, and those of SentencePiece's kind, with or without byte fallback.
-What it says of a sequence is a claim, for the caller to check against the decoded text: clean-up, exotic decoders and
-tokens added later are not looked at.
+`TokenBytes` knows the bytes of each id of a vocabulary, for decoders that join bytes: byte-level ones, and those of
+SentencePiece with or without byte fallback. It ignores clean-up, other decoders and tokens added later, so
+`TokenOffsets` compares the joined bytes with the decoded text before using them.
 """
 
 import json
@@ -30,21 +25,190 @@ __all__ = ["TokenAlignment", "TokenOffsets"]
 
 Array = npt.NDArray[np.int64]
 
+
+class TokenAlignment(NamedTuple):
+    """The tokens of a response that have text, and where each of them begins.
+
+    Attributes:
+        tokens: the M indices of these tokens in the response, ascending.
+        starts: M positions in code points of the judged text; negative for a token that begins before it.
+    """
+
+    tokens: Array
+    starts: Array
+
+    def steps(self, steps: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
+        """Return the tokens of each step that has any; see `TokenOffsets.step_tokens` for `steps`.
+
+        Raises:
+            ValueError: two steps overlap.
+        """
+        return self.spans_of(_ordered(steps))
+
+    def spans_of(self, ordered: Sequence[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
+        """Return the tokens of each step that has any, from triples (start, end, number) sorted by start."""
+        edges = np.array([(start, end) for start, end, _ in ordered], np.int64).reshape(-1, 2)
+        ranges = np.searchsorted(self.starts, edges).tolist()
+        spans: dict[int, tuple[int, int]] = {}
+        for (first, last), (_, _, number) in zip(ranges, ordered, strict=True):
+            if first < last:
+                begin, end = int(self.tokens[first]), int(self.tokens[last - 1]) + 1
+                spans[number] = (spans[number][0] if number in spans else begin, end)
+        return spans
+
+
+class TokenOffsets:
+    """Computes where each token of a response lies in its text.
+
+    The vocabulary's bytes are read once. Joining the bytes of a response's tokens gives their offsets if the result is
+    the text. If it is not, or the tokenizer's decoder is not supported, the response is decoded token by token, which
+    is also exact, but slower by two orders of magnitude.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self._tokenizer = tokenizer
+        self._table = TokenBytes.from_tokenizer(tokenizer)
+
+    def text_and_offsets(self, ids: Sequence[int]) -> tuple[str, Array]:
+        """Decode a response without special tokens, and find each token's span in the text.
+
+        Args:
+            ids: T token ids, sampled in any tokenisation, with or without padding.
+
+        Returns:
+            The text, and T x 2 positions [start, end) in its code points. If several tokens form one character, or one
+            U+FFFD for invalid bytes, all of their spans contain it (only that of the last, if the decoder drops
+            incomplete characters). A token without text is at (0, 0): a special token, an id that is not in the
+            vocabulary, a leading space that the decoder drops. The starts and ends of the others never decrease, and
+            together they cover the text.
+
+        Raises:
+            ValueError: an id is negative.
+        """
+        numbers = _numbers(ids)
+        text = self._decode(numbers.tolist())
+        spans = self._offsets_from_bytes(numbers, text)
+        return text, self._offsets_by_decoding(numbers.tolist(), text) if spans is None else spans
+
+    def step_tokens(
+        self, ids: Sequence[int], text: str, steps: Iterable[tuple[int, int, int]]
+    ) -> dict[int, tuple[int, int]] | None:
+        """Find each step's tokens: {number: [first, last + 1)}, as `steps.token_spans` defines them.
+
+        A token that begins before the judged text belongs to no step, like one before the first header.
+
+        Args:
+            ids: T token ids of the response.
+            text: the judged text: the decoded ids without special tokens, or a part that occurs in them exactly once,
+                for example if a chat parser dropped a thinking block or whitespace.
+            steps: (number, start, end) triples in code points of `text`, such as those of `steps.split_steps`.
+
+        Returns:
+            The tokens of each step that has any; None if the judged text does not occur in the decoded ids exactly
+            once, so that no step can be located.
+
+        Raises:
+            ValueError: two steps overlap, or an id is negative.
+        """
+        ordered = _ordered(steps)
+        if not ordered:
+            return {}
+        alignment = self.place(ids, text)
+        return None if alignment is None else alignment.spans_of(ordered)
+
+    def place(self, ids: Sequence[int], text: str) -> TokenAlignment | None:
+        """Find where the tokens of a response begin in the judged text, for when its steps are not known yet.
+
+        Args:
+            ids, text: as for `step_tokens`.
+
+        Returns:
+            The alignment; None if the judged text does not occur in the decoded ids exactly once.
+
+        Raises:
+            ValueError: an id is negative.
+        """
+        shift, offsets = 0, self._offsets_from_bytes(_numbers(ids), text)
+        if offsets is None:
+            whole, offsets = self.text_and_offsets(ids)
+            shift = whole.find(text)
+            if shift < 0 or whole.find(text, shift + 1) >= 0:
+                return None
+        tokens = np.flatnonzero(offsets[:, 1])
+        return TokenAlignment(tokens, offsets[tokens, 0] - shift)
+
+    def _decode(self, ids: list[int]) -> str:
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        assert isinstance(text, str)
+        return text
+
+    def _offsets_from_bytes(self, ids: Array, text: str) -> Array | None:
+        """Compute T x 2 positions from the vocabulary's bytes; None if the joined bytes are not the text."""
+        decoded = None if self._table is None else self._table.join(ids)
+        if decoded is None:
+            return None
+        invalid_ranges: list[tuple[int, int]] = []
+        if decoded.data != text.encode(errors="surrogatepass"):
+            if "\ufffd" not in text:
+                return None
+            invalid_ranges = list(decoded.invalid_ranges())
+            if _decode_with_replacements(decoded.data, invalid_ranges) != text:
+                return None
+        return _code_points(decoded, invalid_ranges)
+
+    def _offsets_by_decoding(self, ids: list[int], text: str) -> Array:
+        """Compute T x 2 positions by decoding longer and longer parts of the response."""
+        spans = self._align_by_decoding(ids, text, windows=True)
+        if spans is None:
+            spans = self._align_by_decoding(ids, text, windows=False)
+        assert spans is not None  # all ids together decode to the text
+        return spans
+
+    def _align_by_decoding(self, ids: list[int], text: str, *, windows: bool) -> Array | None:
+        """Follow the text as it grows with each token; None if the decoded text does not reach its end.
+
+        The ids up to a token decode to a text that agrees with `text` up to some position: the next token starts there.
+        Beyond it, the decoded text may have characters that later tokens will change, such as an incomplete character
+        or a space that is cleaned up; these count as the next character of `text`. With `windows`, decoding starts at
+        the tokens that agreed last, as in streaming, instead of the first one.
+        """
+        spans = np.zeros((len(ids), 2), np.int64)
+        window = settled = 0  # tokens: where decoding starts; up to where the decoded text agrees with `text`
+        context = before = ""  # the decoded tokens between these two; the text decoded last
+        place = reached = end = (
+            0  # code points of `text`: at `settled`; up to where it agrees; the end of the last span
+        )
+        for token, index in enumerate(ids):
+            decoded = self._decode(ids[window : token + 1])
+            if decoded == before and not self._decode([index]):
+                continue
+            before = decoded
+            new = decoded.removeprefix(context)
+            agreed = _common_prefix_length(new, text, place) if decoded.startswith(context) else 0
+            begin, reached = reached, max(reached, place + agreed)
+            end = max(end, min(reached + (agreed < len(new)), len(text)))
+            spans[token] = max(0, min(begin, end - 1)), end
+            if windows and 0 < agreed == len(new):
+                window, settled, place = settled, token + 1, place + agreed
+                context = before = self._decode(ids[window:settled])
+        return spans if reached == len(text) else None
+
+
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class DecodedBytes(NamedTuple):
-    """What T ids say: `data`, the T + 1 byte positions between the tokens, and which tokens are fallback bytes."""
+    """The joined bytes of T ids, the T + 1 byte positions between the tokens, and which tokens are fallback bytes."""
 
     data: bytes
     edges: Array
     byte_fallback: npt.NDArray[np.bool_]
 
     def invalid_ranges(self) -> Iterator[tuple[int, int]]:
-        """Find the bytes that are no UTF-8, as ranges of positions, each of which decodes to one U+FFFD.
+        """Find the bytes that are not valid UTF-8, as ranges of positions that each decode to one U+FFFD.
 
-        Byte-level decoders replace what can begin no character; byte fallback replaces every byte of a run of bytes
-        that is not valid as a whole.
+        Byte-level decoders replace each maximal sequence that cannot be part of a character. Byte fallback replaces
+        each byte of a run of bytes that is not valid as a whole.
         """
         if not self.byte_fallback.any():
             yield from _maximal_subparts(self.data)
@@ -61,8 +225,8 @@ class TokenBytes:
     """The bytes of V ids, in one block.
 
     Attributes:
-        bare: the first token loses its spaces, as Metaspace decoders have it.
-        strip: how many spaces at the very start are dropped.
+        bare: whether the first token loses its spaces, as with Metaspace decoders.
+        strip: how many spaces at the start of the text are dropped.
     """
 
     def __init__(
@@ -77,7 +241,7 @@ class TokenBytes:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: "PreTrainedTokenizerBase") -> "TokenBytes | None":
-        """Read a tokenizer's vocabulary; None where its decoder is none of those known here."""
+        """Read a tokenizer's vocabulary; None if its decoder is not supported."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         reader = None if backend is None else _reader(_decoders(backend))
         if backend is None or reader is None:
@@ -93,7 +257,7 @@ class TokenBytes:
         return cls(pieces, byte_fallback, bare=reader.bare, strip=reader.strip)
 
     def join(self, ids: Array) -> DecodedBytes | None:
-        """Join the bytes of T ids; None where an id lies outside the vocabulary."""
+        """Join the bytes of T ids; None if an id is not in the vocabulary."""
         if ids.size and int(ids.max()) >= len(self._lengths):
             return None
         lengths = self._lengths[ids]
@@ -118,12 +282,12 @@ class _Reader(NamedTuple):
 
 
 def _decoders(backend: Any) -> list[dict[str, Any]]:
-    """Give the definition of a tokenizer's decoder: one mapping for each of its parts, in order."""
+    """Return the definition of a tokenizer's decoder: one mapping for each of its parts, in order."""
     if backend.decoder is None:
         return []
     from tokenizers import Tokenizer, models
 
-    empty = Tokenizer(models.BPE())  # its JSON is the decoder's alone, where the backend's holds the vocabulary
+    empty = Tokenizer(models.BPE())  # so that the JSON below has only the decoder, without the backend's vocabulary
     empty.decoder = backend.decoder
     definition = json.loads(empty.to_str())["decoder"]
     parts: list[dict[str, Any]] = definition["decoders"] if definition["type"] == "Sequence" else [definition]
@@ -151,7 +315,7 @@ def _reader(parts: list[dict[str, Any]]) -> _Reader | None:
 
 
 def _byte_level() -> Callable[[str], bytes]:
-    """Make a reader of tokens in GPT-2's alphabet; one with another character in it says itself."""
+    """Make a reader of tokens in GPT-2's alphabet; a token with any other character stands for its own text."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(0x100) if byte not in printable]
     alphabet = {0x100 + place: byte for place, byte in enumerate(others)}
@@ -173,7 +337,7 @@ def _without_spaces(data: bytes, edges: Array, token: int) -> tuple[bytes, Array
 
 
 def _maximal_subparts(data: bytes) -> Iterator[tuple[int, int]]:
-    """Find what Unicode calls the maximal subparts of ill-formed sequences, as ranges of positions."""
+    """Find the maximal subparts of ill-formed sequences, as Unicode defines them, as ranges of positions."""
     rest, start = memoryview(data), 0
     while True:
         try:
@@ -185,173 +349,8 @@ def _maximal_subparts(data: bytes) -> Iterator[tuple[int, int]]:
             return
 
 
-class TokenAlignment(NamedTuple):
-    """Which tokens of a response have text, and where each of them begins.
-
-    Attributes:
-        tokens: their M places among the response's tokens, ascending.
-        starts: M code points of the judged text; below 0 for a token that begins before it.
-    """
-
-    tokens: Array
-    starts: Array
-
-    def steps(self, steps: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
-        """Give the tokens of every step that has some, from the steps that `TokenOffsets.step_tokens` takes.
-
-        Raises:
-            ValueError: two steps overlap.
-        """
-        return self.spans_of(_ordered(steps))
-
-    def spans_of(self, ordered: Sequence[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
-        """Give the tokens of steps that are (start, end, number) and in order."""
-        edges = np.array([(start, end) for start, end, _ in ordered], np.int64).reshape(-1, 2)
-        ranges = np.searchsorted(self.starts, edges).tolist()
-        spans: dict[int, tuple[int, int]] = {}
-        for (first, last), (_, _, number) in zip(ranges, ordered, strict=True):
-            if first < last:
-                begin, end = int(self.tokens[first]), int(self.tokens[last - 1]) + 1
-                spans[number] = (spans[number][0] if number in spans else begin, end)
-        return spans
-
-
-class TokenOffsets:
-    """Finds where each token of a response lies in its text.
-
-    Reads the vocabulary's bytes once; joining them gives the offsets, which count only where the joined bytes are the
-    text. Other tokenizers, and responses where the two differ, are decoded token by token: exact as well, and slower
-    by two orders of magnitude.
-    """
-
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        self._tokenizer = tokenizer
-        self._table = TokenBytes.from_tokenizer(tokenizer)
-
-    def text_and_offsets(self, ids: Sequence[int]) -> tuple[str, Array]:
-        """Decode a response, special tokens left out, and find each token's place in the text.
-
-        Args:
-            ids: T token ids, sampled in any tokenisation, with or without padding.
-
-        Returns:
-            The text, and T x 2 places [start, end) in its code points. Tokens that make a character together, or the
-            U+FFFD for what is none, all have it in their span (the last alone, where a decoder leaves incomplete ones
-            out). A token without text is at (0, 0): a special token, an id that the vocabulary lacks, a leading space
-            that the decoder drops. The others' starts and ends never decrease, and together they cover the text.
-
-        Raises:
-            ValueError: an id is negative.
-        """
-        numbers = _numbers(ids)
-        text = self._decode(numbers.tolist())
-        spans = self._offsets_from_bytes(numbers, text)
-        return text, self._offsets_by_decoding(numbers.tolist(), text) if spans is None else spans
-
-    def step_tokens(
-        self, ids: Sequence[int], text: str, steps: Iterable[tuple[int, int, int]]
-    ) -> dict[int, tuple[int, int]] | None:
-        """Find each step's tokens: {number: [first, last + 1)}, as `steps.token_spans` defines them.
-
-        A token that begins before the judged text belongs to no step, as one before the first header does.
-
-        Args:
-            ids: T token ids of the response.
-            text: what was judged: what the ids say without special tokens, or a part of it that occurs in it once, as
-                where a chat parser dropped a thinking block or white space.
-            steps: (number, start, end) triples in code points of `text`, such as `steps.split_steps` gives.
-
-        Returns:
-            The tokens of every step that has some; None where the judged text does not occur in what the ids say, or
-            more than once, so that no step can be placed.
-
-        Raises:
-            ValueError: two steps overlap, or an id is negative.
-        """
-        ordered = _ordered(steps)
-        if not ordered:
-            return {}
-        alignment = self.place(ids, text)
-        return None if alignment is None else alignment.spans_of(ordered)
-
-    def place(self, ids: Sequence[int], text: str) -> TokenAlignment | None:
-        """Find where the tokens of a response begin in the judged text, before its steps are known.
-
-        Args:
-            ids, text: as `step_tokens` takes them.
-
-        Returns:
-            None where the judged text does not occur in what the ids say, or more than once.
-
-        Raises:
-            ValueError: an id is negative.
-        """
-        shift, offsets = 0, self._offsets_from_bytes(_numbers(ids), text)
-        if offsets is None:
-            whole, offsets = self.text_and_offsets(ids)
-            shift = whole.find(text)
-            if shift < 0 or whole.find(text, shift + 1) >= 0:
-                return None
-        tokens = np.flatnonzero(offsets[:, 1])
-        return TokenAlignment(tokens, offsets[tokens, 0] - shift)
-
-    def _decode(self, ids: list[int]) -> str:
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        assert isinstance(text, str)
-        return text
-
-    def _offsets_from_bytes(self, ids: Array, text: str) -> Array | None:
-        """Find T x 2 places from the vocabulary's bytes; None where these are not the text."""
-        decoded = None if self._table is None else self._table.join(ids)
-        if decoded is None:
-            return None
-        invalid_ranges: list[tuple[int, int]] = []
-        if decoded.data != text.encode(errors="surrogatepass"):
-            if "\ufffd" not in text:
-                return None
-            invalid_ranges = list(decoded.invalid_ranges())
-            if _decode_with_replacements(decoded.data, invalid_ranges) != text:
-                return None
-        return _code_points(decoded, invalid_ranges)
-
-    def _offsets_by_decoding(self, ids: list[int], text: str) -> Array:
-        """Find T x 2 places by decoding ever longer parts of the response."""
-        spans = self._align_by_decoding(ids, text, windows=True)
-        if spans is None:
-            spans = self._align_by_decoding(ids, text, windows=False)
-        assert spans is not None  # all the ids together say the text
-        return spans
-
-    def _align_by_decoding(self, ids: list[int], text: str, *, windows: bool) -> Array | None:
-        """Follow the text as it grows with each token; None where it is lost on the way.
-
-        What the ids up to a token say agrees with the text up to a place: there the next token starts. They may say
-        more, which later tokens will change, such as an incomplete character or a space that is cleaned up; that
-        counts as the text's next character. `windows` decodes from the tokens that agreed last, as streaming does,
-        rather than from the first.
-        """
-        spans = np.zeros((len(ids), 2), np.int64)
-        window = settled = 0  # tokens: what is decoded begins at the one, and agrees with the text up to the other
-        context = before = ""  # what the tokens between the two say; what was decoded last
-        place = reached = end = 0  # code points: the text's at `settled`, the agreement's, the last span's
-        for token, index in enumerate(ids):
-            decoded = self._decode(ids[window : token + 1])
-            if decoded == before and not self._decode([index]):
-                continue
-            before = decoded
-            new = decoded.removeprefix(context)
-            agreed = _common_prefix_length(new, text, place) if decoded.startswith(context) else 0
-            begin, reached = reached, max(reached, place + agreed)
-            end = max(end, min(reached + (agreed < len(new)), len(text)))
-            spans[token] = max(0, min(begin, end - 1)), end
-            if windows and 0 < agreed == len(new):
-                window, settled, place = settled, token + 1, place + agreed
-                context = before = self._decode(ids[window:settled])
-        return spans if reached == len(text) else None
-
-
 def _ordered(steps: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Sort steps by where they start, and refuse some that overlap; step 0 is the whole response."""
+    """Sort steps by their start without step 0, the whole response; raise `ValueError` if two overlap."""
     ordered = sorted((start, end, number) for number, start, end in steps if number != 0)
     token_spans((), [(number, start, end) for start, end, number in ordered])
     return ordered
@@ -365,7 +364,7 @@ def _numbers(ids: Sequence[int]) -> Array:
 
 
 def _common_prefix_length(new: str, text: str, place: int) -> int:
-    """Count the code points at the start of `new` that stand in `text` at a place."""
+    """Count the code points at the start of `new` that equal those of `text` from `place` on."""
     if text.startswith(new, place):
         return len(new)
     pairs = zip(new, text[place : place + len(new)], strict=False)
@@ -373,7 +372,7 @@ def _common_prefix_length(new: str, text: str, place: int) -> int:
 
 
 def _decode_with_replacements(data: bytes, invalid_ranges: Sequence[tuple[int, int]]) -> str | None:
-    """Decode UTF-8 with one U+FFFD for each of the broken ranges."""
+    """Decode UTF-8 with one U+FFFD for each invalid range; None if other bytes are invalid too."""
     starts = [0, *(end for _, end in invalid_ranges)]
     ends = [*(start for start, _ in invalid_ranges), len(data)]
     try:
@@ -383,15 +382,15 @@ def _decode_with_replacements(data: bytes, invalid_ranges: Sequence[tuple[int, i
 
 
 def _code_points(decoded: DecodedBytes, invalid_ranges: Sequence[tuple[int, int]]) -> Array:
-    """Turn T tokens' places in bytes into T x 2 places in code points, (0, 0) for a token without bytes."""
+    """Convert byte positions of T tokens to T x 2 positions in code points, (0, 0) for a token without bytes."""
     starts, ends = decoded.edges[:-1], decoded.edges[1:]
     nonempty = starts < ends
     if not decoded.data.isascii():
         leads = (np.frombuffer(decoded.data, np.uint8) & 0xC0) != 0x80
         leads[[start for start, _ in invalid_ranges]] = True
-        begun = np.zeros(len(leads) + 2, np.int64)  # at each byte: how many characters have begun before it
-        leads.cumsum(out=begun[1:-1])
-        starts, ends = begun[starts + 1] - 1, begun[ends]
+        counts = np.zeros(len(leads) + 2, np.int64)  # at each byte: the number of characters that begin before it
+        leads.cumsum(out=counts[1:-1])
+        starts, ends = counts[starts + 1] - 1, counts[ends]
     spans = np.empty((len(nonempty), 2), np.int64)
     spans[:, 0], spans[:, 1] = starts * nonempty, ends * nonempty
     return spans

@@ -1,7 +1,7 @@
-"""What is taken from a reward for a response's length, or for being cut off.
+"""Penalties on a reward for a response's length, or for being cut off.
 
-A reward of None is a judge's failure and stays None: no penalty makes a number of it. Lengths are in tokens of the
-policy. Nothing here is clipped, so a penalised reward may leave [0, 1].
+A reward of None means that judging failed, and stays None. Lengths are in tokens of the policy. Nothing is clipped, so
+a penalised reward may leave [0, 1].
 """
 
 import math
@@ -26,15 +26,15 @@ def length_penalty(
         length: L, the response's length in tokens.
         coefficient: lambda, per token, at least 0 (RGR-GRPO: 1e-4).
         target: L*, in tokens (RGR-GRPO: 2000).
-        excess_only: take lambda * max(0, L - L*) instead, so that nothing is gained by a short response (ours).
+        excess_only: subtract lambda * max(0, L - L*) instead, so that a short response gains nothing (ours).
 
     Raises:
-        ValueError: the reward is not a finite number, or another argument no finite number of at least 0.
+        ValueError: the reward is not a finite number, or another argument is not a finite number of at least 0.
     """
     excess = _at_least_zero("length", length) - _at_least_zero("target", target)
-    taken = _at_least_zero("coefficient", coefficient) * (max(0.0, excess) if excess_only else excess)
+    penalty = _at_least_zero("coefficient", coefficient) * (max(0.0, excess) if excess_only else excess)
     value = _read_reward(reward)
-    return None if value is None else value - taken
+    return None if value is None else value - penalty
 
 
 def overlong_penalty(reward: Reward, length: float, *, limit: float, buffer: float) -> float | None:
@@ -46,17 +46,17 @@ def overlong_penalty(reward: Reward, length: float, *, limit: float, buffer: flo
         reward: r, or None.
         length: the response's length in tokens.
         limit: L_max, the length in tokens at which the punishment is full (DAPO: 20480).
-        buffer: L_cache, over how many tokens it grows, in (0, limit] (DAPO: 4096).
+        buffer: L_cache, the number of tokens over which it grows, in (0, limit] (DAPO: 4096).
 
     Raises:
-        ValueError: the reward or the length is not a finite number, the length is below 0, or the buffer is not in (0,
-            limit].
+        ValueError: the reward or the length is not a finite number, the length is below 0, or the buffer is not in
+            (0, limit].
     """
     length, limit, buffer = (
         _at_least_zero(name, given) for name, given in (("length", length), ("limit", limit), ("buffer", buffer))
     )
     if not 0.0 < buffer <= limit:
-        raise ValueError(f"buffer is {buffer:g} and limit {limit:g}; the buffer is the last part of the limit, above 0")
+        raise ValueError(f"buffer is {buffer:g} and limit {limit:g}; the buffer must be above 0 and at most the limit")
     value = _read_reward(reward)
     return None if value is None else value - min(1.0, max(0.0, (length - (limit - buffer)) / buffer))
 
@@ -64,12 +64,12 @@ def overlong_penalty(reward: Reward, length: float, *, limit: float, buffer: flo
 def truncation_penalty(reward: Reward, stopped: bool | None, *, factor: float) -> float | None:
     """Multiply the reward of a response that did not stop by itself (Rubric-Grounded RL, appendix C).
 
-    A negative reward stays as it is: a factor below 1 would raise it, and being cut off would pay.
+    A negative reward stays as it is: a factor below 1 would raise it, and reward being cut off.
 
     Args:
         reward: r, or None.
-        stopped: whether the response ended by itself; False where it was cut off.
-        factor: in [0, 1]; 1 takes nothing. The paper's value is not known.
+        stopped: whether the response ended by itself; False if it was cut off.
+        factor: in [0, 1]; 1 changes nothing. The paper's value is not known.
 
     Raises:
         ValueError: the reward is not a finite number, `stopped` is None, or the factor is not in [0, 1].
@@ -78,22 +78,22 @@ def truncation_penalty(reward: Reward, stopped: bool | None, *, factor: float) -
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"factor is {factor!r}; it is a share in [0, 1]")
     if stopped is None:
-        raise ValueError("a truncation penalty needs stopped: say whether the response ended by itself")
+        raise ValueError("a truncation penalty needs stopped; say whether the response ended by itself")
     value = _read_reward(reward)
     return value if value is None or stopped or value < 0 else value * share
 
 
 def penalise(reward: Reward, options: RewardOptions, *, tokens: int | None, stopped: bool | None) -> float | None:
-    """Apply the penalties that the options ask for; the reward unchanged where they ask for none.
+    """Apply the penalties of a request's options; without any, the reward is unchanged.
 
-    The truncation factor comes first, since it scales what the verdicts earned; the length penalty and the overlong
-    penalty are then taken from the result.
+    The truncation factor comes first, since it scales the reward of the verdicts. The length penalty and the overlong
+    penalty are then subtracted from the result.
 
     Args:
         reward: r, or None.
         options: `truncation_factor`, `length_penalty` and `overlong_penalty` of a request.
-        tokens: the response's length; needed by the penalties on length only.
-        stopped: whether it ended by itself; needed by the truncation factor only.
+        tokens: the response's length; only the penalties on length need it.
+        stopped: whether the response ended by itself; only the truncation factor needs it.
 
     Raises:
         ValueError: `tokens` or `stopped` is None and a penalty needs it, or the reward is not a finite number.
@@ -104,7 +104,7 @@ def penalise(reward: Reward, options: RewardOptions, *, tokens: int | None, stop
     if options.length_penalty is None and options.overlong_penalty is None:
         return value
     if tokens is None:
-        raise ValueError("a penalty on length needs tokens: give the response's length in the policy's tokens")
+        raise ValueError("a penalty on length needs tokens; give the response's length in the policy's tokens")
     if (length := options.length_penalty) is not None:
         value = length_penalty(
             value,
@@ -123,12 +123,12 @@ def _read_reward(given: Reward) -> float | None:
         return None
     value = as_number(given)
     if not math.isfinite(value):
-        raise ValueError(f"reward is {given!r}; a reward is a finite number, or None where there is none")
+        raise ValueError(f"reward is {given!r}; use a finite number, or None if there is no reward")
     return value
 
 
 def _at_least_zero(name: str, given: Any) -> float:
     value = as_number(given)
     if not 0.0 <= value < math.inf:
-        raise ValueError(f"{name} is {given!r}; it is a finite number of at least 0")
+        raise ValueError(f"{name} is {given!r}; use a finite number of at least 0")
     return value

@@ -1,8 +1,8 @@
-"""RGR-GRPO's refinement: whether a group needs it, what its best response misses, and how the policy is asked for more.
+"""RGR-GRPO's refinement: whether a group needs it, what its best response misses, and the prompt for a better one.
 
-Of a group of G, G - 1 responses are sampled as ever. If the best of them satisfies every criterion, so is the last one;
-otherwise the policy writes the last one from a prompt that shows the best response and the points it missed
-(section 2.3). Generates nothing, judges nothing; the loss of a refined response is in `trainer_client.losses`.
+In a group of G, the first G - 1 responses are sampled as usual. If the best of them satisfies every criterion, so is
+the last one. Otherwise the policy writes the last one from a prompt that shows the best response and the points it
+missed (section 2.3). The loss of a refined response is in `trainer_client.losses`.
 """
 
 import math
@@ -38,30 +38,30 @@ INSTRUCTION = (
     "Write a better answer to the task, a full one that stands on its own, in the form that the task asks for. Never "
     "mention the previous answer, what it lacks, or that you were told of either."
 )
-"""What is asked for below the points; in our own words, not the paper's."""
+"""The last paragraph of the refinement prompt, in our own words."""
 
 BOXED_INSTRUCTION = (
     "Write a better answer to the task that meets all of the points above: reason step by step, clearly and briefly, "
     "and end with the final answer in \\boxed{}. Never mention the previous answer, what it lacks, or that you were "
     "told of either."
 )
-"""What the paper asks for (appendix E.2), in our own words: for tasks whose final answer is read from a box."""
+"""The paper's instruction (appendix E.2), in our own words, for tasks whose final answer is in a box."""
 
 _ROUNDING = 1e-9
 
 
 class RefinementDecision(NamedTuple):
-    """Whether a group's last response is to be a refined one, and of what.
+    """Whether to refine a group's best response for its last one.
 
     `outcome` is
 
-    - `refine`: the best response is known to miss criteria, those in `failed`;
-    - `satisfied`: it satisfies all criteria;
-    - `undecided`: it misses none that is known, but some have no score, so there is no point to refine it by;
+    - `refine`: the best response fails the criteria in `failed`;
+    - `satisfied`: the best response satisfies all criteria;
+    - `undecided`: it fails no criterion that has a score, but some have none, so there is nothing to refine it by;
     - `unrewarded`: no response has a reward, so there is no best one.
 
-    All but `refine` leave the group on-policy; the last two are worth counting. `best` is the index of the best
-    response, None if `unrewarded`. `failed` holds indices of criteria in the order of the rubric.
+    All outcomes but `refine` leave the group on-policy; the last two are worth counting. `best` is the index of the
+    best response, None if `unrewarded`. `failed` holds the indices of criteria, in the order of the rubric.
     """
 
     outcome: RefinementOutcome
@@ -70,30 +70,29 @@ class RefinementDecision(NamedTuple):
 
     @property
     def satisfies_all(self) -> bool | None:
-        """Whether the best response satisfies all criteria; None where that is not known."""
+        """Whether the best response satisfies all criteria; None if that is unknown."""
         return {"satisfied": True, "refine": False}.get(self.outcome)
 
 
 def assess_group(
     rewards: Sequence[Reward], criteria: Sequence[CriterionLike], scores: Sequence[Sequence[Score]]
 ) -> RefinementDecision:
-    """Assess how far a group's sampling got by itself (RGR-GRPO, eqs. 7 and 8).
+    """Decide from a group's sampled responses whether to refine the best one (RGR-GRPO, eqs. 7 and 8).
 
-    The best response has the highest reward. Of several, it is one that satisfies all criteria, then the one that
-    satisfies most, then the first; rewards are the same if they differ by no more than a rounding error of 1e-9.
+    The best response has the highest reward. Among equal rewards, it is the one that satisfies the most criteria, then
+    the first. Rewards are equal if they differ by at most a rounding error of 1e-9.
 
-    A criterion is satisfied when its score is 1, and one of negative weight or of kind `pitfall` when its score is 0.
-    One without a score is neither satisfied nor failed.
+    A criterion is satisfied if its score is 1; one of negative weight or of kind `pitfall`, if its score is 0. A
+    criterion without a score is neither satisfied nor failed.
 
     Args:
-        rewards: of each of the G - 1 responses, by the rubric and **before any length penalty**; None where there is
-            none, which leaves the response out.
-        criteria: M criteria, as `Criterion` models or mappings; without any, every response satisfies all. Of weights,
-            only the sign counts.
-        scores: for each response, M numbers in [0, 1]; None where the judge failed.
+        rewards: the rubric rewards of the G - 1 responses **before any length penalty**; None leaves a response out.
+        criteria: M criteria, as `Criterion` models or mappings; without any, every response satisfies all. Only the
+            sign of a weight matters.
+        scores: M numbers in [0, 1] for each response; None where judging failed.
 
     Raises:
-        ValueError: there are not as many rows of scores as rewards, or a reward, score or criterion is none.
+        ValueError: the numbers of rewards and of rows of scores differ, or a reward, score or criterion is invalid.
     """
     if len(rewards) != len(scores):
         raise ValueError(f"{len(rewards)} rewards and {len(scores)} rows of scores; give one of each per response")
@@ -112,21 +111,21 @@ def assess_group(
 def refinement_prompt(
     prompt: str | Chat, response: str, failed_criteria: Sequence[PromptCriterion], *, instruction: str = INSTRUCTION
 ) -> str | Chat:
-    """Ask for a refined response: the prompt, below it the previous response, the points it missed, and what is wanted.
+    """Build the prompt for a refined response: the prompt, the previous response, what it missed, and the instruction.
 
     Args:
-        prompt: a text, or chat messages, where the rest goes below the last message of the user.
-        response: the one to refine, without special tokens; leave out thinking that the policy need not see again.
-        failed_criteria: those it misses, as `RefinementDecision.failed` names them. A point to avoid, by negative weight or
-            kind `pitfall`, stands under a heading of its own. Without any, for the ablation that refines every group, a
-            better answer is asked for and no points are named.
-        instruction: what is wanted, the last paragraph.
+        prompt: a text, or chat messages, where the rest is appended to the last user message.
+        response: the response to refine, without special tokens. Leave out thinking that the policy need not see again.
+        failed_criteria: the criteria it fails, see `RefinementDecision.failed`. Those of negative weight or of kind
+            `pitfall` are points to avoid and have their own heading. Without criteria, for the ablation that refines
+            every group, the prompt asks for a better answer without naming points.
+        instruction: the last paragraph.
 
     Returns:
-        A prompt of the same form; what was given is not changed.
+        A new prompt of the same form.
 
     Raises:
-        ValueError: a criterion has no description, or the messages have none of the user's with a text as its content.
+        ValueError: a criterion has no description, or the content of the last user message is missing or not text.
     """
     include, avoid = as_bullet_points(failed_criteria)
     points = under_headings(
@@ -141,20 +140,20 @@ def refinement_prompt(
 def prompt_with_criteria(
     prompt: str | Chat, criteria: Sequence[PromptCriterion], *, factual_only: bool = False
 ) -> str | Chat:
-    """Give the prompt with a rubric's criteria below it as points to keep in mind, and no previous response.
+    """Add a rubric's criteria to a prompt as points to keep in mind, without a previous response.
 
-    RGR-GRPO's refinement at test time (section 5.2), in the words of `scaffold.scaffold_text`.
+    This is RGR-GRPO's refinement at test time (section 5.2), in the wording of `scaffold.scaffold_text`.
 
     Args:
-        prompt: a text, or chat messages, where the points go below the last message of the user.
-        criteria: of the rubric.
-        factual_only: show those of kind `factual` alone. Without any the prompt is unchanged.
+        prompt: a text, or chat messages, where the points are appended to the last user message.
+        criteria: the rubric's criteria.
+        factual_only: show only those of kind `factual`. If there are none, the prompt is unchanged.
 
     Returns:
-        A prompt of the same form; what was given is not changed.
+        A new prompt of the same form.
 
     Raises:
-        ValueError: as `refinement_prompt`.
+        ValueError: as for `refinement_prompt`.
     """
     return scaffolded_prompt(prompt, [shown for shown in criteria if not factual_only or _kind(shown) == "factual"])
 
@@ -172,5 +171,5 @@ def _kind(criterion: PromptCriterion) -> Any:
 def _finite(index: int, given: Reward) -> float:
     number = as_number(given)
     if not math.isfinite(number):
-        raise ValueError(f"rewards[{index}] is {given!r}; a reward is a finite number, or None where there is none")
+        raise ValueError(f"rewards[{index}] is {given!r}; use a finite number, or None if there is no reward")
     return number

@@ -1,9 +1,7 @@
 """Turn verdicts into a reward: one number per response, from its criteria and their scores.
 
-Where verdicts become a reward: one number per response from its criteria and their scores.
-
-A score of None is a judge's failure, never a 0: what happens then is the caller's failure policy, and nothing
-else decides it. This module judges nothing and knows no group of responses.
+A score of None means that judging failed; it never counts as 0. Only the caller's failure policy decides what happens
+then. The module also checks which rubrics suit which mode, before anything is judged.
 
 Modes, with s_j the score and w_j the weight of criterion j:
 
@@ -11,32 +9,23 @@ Modes, with s_j the score and w_j the weight of criterion j:
 - `partial_credit`: the same formula, s_j being the share awarded / w_j (Rubric-Grounded RL, eqs. 2 and 11).
 - `factual_override`: 1 if there are factual criteria and all are satisfied, else the weighted mean (eq. 5).
 - `points`: sum w_j s_j / sum of the positive w_j; may be negative, is not clipped (RuscaRL, eq. 4).
-- `clipped_points`: the same, clipped to [0, 1]; of a rubric without a positive weight, a list of mistakes,
-  1 - sum |w_j| s_j / sum |w_j| (the library `rubric`, its per-criterion graders).
+- `clipped_points`: the same, clipped to [0, 1]. For a list of mistakes, a rubric without a positive weight, it is
+  1 - sum |w_j| s_j / sum |w_j| (the per-criterion graders of the library `rubric`).
 - `absolute_points`: sum w_j s_j / sum |w_j|, in [-1, 1] (open-instruct's rubric verifier).
 - `stepwise`: the base reward (1 - lambda) * accuracy + lambda * format, accuracy being the mean score of the
   `answer` criteria (SRaR, eq. 6). The other criteria act through `trainer_client.steps.step_deltas` alone.
-- `graded_mean`: the plain mean of s_j, and of 1 - s_j for a negative criterion: one of negative weight or of kind
-  `pitfall` (DRO, appendix G). How large weights are plays no part.
-- `gate`: 1 if at least the fraction rho of the criteria is satisfied, else 0 (what DRO's consistency gate, section 4,
-  asks of one response). Weights play no part.
-- `likert`: the one score of the whole response, see `likert_score` (Likert-GRPO of RGR-GRPO, section 3).
-- `outcome`: the one score of the whole response, 1 if its final answer equals the ground truth, else 0 (Outcome-GRPO,
-  ibid.).
+- `graded_mean`: the plain mean of s_j, where a negative criterion, one of negative weight or of kind `pitfall`, counts
+  1 - s_j (DRO, appendix G). The size of the weights is ignored.
+- `gate`: 1 if at least the fraction rho of the criteria is satisfied, else 0 (DRO's consistency gate, section 4, for
+  one response). Weights are ignored.
+- `likert`: the single score of the whole response, see `likert_score` (Likert-GRPO of RGR-GRPO, section 3).
+- `outcome`: the single score of the whole response, 1 if its final answer equals the ground truth, else 0
+  (Outcome-GRPO, ibid.).
 
-A criterion is *satisfied* when its score is 1: a graded or probable yes is not one.
+A criterion is *satisfied* if its score is 1. A high grade or probability below 1 does not satisfy it.
 
-Every formula is monotone in each score: it never falls as a score rises, or never rises. So the two completions of the
-missing scores that are worst and best for the response bound all others, and where both give the same reward, no
-missing score can change it.
-
-The formula of each reward mode, over criteria that all have a score.
-
-What each means and where it is from stands in `trainer_client.rewards`. Knows no missing scores.
-
-Which rubrics can feed which mode: by the kinds and the signs of the criteria that count, before anything is judged.
-
-Knows no scores and no failure policy.
+Every formula is monotone in each score. The completions of the missing scores that are worst and best for the response
+therefore bound all others: if both give the same reward, no missing score can change it.
 """
 
 import math
@@ -65,165 +54,12 @@ ScoredTerms = list[tuple[Term, float]]
 _ROUNDING = 1e-9
 
 
-def _weighted_mean(scored: ScoredTerms) -> float | None:
-    total = sum(term.weight for term, _ in scored)
-    if total <= 0:
-        return None
-    return min(1.0, max(0.0, sum(term.weight * score for term, score in scored) / total))
-
-
-def _factual_override(scored: ScoredTerms) -> float | None:
-    mean = _weighted_mean(scored)
-    factual = [score for term, score in scored if term.kind == "factual"]
-    return 1.0 if mean is not None and factual and min(factual) == 1.0 else mean
-
-
-def _points(scored: ScoredTerms) -> float | None:
-    positive = sum(term.weight for term, _ in scored if term.weight > 0)
-    return sum(term.weight * score for term, score in scored) / positive if positive > 0 else None
-
-
-def clipped_points(scored: ScoredTerms, *, only_mistakes: bool) -> float | None:
-    """Points clipped to [0, 1]; of a rubric of nothing but mistakes, 1 less the share of their weight that was made."""
-    if not only_mistakes:
-        points = _points(scored)
-        return None if points is None else min(1.0, max(0.0, points))
-    made = absolute_points(scored)
-    return None if made is None else min(1.0, max(0.0, 1.0 + made))
-
-
-def absolute_points(scored: ScoredTerms) -> float | None:
-    """Sum w s / sum |w|."""
-    total = sum(abs(term.weight) for term, _ in scored)
-    return sum(term.weight * score for term, score in scored) / total if total > 0 else None
-
-
-def _mean(scored: ScoredTerms) -> float | None:
-    return sum(score for _, score in scored) / len(scored) if scored else None
-
-
-def _graded_mean(scored: ScoredTerms) -> float | None:
-    return _mean([(t, 1.0 - score if t.weight < 0 or t.kind == "pitfall" else score) for t, score in scored])
-
-
-def is_nondecreasing(term: Term, mode: RewardMode) -> bool:
-    """Whether the reward never falls as the term's score rises; else it never rises."""
-    if mode in ("stepwise", "gate", "likert", "outcome"):
-        return True
-    return term.weight >= 0 and not (mode == "graded_mean" and term.kind == "pitfall")
-
-
-def gate_reward(scored: ScoredTerms, fraction: float) -> float:
-    """1 if at least the fraction of the scored criteria is satisfied, else 0; 1 where there are none."""
-    satisfied = sum(score == 1.0 for _, score in scored)
-    return float(satisfied >= math.ceil(fraction * len(scored) - _ROUNDING))
-
-
-FORMULAS: dict[RewardMode, Callable[[ScoredTerms], float | None]] = {
-    "weighted_mean": _weighted_mean,
-    "factual_override": _factual_override,
-    "points": _points,
-    "absolute_points": absolute_points,
-    "partial_credit": _weighted_mean,
-    "stepwise": _mean,
-    "graded_mean": _graded_mean,
-    "likert": _mean,
-    "outcome": _mean,
-}
-"""The formula of each mode but `gate` and `clipped_points` over the criteria it needs.
-
-None where there is nothing to divide by.
-"""
-
-
 class UnsuitableRubric(ValueError):
-    """A rubric that cannot feed the mode it was to be used in; the message says what to change."""
-
-
-def check_terms(terms: list[Term], mode: RewardMode) -> None:
-    """Refuse terms that cannot feed a mode; the rules and errors are those of `trainer_client.rewards.check_rubric`."""
-    if mode not in get_args(RewardMode):
-        raise ValueError(f"mode is {mode!r}; use one of {', '.join(get_args(RewardMode))}")
-    match mode:
-        case "likert" | "outcome":
-            pass
-        case "stepwise":
-            if not any(term.kind == "answer" for term in terms):
-                raise UnsuitableRubric(
-                    "no criterion has kind 'answer', so stepwise has no accuracy to start from; "
-                    "add a criterion of kind 'answer' that checks the final answer"
-                )
-        case "graded_mean":
-            if not terms:
-                raise UnsuitableRubric("there are no criteria, so graded_mean has no grade to average; add a criterion")
-        case "gate":
-            _refuse_pitfalls([term for term in terms if term.kind == "pitfall"], mode)
-            _refuse_negative_weights(terms, mode)
-        case _:
-            _check_weights(terms, mode)
-
-
-def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
-    """Give the terms of some kinds; all where `kinds` is None.
-
-    Raises:
-        UnsuitableRubric: there is none of them.
-        ValueError: an unknown kind, or a mode that reads no criteria.
-    """
-    if kinds is None:
-        return terms
-    if mode in NEEDS_NO_RUBRIC:
-        raise ValueError(f"mode {mode!r} rewards the whole response, not criteria of some kinds; leave kinds out")
-    known = get_args(CriterionKind)
-    for kind in kinds:
-        if kind not in known:
-            raise ValueError(f"kinds has {kind!r}; use {', '.join(known)}")
-    kept = [term for term in terms if term.kind in kinds]
-    if not kept:
-        wanted = " or ".join(repr(kind) for kind in kinds)
-        raise UnsuitableRubric(
-            f"no criterion is of kind {wanted}, and no other counts; add one, or name other kinds in reward.kinds"
-        )
-    return kept
-
-
-def _check_weights(terms: list[Term], mode: RewardMode) -> None:
-    _refuse_pitfalls([term for term in terms if term.kind == "pitfall" and term.weight > 0], mode)
-    takes_mistakes = mode in ("clipped_points", "absolute_points")
-    if mode != "points" and not takes_mistakes:
-        _refuse_negative_weights(terms, mode)
-    if takes_mistakes and not any(term.weight for term in terms):
-        raise UnsuitableRubric(
-            f"no criterion has a weight, so {mode} has nothing to divide by; give at least one a weight other than 0"
-        )
-    if not takes_mistakes and not any(term.weight > 0 for term in terms):
-        raise UnsuitableRubric(
-            f"no criterion has a positive weight, so {mode} has nothing to divide by; "
-            "give at least one criterion a weight above 0, or use mode 'clipped_points' for a list of mistakes"
-        )
-    if not math.isfinite(sum(abs(term.weight) for term in terms)):
-        raise UnsuitableRubric("the weights are too large to add up; divide them all by the same number")
-
-
-def _refuse_pitfalls(pitfalls: list[Term], mode: RewardMode) -> None:
-    for term in pitfalls:
-        raise UnsuitableRubric(
-            f"criterion {term.label!r} is a pitfall of weight {term.weight:g}, so {mode} would reward the mistake; "
-            "use mode 'stepwise' or 'graded_mean', or mode 'points' with a negative weight"
-        )
-
-
-def _refuse_negative_weights(terms: list[Term], mode: RewardMode) -> None:
-    for term in terms:
-        if term.weight < 0:
-            raise UnsuitableRubric(
-                f"the weight of criterion {term.label!r} is {term.weight:g}, and {mode} takes no "
-                "negative weights; use mode 'points', or give it a weight of 0 or more"
-            )
+    """The rubric does not suit the mode; the message says what to change."""
 
 
 class UnscoredCriteria(ValueError):
-    """The judge failed on criteria that the reward needs, and the failure policy is `error`.
+    """Judging failed on criteria that the reward needs, and the failure policy is `error`.
 
     `criteria` holds their ids.
     """
@@ -238,12 +74,11 @@ class UnscoredCriteria(ValueError):
 
 
 class RewardOutcome(NamedTuple):
-    """A reward and how it came about.
+    """A reward and how it was determined.
 
-    `status` is `scored` if every criterion has a score, `partial` if some have none and there is a reward all
-    the same, `unscored` if the scores give none; then `reward` is None, or 0.0 under a policy that zeroes.
-    `policy_applied` names the failure policy that made the reward, where one did. `dropped` counts the
-    criteria that `skip` left out of it.
+    `status` is `scored` if every criterion has a score, `partial` if some have none but there is a reward, and
+    `unscored` if the scores give no reward; `reward` is then None, or 0.0 under a policy of zero. `policy_applied` is
+    the failure policy that determined the reward, if any. `dropped` is the number of criteria that `skip` left out.
     """
 
     reward: float | None
@@ -267,7 +102,7 @@ def reward(
     format_weight: float = 0.1,
     gate_fraction: float = 0.5,
 ) -> float | None:
-    """Compute the reward of one response; the parameters and errors are those of `assess`."""
+    """Compute the reward of one response; see `reward_outcome` for the parameters and errors."""
     outcome = reward_outcome(
         criteria,
         scores,
@@ -294,35 +129,34 @@ def reward_outcome(
     format_weight: float = 0.1,
     gate_fraction: float = 0.5,
 ) -> RewardOutcome:
-    """Compute the reward of one response and say how it came about.
+    """Compute the reward of one response, and say how it was determined.
 
-    The failure policy acts only where a missing score could change the reward: where two ways of filling in the
-    missing scores give different ones. So a criterion of weight 0 never costs a reward, nor does a process criterion
-    where `factual_override` is 1 already, nor one that no longer turns a `gate`. `skip` drops the unscored criteria
-    and takes the formula over the rest; where that leaves nothing to divide by, or a gate nothing to count, there is
-    no reward.
+    The failure policy applies only if a missing score could change the reward, that is, if two ways of filling in the
+    missing scores give different rewards. A missing score therefore has no effect if the criterion has weight 0, if it
+    is a process criterion and `factual_override` is already 1, or if it can no longer change a `gate`. `skip` drops the
+    unscored criteria and applies the formula to the rest; there is no reward if that would divide by zero, or if no
+    criterion is left for a gate.
 
     Args:
-        criteria: M criteria, as `Criterion` models or mappings. `likert` and `outcome` make no use of them, and they
-            may be none there; `gate` lets every response pass where there are none.
-        scores: M numbers in [0, 1]; None where the judge failed. One for `likert` and `outcome`.
+        criteria: M criteria, as `Criterion` models or mappings. `likert` and `outcome` do not use them; they may be
+            empty there. Without criteria, every response passes a `gate`.
+        scores: M numbers in [0, 1]; None where judging failed. A single score for `likert` and `outcome`.
         mode: the formula, see the module.
-        on_failure: `null` (no reward), `error`, `zero` (reward 0.0), `zero_unparseable` (reward 0.0 where every missing
-            score is missing since the judge's output was invalid, else no reward; Rubric-Grounded RL, section 3.2) or
-            `skip`.
-        failures: M kinds of failure, of which `parse` is an invalid output; None where there is a score, or where no
-            judge was asked. `zero_unparseable` needs them where a score is missing.
-        kinds: the kinds of criteria that count: the reward is that of a rubric without all others, and their scores
-            may be missing. None for all. Not for `likert` and `outcome`.
-        format_ok: `stepwise` only, and needed there: whether the response has step headers and a boxed answer
-            (`trainer_client.steps.has_format`).
-        format_weight: `stepwise` only: lambda, in [0, 1] (SRaR: 0.1).
-        gate_fraction: `gate` only: rho, in [0, 1]. DRO's value is not known; 0.5 is ours. A rounding error of 1e-9 in
-            rho * M is forgiven: of ten criteria, 0.1 * 3 asks for three.
+        on_failure: `null` (no reward), `error`, `zero` (reward 0.0), `zero_unparseable` (reward 0.0 if all missing
+            scores are due to invalid output of the judge, else no reward; Rubric-Grounded RL, section 3.2) or `skip`.
+        failures: M kinds of failure, where `parse` is invalid output; None for a criterion with a score, or if no judge
+            was called. Required for `zero_unparseable` if a score is missing.
+        kinds: the kinds of criteria that count, as if the rubric had no others; the other scores may be missing. None
+            for all. Not for `likert` and `outcome`.
+        format_ok: whether the response has step headers and a boxed answer (`trainer_client.steps.has_format`). Only
+            for `stepwise`, where it is required.
+        format_weight: lambda, in [0, 1] (SRaR: 0.1). Only for `stepwise`.
+        gate_fraction: rho, in [0, 1]. Only for `gate`. DRO's value is not known; 0.5 is ours. A rounding error of 1e-9
+            in rho * M is tolerated, so that 0.1 * 3 of ten criteria requires three.
 
     Raises:
-        UnsuitableRubric: the criteria, those of `kinds`, cannot feed the mode.
-        UnscoredCriteria: `on_failure` is `error` and a criterion that the reward needs has no score; in `likert` and
+        UnsuitableRubric: the criteria of `kinds` do not suit the mode.
+        UnscoredCriteria: `on_failure` is `error` and a criterion that the reward needs has no score. For `likert` and
             `outcome` it is called `(response)`.
         ValueError: an unknown mode or policy, a wrong number of scores, a weight or score out of range.
     """
@@ -341,7 +175,7 @@ def reward_outcome(
         for term, score, kind in zip(terms, values, failure_kinds, strict=True)
         if (kinds is None or term.kind in kinds) and (mode != "stepwise" or term.kind == "answer")
     ]
-    if mode == "clipped_points":  # what kind of rubric it is does not depend on which scores are there
+    if mode == "clipped_points":  # whether the rubric lists only mistakes must not depend on which scores are missing
         only_mistakes = not any(term.weight > 0 for term, _, _ in counted)
         formula: Callable[[ScoredTerms], float | None] = partial(clipped_points, only_mistakes=only_mistakes)
     else:
@@ -357,7 +191,9 @@ def reward_outcome(
         return RewardOutcome(0.0, "unscored", "zero")
     if on_failure == "zero_unparseable":
         if failures is None:
-            raise ValueError("on_failure 'zero_unparseable' needs failures, the kind of each missing score's failure")
+            raise ValueError(
+                "on_failure 'zero_unparseable' needs failures; give the kind of each missing score's failure"
+            )
         if all(kind == "parse" for _, kind in missing):
             return RewardOutcome(0.0, "unscored", "zero_unparseable")
     if on_failure == "skip":
@@ -371,15 +207,15 @@ def reward_outcome(
 def likert_score(rating: SupportsIndex, low: int = 1, high: int = 10) -> float:
     """Map a holistic rating n to (n - low) / (high - low), in [0, 1].
 
-    RGR-GRPO's Likert judge rates from 1 to 10; how the paper turns that into a reward is not known, (n - 1) / 9 is
+    RGR-GRPO's Likert judge rates from 1 to 10. How the paper turns that into a reward is not known; (n - 1) / 9 is
     ours.
 
     Raises:
-        ValueError: the rating is no integer from `low` to `high` (7.0 and True are none), or `low` is not below
+        ValueError: the rating is not an integer from `low` to `high` (7.0 and True are refused), or `low` is not below
             `high`.
     """
     if low >= high:
-        raise ValueError(f"low is {low!r} and high {high!r}; a scale needs low below high")
+        raise ValueError(f"low is {low!r} and high {high!r}; low must be below high")
     try:
         number = None if isinstance(rating, bool) else operator.index(rating)
     except TypeError:
@@ -390,24 +226,108 @@ def likert_score(rating: SupportsIndex, low: int = 1, high: int = 10) -> float:
 
 
 def check_rubric(criteria: Sequence[CriterionLike], mode: RewardMode, kinds: Collection[str] | None = None) -> None:
-    """Refuse a rubric that cannot feed a mode by its criteria of some kinds, before anything is judged.
+    """Refuse a rubric that does not suit a mode, before anything is judged. With `kinds`, only these criteria count.
+
+    - `weighted_mean`, `factual_override` and `partial_credit` need a positive weight and allow no negative one;
+      `points` needs a positive weight; `clipped_points` and `absolute_points` need a weight other than 0. All of these
+      refuse a `pitfall` of positive weight, since a sum of weights would reward the mistake.
+    - `gate` allows neither a negative weight nor a `pitfall`, which it would count in favour of the response.
+    - `stepwise` needs a criterion of kind `answer`, and `graded_mean` needs any criterion.
+    - `likert` and `outcome` accept anything, including no criteria.
 
     Raises:
-        UnsuitableRubric: `weighted_mean`, `factual_override` and `partial_credit` take no negative weight and need a
-            positive one, `points` needs a positive weight, `clipped_points` and `absolute_points` any but 0. These
-            refuse a `pitfall` of positive weight: a sum of weights would reward the mistake. `gate` takes neither a
-            negative weight nor any `pitfall`, whose satisfaction it would count for the response. `stepwise` needs a
-            criterion of kind `answer`, and `graded_mean` any criterion. `likert` and `outcome` take anything, also no
-            criteria. No criterion is of the kinds that count.
+        UnsuitableRubric: the rubric breaks these rules, or no criterion is of the given kinds.
         ValueError: an unknown mode or kind, kinds for `likert` or `outcome`, or a weight that is not a finite number.
     """
     check_terms(filter_kinds(read_criteria(criteria), kinds, mode), mode)
 
 
+def check_terms(terms: list[Term], mode: RewardMode) -> None:
+    """Refuse terms that do not suit a mode; see `check_rubric` for the rules and errors."""
+    if mode not in get_args(RewardMode):
+        raise ValueError(f"mode is {mode!r}; use one of {', '.join(get_args(RewardMode))}")
+    match mode:
+        case "likert" | "outcome":
+            pass
+        case "stepwise":
+            if not any(term.kind == "answer" for term in terms):
+                raise UnsuitableRubric(
+                    "no criterion has kind 'answer', so mode 'stepwise' has no accuracy to start from; "
+                    "add a criterion of kind 'answer' that checks the final answer"
+                )
+        case "graded_mean":
+            if not terms:
+                raise UnsuitableRubric("there are no criteria, so graded_mean has no grade to average; add a criterion")
+        case "gate":
+            _refuse_pitfalls([term for term in terms if term.kind == "pitfall"], mode)
+            _refuse_negative_weights(terms, mode)
+        case _:
+            _check_weights(terms, mode)
+
+
+def filter_kinds(terms: list[Term], kinds: Collection[str] | None, mode: RewardMode) -> list[Term]:
+    """Return the terms of the given kinds, or all of them if `kinds` is None.
+
+    Raises:
+        UnsuitableRubric: no term is of these kinds.
+        ValueError: a kind is unknown, or the mode reads no criteria.
+    """
+    if kinds is None:
+        return terms
+    if mode in NEEDS_NO_RUBRIC:
+        raise ValueError(f"mode {mode!r} rewards the whole response, not criteria of some kinds; leave out kinds")
+    known = get_args(CriterionKind)
+    for kind in kinds:
+        if kind not in known:
+            raise ValueError(f"kinds has {kind!r}; use {', '.join(known)}")
+    kept = [term for term in terms if term.kind in kinds]
+    if not kept:
+        wanted = " or ".join(repr(kind) for kind in kinds)
+        raise UnsuitableRubric(
+            f"no criterion is of kind {wanted}, and only these count; add one, or name other kinds in reward.kinds"
+        )
+    return kept
+
+
+def _check_weights(terms: list[Term], mode: RewardMode) -> None:
+    _refuse_pitfalls([term for term in terms if term.kind == "pitfall" and term.weight > 0], mode)
+    takes_mistakes = mode in ("clipped_points", "absolute_points")
+    if mode != "points" and not takes_mistakes:
+        _refuse_negative_weights(terms, mode)
+    if takes_mistakes and not any(term.weight for term in terms):
+        raise UnsuitableRubric(
+            f"no criterion has a weight, so mode {mode!r} would divide by zero; give at least one a weight other than 0"
+        )
+    if not takes_mistakes and not any(term.weight > 0 for term in terms):
+        raise UnsuitableRubric(
+            f"no criterion has a positive weight, so mode {mode!r} would divide by zero; "
+            "give at least one criterion a weight above 0, or use mode 'clipped_points' for a list of mistakes"
+        )
+    if not math.isfinite(sum(abs(term.weight) for term in terms)):
+        raise UnsuitableRubric("the weights are too large to add up; divide them all by the same number")
+
+
+def _refuse_pitfalls(pitfalls: list[Term], mode: RewardMode) -> None:
+    for term in pitfalls:
+        raise UnsuitableRubric(
+            f"criterion {term.label!r} is a pitfall of weight {term.weight:g}, so {mode} would reward the mistake; "
+            "use mode 'stepwise' or 'graded_mean', or mode 'points' with a negative weight"
+        )
+
+
+def _refuse_negative_weights(terms: list[Term], mode: RewardMode) -> None:
+    for term in terms:
+        if term.weight < 0:
+            raise UnsuitableRubric(
+                f"the weight of criterion {term.label!r} is {term.weight:g}, and mode {mode!r} does not allow "
+                "negative weights; use mode 'points', or give it a weight of 0 or more"
+            )
+
+
 def _formula(
     mode: RewardMode, format_ok: bool | None, format_weight: float, gate_fraction: float
 ) -> Callable[[ScoredTerms], float | None]:
-    """Give the whole formula of a mode, what `stepwise` adds for the format included."""
+    """Return the complete formula of a mode, including the format share of `stepwise`."""
     if mode == "gate":
         return partial(gate_reward, fraction=_checked_fraction(gate_fraction))
     formula = FORMULAS[mode]
@@ -423,7 +343,7 @@ def _formula(
 
 
 def _completed_score(term: Term, score: float | None, mode: RewardMode, good: bool) -> float:
-    """Give the score, or where there is none the one that is best or worst for the response."""
+    """Return the score; if it is missing, the best (`good`) or worst one for the response."""
     return score if score is not None else float(good == is_nondecreasing(term, mode))
 
 
@@ -431,20 +351,93 @@ def _read_failures(failures: Sequence[FailureKind | None] | None, count: int) ->
     if failures is None:
         return [None] * count
     if len(failures) != count:
-        raise ValueError(f"{len(failures)} failures for {count} scores; give one each, None where judging did not fail")
+        raise ValueError(
+            f"{len(failures)} failures for {count} scores; give one for each score, None where judging did not fail"
+        )
     return failures
 
 
 def _format_share(format_ok: bool | None, format_weight: float) -> tuple[float, float]:
-    """Give (1 - lambda, lambda * format), what accuracy is multiplied by and what is added to it."""
+    """Return (1 - lambda, lambda * format): the factor of the accuracy, and the number to add to it."""
     if not 0.0 <= format_weight <= 1.0:
-        raise ValueError(f"format_weight is {format_weight!r}; it is a share in [0, 1]")
+        raise ValueError(f"format_weight is {format_weight!r}; use a share in [0, 1]")
     if format_ok is None and format_weight > 0:
-        raise ValueError("stepwise needs format_ok: pass steps.has_format(text), or format_weight=0")
+        raise ValueError("mode 'stepwise' needs format_ok; pass steps.has_format(text), or format_weight=0")
     return 1.0 - format_weight, format_weight * bool(format_ok)
 
 
 def _checked_fraction(fraction: float) -> float:
     if not 0.0 <= fraction <= 1.0:
-        raise ValueError(f"gate_fraction is {fraction!r}; it is a share in [0, 1]")
+        raise ValueError(f"gate_fraction is {fraction!r}; use a share in [0, 1]")
     return float(fraction)
+
+
+def _weighted_mean(scored: ScoredTerms) -> float | None:
+    total = sum(term.weight for term, _ in scored)
+    if total <= 0:
+        return None
+    return min(1.0, max(0.0, sum(term.weight * score for term, score in scored) / total))
+
+
+def _factual_override(scored: ScoredTerms) -> float | None:
+    mean = _weighted_mean(scored)
+    factual = [score for term, score in scored if term.kind == "factual"]
+    return 1.0 if mean is not None and factual and min(factual) == 1.0 else mean
+
+
+def _points(scored: ScoredTerms) -> float | None:
+    positive = sum(term.weight for term, _ in scored if term.weight > 0)
+    return sum(term.weight * score for term, score in scored) / positive if positive > 0 else None
+
+
+def clipped_points(scored: ScoredTerms, *, only_mistakes: bool) -> float | None:
+    """Points clipped to [0, 1]. For a list of mistakes: 1 minus the share of the weight of the mistakes made."""
+    if not only_mistakes:
+        points = _points(scored)
+        return None if points is None else min(1.0, max(0.0, points))
+    deduction = absolute_points(scored)
+    return None if deduction is None else min(1.0, max(0.0, 1.0 + deduction))
+
+
+def absolute_points(scored: ScoredTerms) -> float | None:
+    """Sum w s / sum |w|."""
+    total = sum(abs(term.weight) for term, _ in scored)
+    return sum(term.weight * score for term, score in scored) / total if total > 0 else None
+
+
+def _mean(scored: ScoredTerms) -> float | None:
+    return sum(score for _, score in scored) / len(scored) if scored else None
+
+
+def _graded_mean(scored: ScoredTerms) -> float | None:
+    return _mean([(t, 1.0 - score if t.weight < 0 or t.kind == "pitfall" else score) for t, score in scored])
+
+
+def is_nondecreasing(term: Term, mode: RewardMode) -> bool:
+    """Whether the reward is nondecreasing in the term's score; otherwise it is nonincreasing."""
+    if mode in ("stepwise", "gate", "likert", "outcome"):
+        return True
+    return term.weight >= 0 and not (mode == "graded_mean" and term.kind == "pitfall")
+
+
+def gate_reward(scored: ScoredTerms, fraction: float) -> float:
+    """1 if at least the given fraction of the scored criteria is satisfied, or if there are none; else 0."""
+    satisfied = sum(score == 1.0 for _, score in scored)
+    return float(satisfied >= math.ceil(fraction * len(scored) - _ROUNDING))
+
+
+FORMULAS: dict[RewardMode, Callable[[ScoredTerms], float | None]] = {
+    "weighted_mean": _weighted_mean,
+    "factual_override": _factual_override,
+    "points": _points,
+    "absolute_points": absolute_points,
+    "partial_credit": _weighted_mean,
+    "stepwise": _mean,
+    "graded_mean": _graded_mean,
+    "likert": _mean,
+    "outcome": _mean,
+}
+"""The formula of each mode except `gate` and `clipped_points`, over criteria that all have a score.
+
+A formula returns None if it would divide by zero.
+"""

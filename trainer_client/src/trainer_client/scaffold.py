@@ -1,13 +1,7 @@
 """RuscaRL's scaffolds: how many criteria each sample is shown, which ones, and how a prompt shows them.
 
-RuscaRL's scaffolding: how many of a rubric's criteria the policy is shown, which ones, and in what words.
-
-The criteria stand in the prompt that responses are generated from, more of them early in training and for the first
-of a group. Generates nothing, and rewards nothing: that is `points` in `trainer_client.rewards`.
-
-Writes criteria down as points, and puts a text below a prompt that is a text or a chat.
-
-In what words a model is told of them is not decided here.
+The prompt for generation contains some of the rubric's criteria: more of them early in training, and for the first
+samples of a group. RuscaRL's reward is mode `points` in `trainer_client.rewards`.
 """
 
 import hashlib
@@ -34,93 +28,19 @@ Chat = Sequence[Mapping[str, Any]]
 """Chat messages, each with `role` and `content`."""
 
 
-class BulletPoints(NamedTuple):
-    """Lines that begin with a dash, one for each criterion: what an answer should have, and what it should not."""
-
-    include: list[str]
-    avoid: list[str]
-
-
-def as_bullet_points(criteria: Sequence[PromptCriterion], *, weights: bool = False) -> BulletPoints:
-    """Write each criterion down; one of negative weight or of kind `pitfall` is a point to avoid.
-
-    With `weights`, its weight stands behind it in parentheses, as points.
-
-    Raises:
-        ValueError: a criterion has no description.
-    """
-    points = BulletPoints([], [])
-    for index, criterion in enumerate(criteria):
-        given = criterion if isinstance(criterion, Mapping) else criterion.model_dump()
-        description = str(given.get("description") or "").strip()
-        if not description:
-            raise ValueError(f"criteria[{index}] has no description, which is what the policy would be shown")
-        weight = given.get("weight", 1.0)
-        negative = weight < 0 or given.get("kind") == "pitfall"
-        if weights:
-            description += f" ({weight:g} point{'' if abs(weight) == 1 else 's'})"
-        (points.avoid if negative else points.include).append("- " + description.replace("\n", "\n  "))
-    return points
-
-
-def under_headings(*headed: tuple[str, list[str]]) -> list[str]:
-    """Give each heading with its lines below it; one without lines is left out."""
-    return ["\n".join([heading, *lines]) for heading, lines in headed if lines]
-
-
-def add_below(prompt: str | Chat, addition: str) -> str | Chat:
-    """Put a text below a prompt: below the last message of the user, in a chat.
-
-    Returns:
-        A prompt of the same form; what was given is not changed.
-
-    Raises:
-        ValueError: the messages have none of the user's with a text as its content.
-    """
-    if isinstance(prompt, str):
-        return f"{prompt}\n\n{addition}"
-    places = [place for place, message in enumerate(prompt) if message["role"] == "user"]
-    if not places or not isinstance(prompt[places[-1]]["content"], str):
-        raise ValueError("the prompt's last user message is missing or not plain text; the criteria would stand there")
-    last_message = prompt[places[-1]]
-    extended = {**last_message, "content": f"{last_message['content']}\n\n{addition}"}
-    return [extended if place == places[-1] else message for place, message in enumerate(prompt)]
-
-
-def add_to_system(prompt: str | Chat, addition: str) -> str | Chat:
-    """Put a text into the system message of a chat, below what it says; below a prompt that is a text.
-
-    A chat that does not begin with a system message gets one.
-
-    Returns:
-        A prompt of the same form; what was given is not changed.
-
-    Raises:
-        ValueError: the content of the system message is not text.
-    """
-    if isinstance(prompt, str):
-        return add_below(prompt, addition)
-    if not prompt or prompt[0]["role"] != "system":
-        return [{"role": "system", "content": addition}, *prompt]
-    first = prompt[0]
-    if not isinstance(first["content"], str):
-        raise ValueError("the prompt's system message is not plain text; the criteria would stand there")
-    return [{**first, "content": f"{first['content']}\n\n{addition}".strip()}, *prompt[1:]]
-
-
 GroupPattern = Literal["linear", "binary", "full", "none"]
 Decay = Literal["sigmoid", "linear", "power", "constant"]
 Place = Literal["user", "system"]
 
 
 def training_progress(step: int, total: int) -> float:
-    """Compute t = (step - 1) / (total - 1), clamped to [0, 1]; step counts from 1. 0 if there is one step in all.
+    """Compute t = (step - 1) / (total - 1), clamped to [0, 1]. `step` counts from 1. If `total` is 1, t is 0.
 
     Raises:
         ValueError: `total` is below 1.
     """
     if total < 1:
-        raise ValueError(f"total is {total}; training has at least 1 step")
+        raise ValueError(f"total is {total}; use at least 1 step")
     return min(1.0, max(0.0, (step - 1) / (total - 1))) if total > 1 else 0.0
 
 
@@ -137,7 +57,7 @@ def scaffold_ratios(
 ) -> list[float]:
     """Compute the share of the criteria that each sample of a group is shown (RuscaRL, eq. 3).
 
-    The factor of the training step times that of the sample, for samples i = 1..G:
+    The share is the factor of the training step times that of the sample, for samples i = 1..G:
 
     - decay at progress t: `sigmoid` 1 / (1 + exp(alpha * (t - t0))) (paper), `linear` 1 - t, `power` (1 - t) ** n,
       `constant` 1;
@@ -150,9 +70,9 @@ def scaffold_ratios(
         alpha: steepness of the sigmoid, at least 0 (paper: 125).
         midpoint: t0, where the sigmoid is 1/2 (paper: 0.2).
         pattern: see above.
-        full: of `binary` only: how many samples are shown all that the step allows, at least 0.
+        full: for `binary` only: the number of samples with factor 1, at least 0.
         decay: see above.
-        power: n, of `power` only, above 0.
+        power: n, for `power` only, above 0.
 
     Returns:
         G ratios in [0, 1].
@@ -161,9 +81,9 @@ def scaffold_ratios(
         ValueError: an argument is out of range.
     """
     if not 0.0 <= progress <= 1.0:
-        raise ValueError(f"progress is {progress!r}; it is a share in [0, 1], see training_progress")
+        raise ValueError(f"progress is {progress!r}; use a share in [0, 1], see training_progress")
     if group_size < 1 or full < 0:
-        raise ValueError(f"group_size is {group_size} and full {full}; they are at least 1 and 0")
+        raise ValueError(f"group_size is {group_size} and full {full}; they must be at least 1 and 0")
     step_factor = _decay(progress, decay, alpha, midpoint, power)
     match pattern:
         case "linear":
@@ -180,34 +100,34 @@ def scaffold_ratios(
 
 
 def shown_count(ratio: float, criteria: int) -> int:
-    """Compute how many of M criteria are shown: round(ratio * M), halves to the even number.
+    """Compute how many of M criteria are shown: round(ratio * M), with halves rounded to even.
 
     Raises:
         ValueError: the ratio is not in [0, 1], or M is negative.
     """
     if not 0.0 <= ratio <= 1.0 or criteria < 0:
-        raise ValueError(f"ratio is {ratio!r} and criteria {criteria}; they are a share in [0, 1] and a count")
+        raise ValueError(f"ratio is {ratio!r} and criteria {criteria}; use a share in [0, 1] and a count")
     return round(ratio * criteria)
 
 
 def draw_criteria(
     criteria: int, count: int, *, run_seed: int, prompt_id: str | int, step: int, sample: int
 ) -> list[int]:
-    """Draw which criteria are shown, without replacement, each set of `count` being equally likely.
+    """Draw the criteria to show, without replacement; each set of `count` criteria is equally likely.
 
-    What is drawn depends on the arguments alone, on any machine and any version of Python: the criteria with the
-    lowest SHA-256 of the seed and their index. A smaller count draws a part of what a larger one draws.
+    The result depends only on the arguments, on any machine and any version of Python: it is the criteria with the
+    lowest SHA-256 of the seed and their index. A smaller count draws a subset of a larger one.
 
     Args:
-        criteria: M, how many there are.
-        count: how many to draw, 0 to M.
-        run_seed: of the training run.
-        prompt_id: of the prompt, the same on every rank.
-        step: of training, so that a prompt seen again shows other criteria.
-        sample: i, the sample's place in its group.
+        criteria: M, the number of criteria.
+        count: the number of criteria to draw, 0 to M.
+        run_seed: the seed of the training run.
+        prompt_id: the id of the prompt, the same on every rank.
+        step: the training step, so that a prompt that occurs again shows other criteria.
+        sample: i, the sample's position in its group.
 
     Returns:
-        Their indices in the order of the rubric.
+        The indices of the criteria, in the order of the rubric.
 
     Raises:
         ValueError: `count` is not in 0..M.
@@ -222,30 +142,30 @@ def draw_criteria(
 def shown_to_sample(
     criteria: int, ratios: Sequence[float], *, run_seed: int, prompt_id: str | int, step: int, sample: int
 ) -> list[int]:
-    """Draw the criteria that one sample of a group is shown: its `shown_count` of them, by `draw_criteria`.
+    """Draw the criteria that one sample of a group is shown, by `shown_count` and `draw_criteria`.
 
     Args:
-        criteria: M, how many there are.
-        ratios: of the samples of the group, see `scaffold_ratios`; shape (G,).
+        criteria: M, the number of criteria.
+        ratios: the G ratios of the group's samples, see `scaffold_ratios`.
         run_seed, prompt_id, step: as in `draw_criteria`.
-        sample: i, the sample's place in its group, 1 to G.
+        sample: i, the sample's position in its group, 1 to G.
 
     Returns:
-        Their indices in the order of the rubric.
+        The indices of the criteria, in the order of the rubric.
     """
     count = shown_count(ratios[sample - 1], criteria)
     return draw_criteria(criteria, count, run_seed=run_seed, prompt_id=prompt_id, step=step, sample=sample)
 
 
 def scaffold_text(criteria: Sequence[PromptCriterion], *, weights: bool = False) -> str:
-    """Write criteria down as advice to whoever answers; an empty text if there are none.
+    """Format criteria as advice for the answer; an empty text if there are none.
 
     A criterion of negative weight or of kind `pitfall` is a point to avoid, any other a point to include. A heading
-    without points is left out (RuscaRL, appendix E.2; the words are ours).
+    without points is left out (RuscaRL, appendix E.2; the wording is ours).
 
     Args:
-        criteria: those shown.
-        weights: whether each has its weight behind it, as points (RuscaRL's authors' code).
+        criteria: the criteria to show.
+        weights: whether each point ends with its weight (RuscaRL's authors' code).
 
     Raises:
         ValueError: a criterion has no description.
@@ -262,21 +182,20 @@ def scaffold_text(criteria: Sequence[PromptCriterion], *, weights: bool = False)
 def scaffolded_prompt(
     prompt: str | Chat, criteria: Sequence[PromptCriterion], *, place: Place = "user", weights: bool = False
 ) -> str | Chat:
-    """Give the prompt to generate from: with the criteria in it, or unchanged if there are none.
+    """Add criteria to a prompt for generation; without criteria, the prompt is unchanged.
 
     Args:
-        prompt: a text, which they go below, or chat messages.
-        criteria: those drawn, see `draw_criteria`.
-        place: where in chat messages: below the last message of the `user`, or in the `system` message, which is made
-            where there is none (RuscaRL's authors' code).
+        prompt: a text, to which they are appended, or chat messages.
+        criteria: the criteria to show, see `draw_criteria`.
+        place: the message of a chat to append them to: the last one of the `user`, or the `system` message, which is
+            added if there is none (RuscaRL's authors' code).
         weights: as in `scaffold_text`.
 
     Returns:
-        A prompt of the same form; what was given is not changed.
+        A new prompt of the same form.
 
     Raises:
-        ValueError: the message that they go into is missing or has no text as its content, the place is none, or as
-            `scaffold_text`.
+        ValueError: the message is missing or its content is not text, `place` is invalid, or as for `scaffold_text`.
     """
     if place not in get_args(Place):
         raise ValueError(f"place is {place!r}; use one of {', '.join(get_args(Place))}")
@@ -286,11 +205,85 @@ def scaffolded_prompt(
     return add_to_system(prompt, addition) if place == "system" else add_below(prompt, addition)
 
 
+class BulletPoints(NamedTuple):
+    """Lines that begin with a dash, one for each criterion: points to include, and points to avoid."""
+
+    include: list[str]
+    avoid: list[str]
+
+
+def as_bullet_points(criteria: Sequence[PromptCriterion], *, weights: bool = False) -> BulletPoints:
+    """Format each criterion as a bullet point; one of negative weight or of kind `pitfall` is a point to avoid.
+
+    With `weights`, each point ends with its weight in parentheses.
+
+    Raises:
+        ValueError: a criterion has no description.
+    """
+    points = BulletPoints([], [])
+    for index, criterion in enumerate(criteria):
+        given = criterion if isinstance(criterion, Mapping) else criterion.model_dump()
+        description = str(given.get("description") or "").strip()
+        if not description:
+            raise ValueError(f"criteria[{index}] has no description, which the prompt would show; add one")
+        weight = given.get("weight", 1.0)
+        negative = weight < 0 or given.get("kind") == "pitfall"
+        if weights:
+            description += f" ({weight:g} point{'' if abs(weight) == 1 else 's'})"
+        (points.avoid if negative else points.include).append("- " + description.replace("\n", "\n  "))
+    return points
+
+
+def under_headings(*headed: tuple[str, list[str]]) -> list[str]:
+    """Join each heading and its lines; a heading without lines is left out."""
+    return ["\n".join([heading, *lines]) for heading, lines in headed if lines]
+
+
+def add_below(prompt: str | Chat, addition: str) -> str | Chat:
+    """Append a text to a prompt; in a chat, to the last user message.
+
+    Returns:
+        A new prompt of the same form.
+
+    Raises:
+        ValueError: the messages have no user message, or the content of the last one is not text.
+    """
+    if isinstance(prompt, str):
+        return f"{prompt}\n\n{addition}"
+    user_messages = [index for index, message in enumerate(prompt) if message["role"] == "user"]
+    if not user_messages or not isinstance(prompt[user_messages[-1]]["content"], str):
+        raise ValueError("the prompt's last user message is missing or not plain text; it must hold the criteria")
+    last_message = prompt[user_messages[-1]]
+    extended = {**last_message, "content": f"{last_message['content']}\n\n{addition}"}
+    return [extended if index == user_messages[-1] else message for index, message in enumerate(prompt)]
+
+
+def add_to_system(prompt: str | Chat, addition: str) -> str | Chat:
+    """Append a text to the system message of a chat, or to a prompt that is a text.
+
+    A chat that does not begin with a system message gets one.
+
+    Returns:
+        A new prompt of the same form.
+
+    Raises:
+        ValueError: the content of the system message is not text.
+    """
+    if isinstance(prompt, str):
+        return add_below(prompt, addition)
+    if not prompt or prompt[0]["role"] != "system":
+        return [{"role": "system", "content": addition}, *prompt]
+    first = prompt[0]
+    if not isinstance(first["content"], str):
+        raise ValueError("the prompt's system message is not plain text; it must hold the criteria")
+    return [{**first, "content": f"{first['content']}\n\n{addition}".strip()}, *prompt[1:]]
+
+
 def _decay(progress: float, decay: Decay, alpha: float, midpoint: float, power: float) -> float:
     match decay:
         case "sigmoid":
             if not (0.0 <= alpha < math.inf and math.isfinite(midpoint)):
-                raise ValueError(f"alpha is {alpha!r} and midpoint {midpoint!r}; they are finite, alpha at least 0")
+                raise ValueError(f"alpha is {alpha!r} and midpoint {midpoint!r}; use finite numbers, alpha at least 0")
             exponent = alpha * (progress - midpoint)
             small = math.exp(-abs(exponent))
             return (small if exponent > 0 else 1.0) / (1.0 + small)
@@ -298,7 +291,7 @@ def _decay(progress: float, decay: Decay, alpha: float, midpoint: float, power: 
             return 1.0 - progress
         case "power":
             if not 0.0 < power < math.inf:
-                raise ValueError(f"power is {power!r}; it is a finite number above 0")
+                raise ValueError(f"power is {power!r}; use a finite number above 0")
             return float((1.0 - progress) ** power)
         case "constant":
             return 1.0

@@ -1,7 +1,7 @@
-r"""Steps of a response: where they lie in its text and its tokens, and what each is worth.
+r"""Steps of a response: their spans in its text and its tokens, and the deltas attributed to them (SRaR).
 
-Serves step-wise rubric rewards (SRaR). Normalising across a group and giving advantages to tokens is not done
-here. All text positions are Unicode code points, all ranges half-open.
+`trainer_client.advantages` normalises deltas across a group and computes advantages of tokens. All text positions are
+Unicode code points, all ranges half-open.
 """
 
 import operator
@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 WHOLE_RESPONSE, NO_STEP = 0, -1
-"""What a verdict names in place of a step's number where it is about all of a response, or about no part of it."""
+"""The step numbers of verdicts about the whole response, and about no part of it."""
 
 STEP_FORMAT = (
     "Work out the following problem. Write your solution as several steps, and begin each of them with "
     '"### Step N:", where N is its number: "### Step 1:", then "### Step 2:", and so on. End with the final answer in '
     "\\boxed{}.\n\nProblem:\n"
 )
-"""What SRaR tells the policy in training before a problem (section 7.3), in our own words: see `with_step_format`."""
+"""SRaR's instruction to the policy before a problem (section 7.3), in our own words; see `with_step_format`."""
 
 STEP_HEADER = re.compile(r"^[ \t]*#{3,}[ \t]*Step[ \t]*0{0,8}([1-9][0-9]{0,8})(?!\w|[.,][0-9])", re.MULTILINE)
 """The header of a step, its number in the first group."""
@@ -51,40 +51,40 @@ class Step(NamedTuple):
 
 
 def with_step_format(prompt: str | Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any]]:
-    """Give the prompt with SRaR's format asked for before the problem (section 7.3).
+    """Put SRaR's format instruction before the problem (section 7.3).
 
-    Without it a policy writes no steps that a verdict could name, and earns no format reward.
+    Without it, a policy writes no steps that a verdict could refer to, and earns no format reward.
 
     Args:
-        prompt: a text, or chat messages, where it goes before the last message of the user.
+        prompt: a text, or chat messages, where the instruction is put at the start of the last user message.
 
     Returns:
-        A prompt of the same form; what was given is not changed.
+        A new prompt of the same form.
 
     Raises:
-        ValueError: the messages have none of the user's with a text as its content.
+        ValueError: the messages have no user message, or the content of the last one is not text.
     """
     if isinstance(prompt, str):
         return STEP_FORMAT + prompt
-    places = [place for place, message in enumerate(prompt) if message["role"] == "user"]
-    if not places or not isinstance(prompt[places[-1]]["content"], str):
-        raise ValueError("the prompt's last user message is missing or not plain text; it would hold the problem")
-    problem = prompt[places[-1]]
+    user_messages = [index for index, message in enumerate(prompt) if message["role"] == "user"]
+    if not user_messages or not isinstance(prompt[user_messages[-1]]["content"], str):
+        raise ValueError("the prompt's last user message is missing or not plain text; it must hold the problem")
+    problem = prompt[user_messages[-1]]
     extended = {**problem, "content": STEP_FORMAT + problem["content"]}
-    return [extended if place == places[-1] else message for place, message in enumerate(prompt)]
+    return [extended if index == user_messages[-1] else message for index, message in enumerate(prompt)]
 
 
 def split_steps(text: str) -> list[Step]:
-    """Find the steps of a response, in the order they stand in it.
+    """Find the steps of a response, in the order in which they occur.
 
-    A header is `### Step N:` that begins a line, N a positive integer. Spaces and tabs may stand before it and between
-    its parts, there may be more hashes than three, and the colon may be missing; the capital S is required, and
-    neither `Step 0` nor `Step 1.5` nor `Step 2a` is a header. A step runs from the line of its header to that of the
-    next header, of whatever number, or to the end. A repeated number means its first span: the later ones belong to
-    no step, and neither does text before the first header.
+    A header is `### Step N:` at the start of a line, where N is a positive integer. It may be indented, have more than
+    three hashes and other spacing between its parts, and lack the colon. The capital S is required; `Step 0`,
+    `Step 1.5` and `Step 2a` are not headers. A step extends from the line of its header to the next header of any
+    number, or to the end. If a number is repeated, its first span counts; the later ones belong to no step, and neither
+    does text before the first header.
 
-    So `#### Step 1:`, `### Step1:` and indented headers are read as SRaR's authors' code reads them (its pattern is
-    `###\\s*Step\\s*\\d+\\s*:`, anywhere in a line); where we differ stands in docs/methods.md.
+    `#### Step 1:`, `### Step1:` and indented headers are thus read as by the code of SRaR's authors (its pattern is
+    `###\\s*Step\\s*\\d+\\s*:`, anywhere in a line). docs/methods.md lists the differences.
     """
     headers = list(STEP_HEADER.finditer(text))
     edges = [header.start() for header in headers] + [len(text)]
@@ -97,7 +97,7 @@ def split_steps(text: str) -> list[Step]:
 
 def has_format(text: str) -> bool:
     r"""Whether a response has step headers and a non-empty `\boxed{}` answer: SRaR's format reward."""
-    # Looking for a text is a hundred times as fast as looking for a pattern, and most texts without steps have neither.
+    # Searching for a string is a hundred times faster than for a pattern, and most texts without steps have no "###".
     return "###" in text and STEP_HEADER.search(text) is not None and boxed_answer(text) is not None
 
 
@@ -115,34 +115,34 @@ def step_deltas(
 ) -> dict[int, float]:
     """Sum each step's deltas (SRaR, eq. 3 and the d_k below it).
 
-    A satisfied criterion (score 1) of kind k gives its step budget_k / N_k, an unsatisfied one 0, where N_k
-    counts all criteria of that kind, scored or not. A pitfall always takes away: its budget counts as
-    -|pitfall|, whatever sign it is given with. Criteria of other kinds, `answer` among them, carry no delta.
+    A satisfied criterion (score 1) of kind k adds budget_k / N_k to its step, an unsatisfied one 0, where N_k is the
+    number of all criteria of that kind, scored or not. A pitfall always subtracts: its budget counts as -|pitfall|,
+    whatever its sign. Criteria of other kinds, such as `answer`, have no delta.
 
     Args:
-        criteria: M criteria, as `Criterion` models or mappings; weights play no part.
-        scores: M numbers in [0, 1]; None where the judge failed, and then the criterion is left out.
-        steps: M step numbers: 1..n_steps, 0 for the whole response, -1 for no step (no delta). May be None,
-            and is not looked at, where the score is None; may be None where the criterion carries no delta.
+        criteria: M criteria, as `Criterion` models or mappings; weights are ignored.
+        scores: M numbers in [0, 1]; None where judging failed, which leaves the criterion out.
+        steps: M step numbers: 1..n_steps, 0 for the whole response, -1 for no step (no delta). Ignored where the score
+            is None; may be None where the criterion has no delta.
         n_steps: the highest step number of the response.
-        suggest: what all `suggest` criteria together can give.
-        pitfall: what all `pitfall` criteria together can take, as a negative number.
-        bonus: what all `bonus` criteria together can give.
-        count_satisfied_only: give a step a value only when a satisfied criterion is attributed to it (the
-            authors' code), rather than any scored one (the paper's G_k).
-        keep_no_step: also sum the deltas that belong to no step, under -1. They have no tokens, so SRaR's own
-            advantages leave them out; RaR and the merged form count them in the response's sum.
+        suggest: the budget of all `suggest` criteria together.
+        pitfall: the budget of all `pitfall` criteria together, negative.
+        bonus: the budget of all `bonus` criteria together.
+        count_satisfied_only: give a step a value only if a satisfied criterion is attributed to it (the authors'
+            code), rather than any scored one (the paper's G_k).
+        keep_no_step: also sum the deltas of no step, under -1. They have no tokens, so SRaR's own advantages leave
+            them out; RaR and the merged variant add them to the response's sum.
 
     Returns:
-        {step: d_k}, for the steps that have one.
+        {step: d_k} for the steps that have a delta.
 
     Raises:
-        ValueError: a step of a scored criterion is none of these, or lengths, weights or scores are wrong.
+        ValueError: the step of a scored criterion is out of range, or lengths, weights or scores are wrong.
     """
     terms = read_criteria(criteria)
     values = read_scores(scores, len(terms))
     if len(steps) != len(terms):
-        raise ValueError(f"{len(steps)} steps for {len(terms)} criteria; give one step each")
+        raise ValueError(f"{len(steps)} steps for {len(terms)} criteria; give one step for each criterion")
     counts = Counter(term.kind for term in terms)
     budgets = {"suggest": suggest, "pitfall": -abs(pitfall), "bonus": bonus}
     deltas: dict[int, float] = {}
@@ -168,8 +168,8 @@ def _step_number(index: int, given: SupportsIndex | None, n_steps: int) -> int:
         step = None
     if step is None or not -1 <= step <= n_steps:
         raise ValueError(
-            f"steps[{index}] is {given!r}; a scored criterion's step is 1..{n_steps}, 0 (the whole response) "
-            "or -1 (no step); where the judge named another, its score is None"
+            f"steps[{index}] is {given!r}; use 1..{n_steps}, 0 (the whole response) or -1 (no step), or set the "
+            "criterion's score to None if the judge named another step"
         )
     return step
 
@@ -177,15 +177,14 @@ def _step_number(index: int, given: SupportsIndex | None, n_steps: int) -> int:
 def token_spans(offsets: Iterable[Sequence[int]], steps: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
     """Find each step's tokens: {number: [first, last + 1)}, in token positions.
 
-    A token belongs to the step that holds its first character: a header's tokens to its step, one that
-    straddles two steps to the earlier. Special tokens, at (0, 0), belong to none, as do tokens outside every
-    step. Step 0, the whole response, gets no entry, nor does a step in which no token starts (a truncated
-    response has such).
+    A token belongs to the step that contains its first character, so a header's tokens belong to its step, and a token
+    across two steps to the earlier one. Special tokens, at (0, 0), and tokens outside all steps belong to none. Step 0,
+    the whole response, has no entry, and neither has a step in which no token starts (as in a truncated response).
 
     Args:
-        offsets: T pairs [start, end) in code points of the text, from the tokenizer's offset mapping. Special
-            tokens stand before or after the text's own; one in the middle of a step would lie in its range.
-        steps: (number, start, end) triples, such as `split_steps` gives.
+        offsets: T pairs [start, end) in code points of the text, from the tokenizer's offset mapping. Special tokens
+            are expected before or after the text's own; one in the middle of a step would be in its range.
+        steps: (number, start, end) triples, such as those of `split_steps`.
 
     Raises:
         ValueError: two steps overlap.

@@ -1,7 +1,7 @@
-"""Parts a response into its thinking block and its answer, and says which of them is judged.
+"""Split a response into its thinking block and its answer, and select which of them is judged.
 
-A thinking block is known by the tags in `THINK_TAGS`, written exactly so, and by nothing else: prose that only sounds
-like thinking is an answer. All positions are Unicode code points.
+A thinking block is recognised only by the exact tags in `THINK_TAGS`; other text that sounds like thinking belongs to
+the answer. All positions are Unicode code points.
 """
 
 import re
@@ -26,13 +26,13 @@ THINK_TAGS = (
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),  # gpt-oss
     ("<|channel|>analysis<|message|>", "<|channel|>final <|constrain|>json<|message|>"),
 )
-"""The tags that open and close a thinking block. Any of the closing ones closes any block."""
+"""The tags that open and close a thinking block. Any closing tag closes any block."""
 
 _OPENING = "|".join(sorted({re.escape(opening) for opening, _ in THINK_TAGS}))
 _CLOSING = "|".join(re.escape(closing) for _, closing in THINK_TAGS)
 _FIRST = "".join(sorted({re.escape(tag[0]) for tags in THINK_TAGS for tag in tags}))
 _TAG = re.compile(
-    f"(?=[{_FIRST}])"  # most characters begin no tag, which this tells at once
+    f"(?=[{_FIRST}])"  # skips most characters quickly
     rf"(?:(?P<opening>{_OPENING})|(?:(?:<\|end\|>)?<\|start\|>assistant)?(?P<closing>{_CLOSING}))"
 )
 _QUOTES = frozenset(["``", '""', "''", "“”", "‘’", "«»"])
@@ -40,7 +40,7 @@ _QUOTES = frozenset(["``", '""', "''", "“”", "‘’", "«»"])
 
 @dataclass(frozen=True, slots=True)
 class ThinkingSplit:
-    """The thinking of a text and where its answer begins.
+    """The thinking of a text, and where its answer begins.
 
     The thinking is `text[thinking_start : thinking_start + len(thinking)]`, the answer `text[answer_start:]`.
     """
@@ -52,10 +52,10 @@ class ThinkingSplit:
 
 @dataclass(frozen=True, slots=True)
 class JudgedContent:
-    """What of a response is judged.
+    """The part of a response that is judged.
 
-    `text` is what steps, final answers and programs read; it begins at `offset` of the response as sent, in code
-    points (0 for messages). `messages` is what is shown of a response sent as messages, None where it is a text.
+    `text` is the input for steps, final answers and programs. It begins at `offset` of the response as sent, in code
+    points (0 for messages). `messages` is what the judge sees of a response sent as messages; None for a text.
     """
 
     text: str
@@ -64,15 +64,15 @@ class JudgedContent:
 
 
 def split_thinking(text: str) -> ThinkingSplit:
-    """Part a text into thinking and answer.
+    """Split a text into thinking and answer.
 
-    The answer is what follows the last closing tag. A closing tag needs no opening one, since chat templates often
-    open the block in the prompt; the thinking then begins with the text. A block that is opened and never closed was
-    cut off: there is no answer, and `answer_start` is the text's length. Without a tag all is answer. Space around
-    a tag belongs to neither part.
+    The answer is the text after the last closing tag. A closing tag needs no opening one, since chat templates often
+    open the block in the prompt; the thinking then begins with the text. A block that is opened but not closed was cut
+    off: there is no answer, and `answer_start` is the text's length. Without tags, the whole text is the answer.
+    Whitespace around a tag belongs to neither part.
 
-    A tag set directly between a pair of backticks or quotation marks is being spoken of and is none. Code fences
-    protect no tag: thinking that leaves a fence open would swallow the end of its block.
+    A tag directly between a pair of backticks or quotation marks is a quotation and is ignored. Tags in code fences
+    count: otherwise, thinking that leaves a fence open would hide the end of its block.
     """
     tags = [tag for tag in _TAG.finditer(text) if not _is_quoted(text, tag)]
     if not tags:
@@ -87,9 +87,9 @@ def split_thinking(text: str) -> ThinkingSplit:
 
 
 def judged_part(text: str, part: ReasoningPart) -> tuple[str, int]:
-    """Give the part of a text that is judged, and where in the text it begins.
+    """Return the judged part of a text, and where it begins.
 
-    That is its answer (`strip`), all of it (`keep`), or its thinking (`only`).
+    `strip` selects its answer, `keep` the whole text, and `only` its thinking.
     """
     if part == "keep":
         return text, 0
@@ -100,11 +100,11 @@ def judged_part(text: str, part: ReasoningPart) -> tuple[str, int]:
 
 
 def judged_content(response: Response, part: ReasoningPart) -> JudgedContent:
-    """Give what of a response is judged.
+    """Return the part of a response that is judged.
 
-    Of messages, those of role `assistant` think: in their `reasoning_content`, and in blocks of their content. Under
-    `strip` they come without either, under `keep` as they are; tool calls and all other messages stay. Under `only`
-    nothing is left but the thinking, as `reasoning_content`.
+    In messages, the thinking is the `reasoning_content` of role `assistant` and the thinking blocks in its content.
+    `strip` removes both and `keep` leaves them; tool calls and other messages stay. `only` leaves nothing but the
+    thinking, as `reasoning_content`.
     """
     if isinstance(response.text, str):
         text, offset = judged_part(response.text, part)
@@ -118,9 +118,10 @@ def judged_content(response: Response, part: ReasoningPart) -> JudgedContent:
 
 
 def response_text(response: Response) -> str:
-    """Give all that a response says as one text: itself, or what its assistant messages think and say.
+    """Return a response as one text.
 
-    Their pieces stand in order with a blank line between them. Tool calls and what tools answered are not among them.
+    For messages, this is the reasoning and the content of all assistant messages in order, separated by blank lines,
+    without tool calls and tool results.
     """
     return response.text if isinstance(response.text, str) else _assistant_text(response.text)
 

@@ -1,10 +1,6 @@
 """Read HTTP answers, whole or streamed: a message of the wire contract, or a typed error.
 
-Reads HTTP answers: a message of the wire contract, or the typed error that the answer stands for.
-
-Streamed rewards: what the lines of a streamed answer stand for, and the streams that users go through.
-
-Knows nothing of connections, which `_connection` opens, reads and closes.
+This module does no I/O; `trainer_client.client.connection` sends the requests and reads the bytes.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
@@ -31,14 +27,14 @@ from trainer_client.wire.problems import Problem
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 _RETRYABLE_STATUSES = frozenset({429, 502, 503})
-"""Where the answer is no problem document: a proxy sheds load, or cannot reach a service that restarts."""
+"""Retryable statuses of answers without a problem document: a proxy is overloaded, or the service restarts."""
 
 
 def read_answer(response: httpx2.Response, answer: type[AnswerT]) -> AnswerT:
-    """Read an answer; fields that this version does not know are ignored.
+    """Parse an answer, ignoring unknown fields.
 
     Raises:
-        AdjudgeError: the answer is an error, or no such message.
+        AdjudgeError: the answer is an error, or not a valid message.
     """
     if not response.is_success:
         raise error_for(response)
@@ -46,7 +42,7 @@ def read_answer(response: httpx2.Response, answer: type[AnswerT]) -> AnswerT:
         return answer.model_validate_json(response.content)
     except ValidationError as error:
         raise ServerError(
-            f"the answer is no {answer.__name__}; is this the address of an Adjudge of this version? "
+            f"the answer is not a valid {answer.__name__}; check that base_url is an Adjudge service of this version "
             f"(status {response.status_code}: {_body_excerpt(response)})",
             status=response.status_code,
             request_id=response.headers.get("X-Request-Id"),
@@ -54,10 +50,10 @@ def read_answer(response: httpx2.Response, answer: type[AnswerT]) -> AnswerT:
 
 
 def is_ready(response: httpx2.Response) -> bool:
-    """Whether `/readyz` said yes.
+    """Whether `/readyz` reports that the service is ready.
 
     Raises:
-        AdjudgeError: the answer is neither a yes nor a server's no, so that waiting would not help.
+        AdjudgeError: the status is neither a success nor a server error, so that waiting would not help.
     """
     if not response.is_success and response.status_code < 500:
         raise error_for(response)
@@ -65,7 +61,7 @@ def is_ready(response: httpx2.Response) -> bool:
 
 
 def error_for(response: httpx2.Response) -> AdjudgeError:
-    """Make the typed error of an answer that is no success."""
+    """Return the typed error of an unsuccessful answer."""
     status = response.status_code
     try:
         problem = Problem.model_validate_json(response.content)
@@ -81,9 +77,9 @@ def error_for(response: httpx2.Response) -> AdjudgeError:
 
 
 def error_for_problem(problem: Problem, status: int, retry_after_s: float | None = None) -> AdjudgeError:
-    """Make the typed error of a problem document."""
-    more = [error for error in problem.errors if error.message not in problem.detail]
-    fields = "".join(f"; {error.field}: {error.message}" for error in more)
+    """Return the typed error of a problem document."""
+    further = [error for error in problem.errors if error.message not in problem.detail]
+    fields = "".join(f"; {error.field}: {error.message}" for error in further)
     error_class = ERROR_CLASSES.get(problem.type) or error_class_for_status(status)
     return error_class(
         f"{problem.detail}{fields} (status {status}, request {problem.request_id})",
@@ -98,10 +94,10 @@ def error_for_problem(problem: Problem, status: int, retry_after_s: float | None
 
 @contextmanager
 def typed_errors(base_url: str) -> Iterator[None]:
-    """Turn the HTTP library's errors into the client's own.
+    """Convert the HTTP library's errors to the client's own.
 
-    A connection that cannot be made or that breaks is worth another try, as every request may be repeated.
-    One that ran out of time is not: the service may still be at it.
+    Failed and broken connections are retryable, since all requests are safe to repeat. Timeouts are not: the service
+    may still be working on the request.
     """
     try:
         yield
@@ -110,27 +106,27 @@ def typed_errors(base_url: str) -> Iterator[None]:
     except AttributeError as error:
         if "getpeername" not in str(error):
             raise
-        # of a connection reset as it is made, httpx2 asks uvloop for a socket that is gone
-        message = f"the connection to {base_url} broke as it was made; check that it is still up"
+        # If a connection is reset while it is opened, httpx2 asks uvloop for a socket that no longer exists.
+        message = f"the connection to {base_url} broke while it was opened; check that the service is up"
         raise ConnectionFailed(message, retryable=True) from error
 
 
 def _error_for_transport(error: httpx2.RequestError, base_url: str) -> AdjudgeError:
     kind = type(error).__name__
     if isinstance(error, httpx2.TimeoutException) and not isinstance(error, httpx2.ConnectTimeout):
-        return TimedOut(f"no answer from {base_url} in time ({kind}); give the client a larger timeout_s")
+        return TimedOut(f"no answer from {base_url} in time ({kind}); use a larger timeout_s")
     if isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError):
         return ConnectionFailed(
-            f"the connection to {base_url} broke ({kind}: {error}); check that it is still up", retryable=True
+            f"the connection to {base_url} broke ({kind}: {error}); check that the service is up", retryable=True
         )
     return ConnectionFailed(
-        f"cannot reach {base_url} ({kind}: {error}); check the address and that it is up",
+        f"cannot reach {base_url} ({kind}: {error}); check the URL, and that the service is up",
         retryable=isinstance(error, httpx2.ConnectTimeout | httpx2.NetworkError | httpx2.ProxyError),
     )
 
 
 def _retry_after_s(headers: httpx2.Headers) -> float | None:
-    """Read Retry-After: seconds, or an HTTP date, read by the answer's own clock where it gives one."""
+    """Parse Retry-After: seconds, or an HTTP date, which is compared with the answer's `Date` if it has one."""
     given = headers.get("Retry-After", "").strip()
     if given.isascii() and given.isdigit():
         return float(given)
@@ -147,17 +143,17 @@ def _body_excerpt(response: httpx2.Response) -> str:
 
 
 NDJSON = "application/x-ndjson"
-"""JSON texts, each ended by a line feed. Nothing else ends a line: U+2028 may stand in a text."""
+"""JSON texts, each terminated by a line feed. No other character ends a line: a text may contain U+2028."""
 
 _EXCERPT_BYTES = 200
 
 
 class RewardStreamParser:
-    """The lines of one streamed answer, read from bytes as they come.
+    """Parser of one streamed answer, fed with bytes as they arrive.
 
     Attributes:
-        begun: whether a group was given out, so that the request can no longer be sent again unseen.
-        summary: the summary, once it came.
+        started: whether a group has been yielded, after which the request cannot be retried.
+        summary: the summary, once it has arrived.
     """
 
     def __init__(self, base_url: str) -> None:
@@ -168,44 +164,44 @@ class RewardStreamParser:
         self._buffer: list[bytes] = []
 
     def is_stream(self, response: httpx2.Response) -> bool:
-        """Whether an answer comes in lines; one that does not must be read whole and given to `whole`."""
+        """Whether an answer is streamed in lines; if not, pass the whole answer to `parse_whole`."""
         self._request_id = response.headers.get("X-Request-Id")
         self._buffer = []
         return response.is_success and NDJSON in response.headers.get("Content-Type", "")
 
     def feed(self, piece: bytes) -> Iterator[GroupRewards]:
-        """Give the groups whose lines end in this piece of the answer.
+        """Yield the groups whose lines end in this piece of the answer.
 
         Raises:
-            AdjudgeError: the problem that a line told of.
-            ServerError: a line is none of the contract.
+            AdjudgeError: a line holds a problem.
+            ServerError: a line breaks the wire contract.
         """
-        ending, *others = piece.split(b"\n")
-        self._buffer.append(ending)
-        for beginning in others:
+        end_of_line, *line_starts = piece.split(b"\n")
+        self._buffer.append(end_of_line)
+        for line_start in line_starts:
             line = b"".join(self._buffer)
-            self._buffer = [beginning]
+            self._buffer = [line_start]
             yield from self._read(line)
 
     def end(self) -> None:
-        """Say that the answer is over.
+        """Check that the answer is complete when the stream has ended.
 
         Raises:
-            ConnectionFailed: it had no summary, so that something is missing.
+            ConnectionFailed: it had no summary.
         """
         if self.summary is None:
             raise ConnectionFailed(
                 f"the answer of {self._base_url} was cut off before its summary (request {self._request_id}); "
-                "the groups that came are whole, ask again for the others",
+                "the groups received are complete, request the others again",
                 request_id=self._request_id,
                 retryable=True,
             )
 
     def parse_whole(self, response: httpx2.Response) -> Iterator[GroupRewards]:
-        """Give the groups of an answer in one piece, as a service sends it that cannot stream.
+        """Yield the groups of an answer that is not streamed.
 
         Raises:
-            AdjudgeError: the answer is an error, or no rewards.
+            AdjudgeError: the answer is an error, or not a valid message.
         """
         answer = read_answer(response, RewardAnswer)
         self.summary = RewardSummary.model_validate(answer.model_dump(exclude={"groups"}))
@@ -215,27 +211,27 @@ class RewardStreamParser:
         if self.summary is not None or not line.strip():
             return
         try:
-            read = RewardEvent.model_validate_json(line)
+            event = RewardEvent.model_validate_json(line)
         except ValidationError as error:
             raise ServerError(
-                "a line of the answer is not a RewardEvent; is this the address of an Adjudge of this version? "
-                f"({line[:_EXCERPT_BYTES].decode(errors='replace')})",
+                "a line of the answer is not a valid RewardEvent; check that base_url is an Adjudge service of this "
+                f"version ({line[:_EXCERPT_BYTES].decode(errors='replace')})",
                 status=200,
                 request_id=self._request_id,
             ) from error
-        if read.problem is not None:
-            raise error_for_problem(read.problem, read.problem.status)
-        self.summary = read.summary
-        if read.group is not None:
+        if event.problem is not None:
+            raise error_for_problem(event.problem, event.problem.status)
+        self.summary = event.summary
+        if event.group is not None:
             self.started = True
-            yield read.group
+            yield event.group
 
 
 class RewardStream(Iterator[GroupRewards]):
-    """The groups of one request as they finish, in whatever order that is.
+    """The groups of one request, in the order in which they finish.
 
-    The request is sent when the first group is asked for. `close`, or leaving a `with` block, closes the
-    connection, upon which the service stops what is not done.
+    The request is sent when you request the first group. `close`, or leaving a `with` block, closes the connection,
+    and the service then cancels the groups that are not done.
     """
 
     def __init__(self, groups: Generator[GroupRewards, None, None], parser: RewardStreamParser) -> None:
@@ -244,15 +240,15 @@ class RewardStream(Iterator[GroupRewards]):
 
     @property
     def summary(self) -> RewardSummary:
-        """Everything of the answer but its groups.
+        """The answer without its groups.
 
         Raises:
-            RuntimeError: the stream was not gone through to its end.
+            RuntimeError: the stream has not been read to its end.
         """
         return _summary(self._parser)
 
     def close(self) -> None:
-        """Close the connection; there are no further groups. Once is enough, and more does no harm."""
+        """Close the connection and end the stream. Closing it again has no effect."""
         self._groups.close()
 
     def __next__(self) -> GroupRewards:
@@ -268,7 +264,7 @@ class RewardStream(Iterator[GroupRewards]):
 
 
 class AsyncRewardStream(AsyncIterator[GroupRewards]):
-    """`RewardStream` for code in an event loop. Cancelling the task that waits for a group closes it too."""
+    """`RewardStream` for code in an event loop. Cancelling the task that waits for a group also closes it."""
 
     def __init__(self, groups: AsyncGenerator[GroupRewards, None], parser: RewardStreamParser) -> None:
         self._groups = groups
@@ -276,7 +272,7 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
 
     @property
     def summary(self) -> RewardSummary:
-        """Everything of the answer but its groups; see `RewardStream.summary`."""
+        """The answer without its groups; see `RewardStream.summary`."""
         return _summary(self._parser)
 
     async def aclose(self) -> None:
@@ -297,5 +293,5 @@ class AsyncRewardStream(AsyncIterator[GroupRewards]):
 
 def _summary(parser: RewardStreamParser) -> RewardSummary:
     if parser.summary is None:
-        raise RuntimeError("the summary comes after the last group, and this stream has not come to its end")
+        raise RuntimeError("the stream has no summary before its end; read all of its groups first")
     return parser.summary

@@ -1,10 +1,7 @@
 """Build the requests of `/v1`, validated against the wire contract before anything is sent.
 
-Makes the requests of `/v1`, checked by the wire contract before anything is sent. Sends none itself.
-
-The keyword arguments that become a request's options: their types, and where in the request each belongs.
-
-`Client.rewards` says what they mean. Their values are checked by the wire contract, not here.
+`Client.rewards` documents the keyword arguments. This module assigns each one to its part of the request; the wire
+contract validates the values.
 """
 
 import json
@@ -48,70 +45,6 @@ from trainer_client.wire import (
 )
 from trainer_client.wire.problems import field_errors
 
-TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge"})
-"""Options that stand in the request itself and in none of its parts."""
-
-
-class ComparisonKeywords(TypedDict, total=False):
-    """How the judge is asked, wherever it is asked: `wire.ComparisonOptions`, how soon, and by what."""
-
-    rationale: bool
-    think_tokens: int
-    reasoning: ReasoningPart
-    grounding_characters: int | None
-    template: str | None
-    priority: Priority | None
-    allow_retired: bool | None
-    judge: str | None
-
-
-class JudgingKeywords(ComparisonKeywords, total=False):
-    """How the judge is asked by a rubric: `wire.JudgingOptions`."""
-
-    protocol: JudgingProtocol | None
-    criteria_per_call: int | Literal["all"] | None
-    votes: int
-    temperature: float | None
-    truncate: bool
-
-
-class RewardKeywords(JudgingKeywords, total=False):
-    """How the judge is asked, and how its verdicts become a reward: also `wire.RewardOptions` but `mode`."""
-
-    kinds: Sequence[CriterionKind] | None
-    format_weight: float
-    gate_fraction: float
-    length_penalty: LengthPenalty | Mapping[str, Any] | None
-    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
-    truncation_factor: float | None
-
-
-def split_options(
-    method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], parameters: Iterable[str]
-) -> dict[str, Any]:
-    """Give the options of each part of a request, those that are fields of its model, and those of the request itself.
-
-    A part without options is left out, and so is an option that is None: an older service need not know either.
-    `named` are the parameters that `method` has beside the options.
-
-    Raises:
-        TypeError: an option belongs to no part.
-    """
-    part_of = {field: part for part, model in parts.items() for field in model.model_fields}
-    chosen: dict[str, Any] = {}
-    for name, value in options.items():
-        if name not in part_of and name not in TOP_LEVEL_OPTIONS:
-            [closest] = get_close_matches(name, [*part_of, *sorted(TOP_LEVEL_OPTIONS), *parameters], n=1, cutoff=0.0)
-            raise TypeError(f"{method}() takes no {name!r}; the closest that it takes is {closest!r}")
-        if value is None:
-            continue
-        if name in TOP_LEVEL_OPTIONS:
-            chosen[name] = value
-        else:
-            chosen.setdefault(part_of[name], {})[name] = value
-    return chosen
-
-
 GroupLike = Group | Mapping[str, Any]
 PairLike = Pair | Mapping[str, Any]
 RubricLike = str | RubricContent | Mapping[str, Any]
@@ -119,7 +52,7 @@ RubricLike = str | RubricContent | Mapping[str, Any]
 API_KEY_VARIABLE = "ADJUDGE_API_KEY"
 
 ANSWER_MARGIN_S = 15.0
-"""How much longer the client waits for what is judged than the service has to judge it."""
+"""Seconds that the client waits for an answer beyond the deadline of judging."""
 
 _CONNECT_TIMEOUT_S = 10.0
 _ERRORS_SHOWN = 10
@@ -128,10 +61,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class PreparedRequest(Generic[AnswerT]):
-    """A request ready to be sent, and the message that answers it.
+    """A request ready to be sent, and the model of its answer.
 
-    `min_timeout_s` is how long its answer must be waited for, where that is more than the client's own timeout.
-    `accept` is the media type asked for, where it is not JSON; `conditions` are headers that say when it is to be done.
+    `min_timeout_s` is the read timeout if that is longer than the client's own. `accept` is the requested media type if
+    it is not JSON. `headers` are additional headers, such as conditions and idempotency keys.
     """
 
     method: str
@@ -144,30 +77,30 @@ class PreparedRequest(Generic[AnswerT]):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def with_accept(self, media_type: str) -> "PreparedRequest[AnswerT]":
-        """Ask for the answer as a stream of this media type."""
+        """Return a copy that requests the answer in this media type."""
         return replace(self, accept=media_type)
 
 
 def client_options(
     base_url: str, timeout_s: float, headers: Mapping[str, str] | None, api_key: str | None
 ) -> dict[str, Any]:
-    """Give the keyword arguments that the sync and the async HTTP client are made with.
+    """Return the keyword arguments of the sync or async HTTP client.
 
     Raises:
-        ValueError: `base_url` is no http(s) address, `timeout_s` is not above 0, or `api_key` is no key.
+        ValueError: `base_url` is not an http(s) URL, `timeout_s` is not above 0, or `api_key` is malformed.
     """
     try:
         url = httpx2.URL(base_url)
     except httpx2.InvalidURL as error:
-        raise ValueError(f"base_url is {base_url!r}, which is no address: {error}") from error
+        raise ValueError(f"base_url is {base_url!r}, which is not a URL: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError(f"base_url is {base_url!r}; write scheme and host, such as http://judge:8000")
     if not timeout_s > 0:
-        raise ValueError(f"timeout_s is {timeout_s!r}; it is a number of seconds above 0")
+        raise ValueError(f"timeout_s is {timeout_s!r}; use a number of seconds above 0")
     defaults = {"User-Agent": f"adjudge-client/{version('adjudge-client')}", "Accept": "application/json"}
     key = os.environ.get(API_KEY_VARIABLE, "").strip() if api_key is None else api_key
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ValueError("api_key holds characters that no key has; give it whole, as it was shown, and nothing else")
+        raise ValueError("api_key has spaces or characters that no key has; pass the key exactly as it was shown")
     given = dict(headers or {})
     if key and "authorization" not in {name.lower() for name in given}:
         defaults["Authorization"] = f"Bearer {key}"
@@ -176,18 +109,18 @@ def client_options(
 
 
 def bypasses_proxy(url: httpx2.URL) -> bool:
-    """Whether no proxy that the environment names stands before an address."""
+    """Whether a URL is reached without a proxy, by the environment's proxy settings."""
     proxies = getproxies()
     return not (url.scheme in proxies or "all" in proxies) or bool(proxy_bypass(url.netloc.decode()))
 
 
 def new_idempotency_header() -> dict[str, str]:
-    """The header by which a request that is sent again is known to be the same one."""
+    """A new `Idempotency-Key` header, which lets the service recognise a retried request."""
     return {"Idempotency-Key": secrets.token_hex(16)}
 
 
 def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[str, Any]:
-    """Give the keyword arguments that a call is sent with by a client of this timeout."""
+    """Return the keyword arguments to send a request with, for a client with this timeout."""
     read_timeout_s = max(timeout_s, request.min_timeout_s)
     headers = {"Content-Type": None if request.body is None else "application/json", "Accept": request.accept}
     return {
@@ -198,6 +131,70 @@ def send_options(request: PreparedRequest[AnswerT], timeout_s: float) -> dict[st
         "headers": {name: value for name, value in headers.items() if value} | dict(request.headers),
         "timeout": httpx2.Timeout(read_timeout_s, connect=min(read_timeout_s, _CONNECT_TIMEOUT_S)),
     }
+
+
+TOP_LEVEL_OPTIONS = frozenset({"priority", "allow_retired", "judge"})
+"""Options that are fields of the request itself, not of one of its parts."""
+
+
+class ComparisonKeywords(TypedDict, total=False):
+    """Options of all judging requests: those of `wire.ComparisonOptions`, and `TOP_LEVEL_OPTIONS`."""
+
+    rationale: bool
+    think_tokens: int
+    reasoning: ReasoningPart
+    grounding_characters: int | None
+    template: str | None
+    priority: Priority | None
+    allow_retired: bool | None
+    judge: str | None
+
+
+class JudgingKeywords(ComparisonKeywords, total=False):
+    """Options of judging by a rubric: also those of `wire.JudgingOptions`."""
+
+    protocol: JudgingProtocol | None
+    criteria_per_call: int | Literal["all"] | None
+    votes: int
+    temperature: float | None
+    truncate: bool
+
+
+class RewardKeywords(JudgingKeywords, total=False):
+    """Options of reward requests: also those of `wire.RewardOptions`, except `mode`."""
+
+    kinds: Sequence[CriterionKind] | None
+    format_weight: float
+    gate_fraction: float
+    length_penalty: LengthPenalty | Mapping[str, Any] | None
+    overlong_penalty: OverlongPenalty | Mapping[str, Any] | None
+    truncation_factor: float | None
+
+
+def split_options(
+    method: str, options: Mapping[str, Any], parts: Mapping[str, type[BaseModel]], parameters: Iterable[str]
+) -> dict[str, Any]:
+    """Assign options to the parts of a request whose models have these fields, or to the request itself.
+
+    Options that are None and parts without options are left out, since an older service may not know them.
+    `parameters` are the other parameters of `method`, used to suggest a name.
+
+    Raises:
+        TypeError: there is no such option.
+    """
+    part_of = {field: part for part, model in parts.items() for field in model.model_fields}
+    chosen: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in part_of and name not in TOP_LEVEL_OPTIONS:
+            [closest] = get_close_matches(name, [*part_of, *sorted(TOP_LEVEL_OPTIONS), *parameters], n=1, cutoff=0.0)
+            raise TypeError(f"{method}() has no option {name!r}; did you mean {closest!r}?")
+        if value is None:
+            continue
+        if name in TOP_LEVEL_OPTIONS:
+            chosen[name] = value
+        else:
+            chosen.setdefault(part_of[name], {})[name] = value
+    return chosen
 
 
 def rewards_request(
@@ -213,7 +210,7 @@ def rewards_request(
     step: int | None,
     idempotency_key: str | None = None,
 ) -> PreparedRequest[RewardAnswer]:
-    """Make `POST /v1/rewards` for the client's method of this name.
+    """Build `POST /v1/rewards`; errors name `method`, the client's method.
 
     Raises:
         InvalidRequest: the request breaks the wire contract.
@@ -236,7 +233,7 @@ def verdicts_request(
     step: int | None,
     idempotency_key: str | None = None,
 ) -> PreparedRequest[VerdictAnswer]:
-    """Make `POST /v1/verdicts`.
+    """Build `POST /v1/verdicts`.
 
     Raises:
         InvalidRequest: the request breaks the wire contract.
@@ -258,7 +255,7 @@ def comparison_request(
     deadline_s: float,
     step: int | None,
 ) -> PreparedRequest[ComparisonAnswer]:
-    """Make `POST /v1/comparisons`.
+    """Build `POST /v1/comparisons`.
 
     Raises:
         InvalidRequest: the request breaks the wire contract.
@@ -286,9 +283,9 @@ def _judging_request(
 
 
 def to_json_bytes(request: BaseModel) -> bytes:
-    """Write only what was given, so that an older service is not told of fields it does not know.
+    """Encode only the fields that were set, so that an older service gets no field that it does not know.
 
-    Half a surrogate pair becomes U+FFFD, since JSON cannot carry it; both are one code point, so spans stay right.
+    Half a surrogate pair, which JSON cannot carry, becomes U+FFFD. Both are one code point, so spans stay right.
     """
     try:
         return request.model_dump_json(exclude_unset=True, exclude_none=True).encode()
@@ -298,9 +295,9 @@ def to_json_bytes(request: BaseModel) -> bytes:
 
 
 def invalid_request_error(error: ValidationError) -> InvalidRequest:
-    """The error for a request that breaks the wire contract; names the first fields that do."""
+    """The error of a request that breaks the wire contract; its message lists the first invalid fields."""
     errors = field_errors(error.errors(include_url=False, include_input=False))
-    described = "; ".join(f"{wrong.field}: {wrong.message}".removeprefix(": ") for wrong in errors[:_ERRORS_SHOWN])
+    described = "; ".join(f"{each.field}: {each.message}".removeprefix(": ") for each in errors[:_ERRORS_SHOWN])
     if len(errors) > _ERRORS_SHOWN:
         described += f"; and {len(errors) - _ERRORS_SHOWN} more"
-    return InvalidRequest(f"not sent, the request is invalid: {described}", errors=errors)
+    return InvalidRequest(f"the request is invalid and was not sent: {described}", errors=errors)

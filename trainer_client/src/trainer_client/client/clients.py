@@ -1,9 +1,7 @@
 """`Client` and `AsyncClient`: what a trainer calls Adjudge with.
 
-The client that a trainer calls Adjudge with, for code without an event loop; `AsyncClient` is its twin.
-
-The client that a trainer calls Adjudge with, for code in an event loop; `Client` is its twin and its
-reference.
+Use `AsyncClient` in code that runs in an event loop, `Client` elsewhere. Both have the same methods, documented at
+`Client`.
 """
 
 from collections.abc import Sequence
@@ -28,23 +26,22 @@ from trainer_client.wire import ComparisonAnswer, FailurePolicy, RewardAnswer, R
 
 
 class Client(RubricMethods, LedgerMethods, OperationMethods):
-    """A connection to one Adjudge service, to be shared by threads and closed when done.
+    """A connection to one Adjudge service. Threads can share it; close it when done.
 
     Args:
-        base_url: the service's address, such as `http://judge:8000`.
-        run: the training run that requests are charged to.
-        timeout_s: seconds to wait for an answer; for what is judged at least its deadline and a margin.
-        retries: how often a request is tried again after a connection that failed, an overloaded service or
-            any other problem that it calls retryable. Every request may be repeated: nothing is judged or
-            published twice.
-        retry_budget_s: no further try begins later than this many seconds after the first.
-        headers: sent with every request; an `Authorization` among them goes in place of the key's.
-        api_key: the key of a service that needs one (`adj_…`); the environment's ADJUDGE_API_KEY unless given, and
-            none at all where it is empty.
-        transport: an httpx2 transport in place of the network.
-        sleep: waits between tries, given seconds.
-        clock: gives seconds, for the retry budget.
-        random: gives a number in [0, 1), for the jitter of waits.
+        base_url: the service's URL, such as `http://judge:8000`.
+        run: the training run under which requests are recorded.
+        timeout_s: seconds to wait for an answer. For judging requests, at least their deadline plus a margin.
+        retries: how often a request is retried if the connection fails, the service is overloaded, or its problem is
+            retryable. All requests are safe to repeat: nothing is judged or published twice.
+        retry_budget_s: no retry starts later than this many seconds after the first attempt.
+        headers: headers for every request; an `Authorization` header replaces that of the key.
+        api_key: the API key (`adj_…`), if the service needs one. Defaults to the environment variable ADJUDGE_API_KEY;
+            pass an empty string for no key.
+        transport: an httpx2 transport to use instead of the network.
+        sleep: waits the given seconds between attempts.
+        clock: returns seconds, for the retry budget.
+        random: returns a number in [0, 1), for the jitter of waits.
 
     Raises:
         ValueError: an argument is out of range.
@@ -62,59 +59,58 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> RewardAnswer:
-        """Judge groups of responses by a rubric and reward them.
+        """Judge groups of responses by a rubric and return their rewards.
 
-        Half a surrogate pair, which JSON cannot carry, is sent as U+FFFD wherever it stands in a prompt, a response
-        or what the judge sees beside them; spans count code points and stay right.
+        Half a surrogate pair in a text, which JSON cannot carry, is sent as U+FFFD. Spans count code points and stay
+        right.
 
         Args:
             groups: `Group` models or mappings of their fields: `id`, `prompt`, `responses`, … A response is text,
                 a list of messages, or a mapping `{"text": …, "tokens": …, "stopped": …}`.
-            rubric: a reference (`name`, `name@3`, `sha256:…`), or the rubric itself; groups may carry their
-                own.
+            rubric: a reference (`name`, `name@3`, `name@alias`, `sha256:…`), or the rubric itself. A group can have its
+                own rubric instead.
             mode: how verdicts become a reward, see `trainer_client.rewards`.
-            on_failure: what a response is worth on which the judge failed: `null`, `error`, `zero`, `zero_unparseable`
-                or `skip`.
-            deadline_s: seconds that the service has; what is not judged by then comes back failed.
-            step: the training step, for the record.
-            idempotency_key: requests with the same key are one, and recorded once; a key that came with another
-                request is refused. None is sent unless given.
+            on_failure: the reward of a response when judging fails: `null`, `error`, `zero`, `zero_unparseable` or
+                `skip`.
+            deadline_s: the time that the service has, in seconds; verdicts that are not ready by then fail.
+            step: the training step to record.
+            idempotency_key: requests with the same key are processed and recorded once. A key that was used for a
+                different request is refused. Not sent by default.
 
-        Options, of which only those given are sent, for the service has its own defaults:
-            protocol: how the judge is asked; the mode's own unless given.
-            criteria_per_call: how many criteria share a call, or `all`.
+        Options; those left out are not sent, and the service uses its defaults:
+            protocol: the judging protocol; defaults to that of the mode.
+            criteria_per_call: the number of criteria in one judge call, or `all`.
             rationale: have the judge write its reasons before the verdict, and return them.
-            votes: how many verdicts are sampled for each criterion, where the judge samples something: with
-                `rationale`, `think_tokens` or several criteria per call.
-            temperature: of the judge; 0 unless there are several votes, then 0.7.
-            think_tokens: what a thinking judge may think before it answers, in its tokens.
-            reasoning: what of a response's own thinking the judge sees: `strip` (none), `keep` (all) or `only`.
-            truncate: judge responses too long for the judge with their middle left out, rather than fail
-                them.
-            grounding_characters: show at most this much of a grounding, ended at a sentence.
-            template: the name of a set of prompt templates that the service has.
-            allow_retired: take rubrics that are taken out of use, rather than refuse them.
-            judge: which of the service's judges judges; the default one unless given.
-            priority: `online` unless given, or `bulk` for what may wait while others' training steps are judged.
-            format_weight: lambda of the `stepwise` base reward.
-            kinds: the kinds of criteria that count; all unless given.
-            gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`.
-            length_penalty: a `LengthPenalty` or its fields; needs every response's `tokens`.
-            overlong_penalty: an `OverlongPenalty` or its fields; the same.
-            truncation_factor: what the reward of a response that was cut off is multiplied by; needs every
-                response's `stopped`.
+            votes: the number of verdicts to sample for each criterion. Requires an option under which the judge
+                samples: `rationale`, `think_tokens`, or several criteria per call.
+            temperature: the judge's sampling temperature; defaults to 0, or to 0.7 with several votes.
+            think_tokens: the maximum length of a thinking judge's thoughts, in its tokens.
+            reasoning: which part of a response the judge sees: without its thinking (`strip`), all of it (`keep`), or
+                only its thinking (`only`).
+            truncate: judge a response that is too long for the judge without its middle, instead of failing it.
+            grounding_characters: the maximum length of the grounding shown to the judge; it is cut at a sentence.
+            template: the name of one of the service's sets of prompt templates.
+            allow_retired: accept retired rubrics.
+            judge: the name of one of the service's judges.
+            priority: `online` (the default), or `bulk` for work that can wait for online requests.
+            format_weight: lambda of the `stepwise` base reward, in [0, 1].
+            kinds: the kinds of criteria that count; defaults to all.
+            gate_fraction: the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].
+            length_penalty: a `LengthPenalty` or its fields; needs `tokens` of every response.
+            overlong_penalty: an `OverlongPenalty` or its fields; needs `tokens` of every response.
+            truncation_factor: the factor for the reward of a response that was cut off, in [0, 1]; needs `stopped` of
+                every response.
 
         Returns:
-            Rewards and verdicts, groups and responses in the order given. A reward is None where the judge
-            failed.
+            Rewards and verdicts, with groups and responses in the order given. A reward is None if judging failed.
 
         Raises:
             InvalidRequest: the request breaks the contract; nothing was sent if the error has no status.
-            RubricRefused: the rubric cannot feed the mode.
-            RubricRetired: the rubric is taken out of use.
+            RubricRefused: the rubric does not suit the mode.
+            RubricRetired: the rubric is retired.
             UnknownRubric: there is no such rubric.
-            JudgingFailed: the judge failed and `on_failure` is `error`.
-            AdjudgeError: the service could not be reached or did not answer as it should; see its subclasses.
+            JudgingFailed: judging failed and `on_failure` is `error`.
+            AdjudgeError: the service cannot be reached, or its answer is invalid; see the subclasses.
             TypeError: there is no such option.
         """
         return self._send(
@@ -144,18 +140,18 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> RewardStream:
-        """Reward groups as `rewards` does, and give each as soon as it is done.
+        """Reward groups like `rewards`, and yield each group as soon as it is done.
 
-        The request is checked at once and sent when the first group is asked for. It is tried again until that
-        came, and no more after. Closing the stream, by `close` or a `with` block, stops what is not done.
+        The request is validated at once, and sent when you request the first group. It is retried only until that group
+        has arrived. Closing the stream, by `close` or by leaving a `with` block, cancels the groups that are not done.
 
         Returns:
-            The groups in the order they finish; its `summary` is the rest of the answer, once all have come.
+            The groups in the order in which they finish. After the last group, `summary` holds the rest of the answer.
 
         Raises:
             InvalidRequest, TypeError: at once, as for `rewards`.
-            ConnectionFailed: while going through the groups: the answer was cut off. Those that came are whole.
-            AdjudgeError: while going through the groups, as for `rewards`.
+            ConnectionFailed: during iteration: the answer was cut off. The groups received so far are complete.
+            AdjudgeError: during iteration, as for `rewards`.
         """
         request = rewards_request(
             "stream_rewards",
@@ -182,13 +178,13 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         idempotency_key: str | None = None,
         **options: Unpack[JudgingKeywords],
     ) -> VerdictAnswer:
-        """Judge groups of responses by a rubric, without making a reward; any rubric will do.
+        """Judge groups of responses by a rubric, without computing rewards. Accepts any rubric.
 
-        Arguments, options (those up to `priority`) and errors are those of `rewards`. The protocol is `binary`
-        unless given.
+        Arguments, options (those up to `priority`) and errors are the same as for `rewards`. `protocol` defaults to
+        `binary`.
 
         Returns:
-            Verdicts, groups and responses in the order given. A score is None where the judge failed.
+            Verdicts, with groups and responses in the order given. A score is None if judging failed.
         """
         request = verdicts_request(
             self.run,
@@ -211,20 +207,20 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
         step: int | None = None,
         **options: Unpack[ComparisonKeywords],
     ) -> ComparisonAnswer:
-        """Ask which of two responses to a prompt is better, in both orders; where those disagree it is a tie.
+        """Ask which of two responses to a prompt is better, in both orders. If the orders disagree, it is a tie.
 
         Args:
             pairs: `Pair` models or mappings of their fields: `id`, `prompt`, `a`, `b`, …
-            rubric: what the judge is to look at, as for `rewards`; it needs none.
-            question: what the judge is asked; which response is better, unless given.
+            rubric: an optional rubric that tells the judge what to look at, as for `rewards`.
+            question: the question to the judge; defaults to which response is better.
             deadline_s: as for `rewards`.
             step: as for `rewards`.
 
-        The options `rationale`, `think_tokens`, `reasoning`, `grounding_characters`, `template`, `allow_retired` and
-        `priority` and the errors are those of `rewards`.
+        The options `rationale`, `think_tokens`, `reasoning`, `grounding_characters`, `template`, `allow_retired`,
+        `judge` and `priority` and the errors are the same as for `rewards`.
 
         Returns:
-            Comparisons in the order of the pairs, and how often `a` won. A score is None where the judge failed.
+            Comparisons in the order of the pairs, and the win rate of `a`. A score is None if judging failed.
         """
         return self._send(
             comparison_request(self.run, pairs, rubric, question, options, deadline_s=deadline_s, step=step)
@@ -232,9 +228,9 @@ class Client(RubricMethods, LedgerMethods, OperationMethods):
 
 
 class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods):
-    """A connection to one Adjudge service, to be shared by the tasks of one event loop and closed when done.
+    """A connection to one Adjudge service. Tasks of one event loop can share it; close it when done.
 
-    Args and errors are those of `Client`, but that `transport` and `sleep` are async.
+    Arguments and errors are the same as for `Client`, except that `transport` and `sleep` are async.
     """
 
     async def rewards(
@@ -249,7 +245,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> RewardAnswer:
-        """Judge groups of responses by a rubric and reward them; see `Client.rewards`."""
+        """Judge groups of responses by a rubric and return their rewards; see `Client.rewards`."""
         return await self._send(
             rewards_request(
                 "rewards",
@@ -277,7 +273,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         idempotency_key: str | None = None,
         **options: Unpack[RewardKeywords],
     ) -> AsyncRewardStream:
-        """Reward groups and give each as soon as it is done; see `Client.stream_rewards`."""
+        """Reward groups and yield each one as soon as it is done; see `Client.stream_rewards`."""
         request = rewards_request(
             "stream_rewards",
             self.run,
@@ -303,7 +299,7 @@ class AsyncClient(AsyncRubricMethods, AsyncLedgerMethods, AsyncOperationMethods)
         idempotency_key: str | None = None,
         **options: Unpack[JudgingKeywords],
     ) -> VerdictAnswer:
-        """Judge groups of responses without making a reward; see `Client.verdicts`."""
+        """Judge groups of responses without computing rewards; see `Client.verdicts`."""
         request = verdicts_request(
             self.run,
             groups,

@@ -1,22 +1,14 @@
 """A connection to one service: sends requests, retries within a budget, with or without an event loop.
 
-A connection to one service, with and without an event loop: sends calls, again where that may help.
+Retries are bounded in number, in each wait, and in total time. The policy is one small method that the sync and the
+async loop share, so it does not need a library.
 
-Knows nothing of what the calls mean; `Client` and `AsyncClient` add those.
-
-When to try again and how long to wait first: bounded in count, in each wait and in total time.
-
-Written out rather than taken from a library: it is one method, shared by a sync and an async loop, and a
-trainer node is spared a dependency. Knows nothing of HTTP: errors say themselves whether they are retryable.
-
-Connections to a service that no proxy stands before, and how they learn that its host is gone when nobody tells.
-
-A host that loses its power, or a firewall that forgets a connection, says nothing. Whoever waits for an answer that
-takes minutes would then wait for all of them. So the system asks whether the host is there, and gives up in the end.
+A host that loses power, or a firewall that drops a connection, closes nothing, and a client that waits minutes for an
+answer would not notice. Connections without a proxy therefore use TCP keepalive, and break `DEAD_PEER_TIMEOUT_S`
+after the host is gone.
 """
 
 import asyncio
-import random
 import random as _random
 import socket
 import ssl
@@ -35,35 +27,35 @@ from trainer_client.wire import GroupRewards, RewardAnswer
 
 INITIAL_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 5.0
-"""So that who could not get through for a minute is back soon after the service is."""
+"""The maximum backoff; it is short, so that clients return soon after a service that was away for a minute."""
 
 MAX_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a request is repeated and for how long.
+    """How often and for how long a request is retried.
 
-    `retries` bounds the tries after the first; `budget_s` the seconds after the first try began at which a
-    further one may still begin. `clock` gives seconds, `random` a number in [0, 1).
+    `retries` bounds the number of attempts after the first one. `budget_s` is the time after the start of the first
+    attempt, in seconds, within which another one may start. `clock` returns seconds, `random` a number in [0, 1).
     """
 
     retries: int
     budget_s: float
     clock: Callable[[], float] = time.monotonic
-    random: Callable[[], float] = random.random
+    random: Callable[[], float] = _random.random
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.budget_s < 0:
             raise ValueError(f"retries ({self.retries}) and retry_budget_s ({self.budget_s}) must not be negative")
 
     def start(self) -> "RetryState":
-        """Begin counting the tries of one request."""
+        """Start counting the attempts of one request."""
         return RetryState(self)
 
 
 class RetryState:
-    """The tries of one request so far."""
+    """The attempts of one request so far."""
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
@@ -71,11 +63,11 @@ class RetryState:
         self._failed = 0
 
     def wait_after(self, error: AdjudgeError) -> float | None:
-        """Give the seconds to wait before the next try, or None where the error stands.
+        """Return the seconds to wait before the next attempt, or None if the error is final.
 
-        Exponential backoff with full jitter: uniform in [0, FIRST_WAIT_S * 2**n), up to LONGEST_BACKOFF_S, on top
-        of what the service asked for by Retry-After, so that clients turned away together do not come back
-        together. Never more than LONGEST_WAIT_S.
+        Uses exponential backoff with full jitter, uniform in [0, min(`MAX_BACKOFF_S`, `INITIAL_BACKOFF_S` * 2**n)), in
+        addition to the service's Retry-After, so that clients refused together do not return together. The wait is at
+        most `MAX_WAIT_S`.
         """
         if not error.retryable or self._failed >= self._policy.retries:
             return None
@@ -87,25 +79,28 @@ class RetryState:
 
 
 KEEPALIVE_IDLE_S = 15
-"""Seconds of silence after which the system asks the other host whether it is there."""
+"""Seconds without data after which the operating system probes the other host."""
 
 PROBE_INTERVAL_S = 5
 PROBE_COUNT = 3
 
 DEAD_PEER_TIMEOUT_S = KEEPALIVE_IDLE_S + PROBE_COUNT * PROBE_INTERVAL_S
-"""Seconds after which a host that says nothing, or takes nothing, is gone."""
+"""Seconds after which a host that sends no data, or acknowledges none, is considered gone."""
 
 SocketOption = tuple[int, int, int]
 
 
 def keepalive_options() -> list[SocketOption]:
-    """The options of a socket that breaks `DEAD_PEER_TIMEOUT_S` after the other host went; those that this system has."""
+    """Socket options that break a connection `DEAD_PEER_TIMEOUT_S` after the other host is gone.
+
+    Options that the operating system does not have are left out.
+    """
     wanted = [
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPALIVE", KEEPALIVE_IDLE_S),  # what macOS calls it
+        ("TCP_KEEPALIVE", KEEPALIVE_IDLE_S),  # the name on macOS
         ("TCP_KEEPINTVL", PROBE_INTERVAL_S),
         ("TCP_KEEPCNT", PROBE_COUNT),
-        ("TCP_USER_TIMEOUT", DEAD_PEER_TIMEOUT_S * 1000),  # for what was sent and not taken, which nobody asks about
+        ("TCP_USER_TIMEOUT", DEAD_PEER_TIMEOUT_S * 1000),  # for unacknowledged data, during which nothing is probed
     ]
     available = [(getattr(socket, name, None), value) for name, value in wanted]
     known = [(socket.IPPROTO_TCP, option, value) for option, value in available if option is not None]
@@ -113,9 +108,9 @@ def keepalive_options() -> list[SocketOption]:
 
 
 def transport_options(url: httpx2.URL) -> dict[str, Any]:
-    """The keyword arguments of a transport that reaches an address without a proxy.
+    """Return the keyword arguments of a transport that connects to a URL without a proxy.
 
-    Where nothing is encrypted, no authority's certificate is read: reading them all takes 20 ms for each client.
+    For plain HTTP, the CA certificates are not loaded, which would take 20 ms per client.
     """
     verify: ssl.SSLContext | bool = True if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return {"socket_options": keepalive_options(), "verify": verify}
@@ -127,7 +122,7 @@ SleepT = TypeVar("SleepT", Callable[[float], None], Callable[[float], Awaitable[
 
 @dataclass(frozen=True)
 class ConnectionSettings(Generic[TransportT, SleepT]):
-    """The arguments that a connection was made with, by name, so that another one can be made like it."""
+    """The arguments of a connection, from which another one can be created."""
 
     base_url: str
     run: str | None
@@ -143,11 +138,11 @@ class ConnectionSettings(Generic[TransportT, SleepT]):
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """When a request is sent again."""
+        """The retry policy of these settings."""
         return RetryPolicy(self.retries, self.retry_budget_s, self.clock, self.random)
 
     def http_options(self, make_transport: Callable[..., TransportT]) -> dict[str, Any]:
-        """The keyword arguments of the HTTP client; `direct` makes what reaches a service without a proxy."""
+        """Return the keyword arguments of the HTTP client; `make_transport` creates a transport without a proxy."""
         options = client_options(self.base_url, self.timeout_s, self.headers, self.api_key)
         transport = self.transport
         if transport is None and bypasses_proxy(options["base_url"]):
@@ -156,7 +151,7 @@ class ConnectionSettings(Generic[TransportT, SleepT]):
 
 
 class Connection:
-    """How `Client` reaches its service; the arguments are described there."""
+    """The connection of `Client` to its service; see `Client` for the arguments."""
 
     def __init__(
         self,
@@ -182,10 +177,10 @@ class Connection:
         self._http = httpx2.Client(**self.settings.http_options(httpx2.HTTPTransport))
 
     def ready(self) -> bool:
-        """Whether the service can judge now; False too where it cannot be reached. Asks once.
+        """Whether the service can judge now; also False if it cannot be reached. Sends one request, without retries.
 
         Raises:
-            AdjudgeError: what answers is no Adjudge.
+            AdjudgeError: the answer is not from Adjudge.
         """
         try:
             return is_ready(self._request_once(method="GET", url="/readyz", timeout=self.settings.timeout_s))
@@ -205,10 +200,10 @@ class Connection:
         self.close()
 
     def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
-        """Send a call and give its answer.
+        """Send a request with retries, and return its answer.
 
         Raises:
-            AdjudgeError: no answer came that it could be.
+            AdjudgeError: the last attempt failed, or its error is not retryable.
         """
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
@@ -221,19 +216,19 @@ class Connection:
             self.settings.sleep(wait)
 
     def _request_once(self, **options: Any) -> httpx2.Response:
-        """Send one request once and give what answers it, be it an error."""
+        """Send a request once and return its response, which may be an error."""
         with typed_errors(self.base_url):
             return self._http.request(**options)
 
     def _stream_groups(
         self, request: PreparedRequest[RewardAnswer], parser: RewardStreamParser
     ) -> Generator[GroupRewards, None, None]:
-        """Send a call, again only until the first group came, and give the groups as they come.
+        """Send a request and yield the groups as they arrive. It is retried only until the first group has arrived.
 
         Closing the generator closes the connection.
 
         Raises:
-            AdjudgeError: the stream could not be had, or broke off.
+            AdjudgeError: the request failed, or the stream was cut off.
         """
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
@@ -304,7 +299,7 @@ class AsyncConnection:
         await self.aclose()
 
     async def _send(self, request: PreparedRequest[AnswerT]) -> AnswerT:
-        """Send a call and give its answer; see `Connection._send`."""
+        """Send a request with retries, and return its answer; see `Connection._send`."""
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:
@@ -316,14 +311,14 @@ class AsyncConnection:
             await self.settings.sleep(wait)
 
     async def _request_once(self, **options: Any) -> httpx2.Response:
-        """Send one request once and give what answers it; see `Connection._answer`."""
+        """Send a request once and return its response; see `Connection._request_once`."""
         with typed_errors(self.base_url):
             return await self._http.request(**options)
 
     async def _stream_groups(
         self, request: PreparedRequest[RewardAnswer], parser: RewardStreamParser
     ) -> AsyncGenerator[GroupRewards, None]:
-        """Send a call and give the groups as they come; see `Connection._groups`."""
+        """Send a request and yield the groups as they arrive; see `Connection._stream_groups`."""
         options, retry_state = send_options(request, self.settings.timeout_s), self._policy.start()
         while True:
             try:

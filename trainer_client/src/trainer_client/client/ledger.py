@@ -1,9 +1,4 @@
-"""The clients' methods for recorded verdicts, recomputed rewards and training runs.
-
-What clients ask of the ledger: a run's rewards under other rules, and the verdicts it was judged with.
-
-What clients ask about training runs: which there are, and the figures of one by step and criterion.
-"""
+"""The clients' methods for recorded verdicts, recomputed rewards and training runs."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
@@ -39,7 +34,7 @@ _STEPS_PER_PAGE = 500
 
 
 class RunKeywords(TypedDict, total=False):
-    """What of a run is told of."""
+    """Options that select a part of a run's report."""
 
     first_step: int | None
     last_step: int | None
@@ -49,10 +44,10 @@ class RunKeywords(TypedDict, total=False):
 
 
 class RunMethods(Connection):
-    """What `Client` asks about runs."""
+    """The methods of `Client` about training runs."""
 
     def runs(self) -> Iterator[RunSummary]:
-        """Go through the runs of the ledger, the one that was judged for last first, fetching a page at a time.
+        """Iterate over the runs of the ledger, most recently used first, fetching a page at a time.
 
         Raises:
             AdjudgeError: as for `rewards`.
@@ -65,35 +60,35 @@ class RunMethods(Connection):
                 return
 
     def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
-        """Fetch the figures of a run, with all its steps in order; `next_cursor` is None.
+        """Fetch the statistics of a run, with all its steps in order; `next_cursor` is None.
 
         Args:
-            run: the run; the client's own unless given, and '' for what was judged under no run's name.
+            run: the run's name; defaults to the client's run. Pass '' for requests without a run.
 
         Part:
-            first_step, last_step: only these steps, both included; leaves out what was judged without a step.
-            rubric: only criteria as judged by this rubric: `name`, `name@3`, `name@alias` or `sha256:…`.
+            first_step, last_step: only these steps, both included; leaves out requests without a step.
+            rubric: only verdicts under this rubric: `name`, `name@3`, `name@alias` or `sha256:…`.
             criterion: only these criteria, by their ids.
-            criteria: at most this many criteria, those with the most verdicts; 50 unless given, 200 at most.
+            criteria: at most this many criteria, those with the most verdicts; defaults to 50, at most 200.
 
         Raises:
-            NotFound: the ledger has nothing of that run.
+            NotFound: the ledger has no such run.
             AdjudgeError: as for `rewards`.
         """
         name = self.run if run is None else run
-        found = self._send(run_request(name, part, None))
-        steps = [*found.steps]
-        while found.next_cursor is not None:
-            found = self._send(run_request(name, part, found.next_cursor))
-            steps += found.steps
-        return found.model_copy(update={"steps": tuple(steps)})
+        report = self._send(run_request(name, part, None))
+        steps = [*report.steps]
+        while report.next_cursor is not None:
+            report = self._send(run_request(name, part, report.next_cursor))
+            steps += report.steps
+        return report.model_copy(update={"steps": tuple(steps)})
 
 
 class AsyncRunMethods(AsyncConnection):
-    """What `AsyncClient` asks about runs; see `RunMethods`."""
+    """The methods of `AsyncClient` about training runs; see `RunMethods`."""
 
     async def runs(self) -> AsyncGenerator[RunSummary, None]:
-        """Go through the runs of the ledger; see `Client.runs`."""
+        """Iterate over the runs of the ledger; see `Client.runs`."""
         after: str | None = None
         while True:
             page = await self._send(runs_request(after))
@@ -103,23 +98,23 @@ class AsyncRunMethods(AsyncConnection):
                 return
 
     async def run_report(self, run: str | None = None, **part: Unpack[RunKeywords]) -> RunReport:
-        """Fetch the figures of a run, with all its steps; see `Client.run_report`."""
+        """Fetch the statistics of a run, with all its steps; see `Client.run_report`."""
         name = self.run if run is None else run
-        found = await self._send(run_request(name, part, None))
-        steps = [*found.steps]
-        while found.next_cursor is not None:
-            found = await self._send(run_request(name, part, found.next_cursor))
-            steps += found.steps
-        return found.model_copy(update={"steps": tuple(steps)})
+        report = await self._send(run_request(name, part, None))
+        steps = [*report.steps]
+        while report.next_cursor is not None:
+            report = await self._send(run_request(name, part, report.next_cursor))
+            steps += report.steps
+        return report.model_copy(update={"steps": tuple(steps)})
 
 
 def runs_request(after: str | None) -> PreparedRequest[RunPage]:
-    """Make `GET /v1/runs`, the page after a cursor."""
+    """Build `GET /v1/runs` for the page after a cursor."""
     return PreparedRequest("GET", "/v1/runs", RunPage, params={"after": after} if after else {})
 
 
 def run_request(run: str | None, part: RunKeywords, after: str | None) -> PreparedRequest[RunReport]:
-    """Make `GET /v1/runs/{run}`, the page of steps after a cursor."""
+    """Build `GET /v1/runs/{run}` for the page of steps after a cursor."""
     given: Mapping[str, object] = {"limit": _STEPS_PER_PAGE, **part, "after": after}
     params = {
         name: [*value] if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
@@ -130,7 +125,7 @@ def run_request(run: str | None, part: RunKeywords, after: str | None) -> Prepar
 
 
 def _quote_segment(run: str) -> str:
-    """A run's name as one segment of a path, also where it is one that paths have a meaning for."""
+    """Quote a run's name as one path segment; `.` and `..`, which have a meaning in paths, are quoted too."""
     return run.replace(".", "%2E") if run in (".", "..") else quote(run, safe="")
 
 
@@ -146,7 +141,7 @@ _REWARD_FIELDS = (
 
 
 class RecomputeKeywords(TypedDict, total=False):
-    """How a run is rewarded again: the fields of `wire.recompute.RecomputeRequest`, and of its `reward`."""
+    """The rules of recomputed rewards: fields of `wire.ledger.RecomputeRequest` and of its `reward`."""
 
     first_step: int | None
     last_step: int | None
@@ -164,40 +159,40 @@ class RecomputeKeywords(TypedDict, total=False):
 
 
 class LedgerMethods(RunMethods):
-    """What `Client` asks of the ledger."""
+    """The methods of `Client` about the ledger."""
 
     def recompute(self, run: str | None = None, **rules: Unpack[RecomputeKeywords]) -> Iterator[RecomputeEvent]:
-        """Reward a run again under other rules, from the verdicts that the service has kept; no judge is asked.
+        """Recompute the rewards of a run under other rules, from its recorded verdicts and without a judge.
 
         Args:
-            run: the run; the client's own unless given.
+            run: the run's name; defaults to the client's run.
 
-        Rules, each with the service's own default:
-            first_step, last_step: the part of the run.
-            protocol: take only what was judged in this protocol.
+        Rules; for those left out, the service uses its defaults:
+            first_step, last_step: only these steps, both included.
+            protocol: use only verdicts of this judging protocol.
             mode, kinds, format_weight, gate_fraction, length_penalty, overlong_penalty, truncation_factor, on_failure:
                 as for `rewards`.
-            weights: by criterion id, instead of the rubric's.
-            budgets: `suggest`, `pitfall` and `bonus` of the steps.
+            weights: weights by criterion id, which replace those of the rubrics.
+            budgets: `suggest`, `pitfall` and `bonus` of step rewards.
 
         Returns:
-            Lines as they come: one `start`, the `group`s in the order they were judged, and last a `summary`. What was
-            judged twice comes twice.
+            Events as they arrive: one `start`, each `group` in the order of judging, and at the end a `summary`. A
+            group that was judged twice occurs twice.
 
         Raises:
-            InvalidRequest: at once, the rules break the contract; while going through the lines, the run's verdicts
-                cannot feed the mode.
-            AdjudgeError: while going through the lines, as for `rewards`. It is not tried again.
+            InvalidRequest: at once if the rules break the contract; during iteration if the run's verdicts do not suit
+                the mode.
+            AdjudgeError: during iteration, as for `rewards`. The request is not retried.
         """
         return self._stream_recompute(recompute_request(run or self.run, rules))
 
     def recorded_verdicts(self, run: str | None = None, **filters: Any) -> Iterator[RecordedVerdict]:
-        """Go through the verdicts of a run, oldest first, fetching a page at a time.
+        """Iterate over the recorded verdicts of a run, oldest first, fetching a page at a time.
 
         Args:
-            run: the run; the client's own unless given.
-            filters: `step`, `rubric`, `criterion`, `status` (`ok` or `failed`), and `texts=True` to have what was
-                judged with it.
+            run: the run's name; defaults to the client's run.
+            filters: `step`, `rubric`, `criterion`, `status` (`ok` or `failed`), and `texts=True` to include the judged
+                texts.
 
         Raises:
             AdjudgeError: as for `rewards`.
@@ -225,16 +220,16 @@ class LedgerMethods(RunMethods):
 
 
 class AsyncLedgerMethods(AsyncRunMethods):
-    """What `AsyncClient` asks of the ledger; see `LedgerMethods`."""
+    """The methods of `AsyncClient` about the ledger; see `LedgerMethods`."""
 
     def recompute(
         self, run: str | None = None, **rules: Unpack[RecomputeKeywords]
     ) -> AsyncGenerator[RecomputeEvent, None]:
-        """Reward a run again under other rules; see `Client.recompute`."""
+        """Recompute the rewards of a run under other rules; see `Client.recompute`."""
         return self._stream_recompute(recompute_request(run or self.run, rules))
 
     async def recorded_verdicts(self, run: str | None = None, **filters: Any) -> AsyncGenerator[RecordedVerdict, None]:
-        """Go through the verdicts of a run; see `Client.recorded`."""
+        """Iterate over the recorded verdicts of a run; see `Client.recorded_verdicts`."""
         after: str | None = None
         while True:
             page = await self._send(recorded_verdicts_request(run or self.run, filters, after))
@@ -258,10 +253,10 @@ class AsyncLedgerMethods(AsyncRunMethods):
 
 
 def recompute_request(run: str | None, rules: RecomputeKeywords) -> PreparedRequest[RecomputeEvent]:
-    """Make `POST /v1/rewards/recompute`.
+    """Build `POST /v1/rewards/recompute`.
 
     Raises:
-        InvalidRequest: it breaks the wire contract.
+        InvalidRequest: the request breaks the wire contract.
     """
     given = {name: value for name, value in rules.items() if value is not None}
     reward = {name: given.pop(name) for name in _REWARD_FIELDS if name in given}
@@ -277,14 +272,14 @@ def recompute_request(run: str | None, rules: RecomputeKeywords) -> PreparedRequ
 def recorded_verdicts_request(
     run: str | None, filters: Mapping[str, Any], after: str | None
 ) -> PreparedRequest[RecordedPage]:
-    """Make `GET /v1/verdicts`, the page after a cursor."""
+    """Build `GET /v1/verdicts` for the page after a cursor."""
     given = {"run": run or "", "limit": 500, **filters, "after": after}
     params = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in given.items() if v is not None}
     return PreparedRequest("GET", "/v1/verdicts", RecordedPage, params=params)
 
 
 class _RecomputeStreamParser:
-    """The lines of one answer, read from bytes as they come; only a line feed ends one."""
+    """Parser of one streamed answer, fed with bytes as they arrive. Only a line feed ends a line."""
 
     def __init__(self, base_url: str) -> None:
         self._base_url = base_url
@@ -292,25 +287,27 @@ class _RecomputeStreamParser:
         self._done = False
 
     def feed(self, piece: bytes) -> Iterable[RecomputeEvent]:
-        """Give the lines that end in this piece; raises the error that a line tells of."""
-        *whole, self._buffer = (self._buffer + piece).split(b"\n")
-        for written in whole:
+        """Yield the events whose lines end in this piece. A line with a problem raises its error."""
+        *lines, self._buffer = (self._buffer + piece).split(b"\n")
+        for line in lines:
             try:
-                line = RecomputeEvent.model_validate_json(written)
+                event = RecomputeEvent.model_validate_json(line)
             except ValidationError as error:
                 raise ServerError(
-                    f"a line of the answer of {self._base_url} is not a RecomputeEvent", status=200
+                    f"a line of the answer of {self._base_url} is not a valid RecomputeEvent; check that base_url is "
+                    "an Adjudge service of this version",
+                    status=200,
                 ) from error
-            if line.problem is not None:
-                raise error_for_problem(line.problem, line.problem.status)
-            self._done = line.summary is not None
-            yield line
+            if event.problem is not None:
+                raise error_for_problem(event.problem, event.problem.status)
+            self._done = event.summary is not None
+            yield event
 
     def end(self, response: httpx2.Response) -> None:
-        """Say that the answer is over; raises `ConnectionFailed` where its summary is missing."""
+        """Check that the answer is complete when the stream has ended; raise `ConnectionFailed` if it is not."""
         if not self._done:
             raise ConnectionFailed(
-                f"the answer of {self._base_url} was cut off before its summary; ask again",
+                f"the answer of {self._base_url} was cut off before its summary; send the request again",
                 request_id=response.headers.get("X-Request-Id"),
                 retryable=True,
             )

@@ -1,9 +1,4 @@
-"""The clients' methods for long-running operations, and the requests they send.
-
-Makes the requests of `/v1/operations`, and reads the events of one. Sends none itself.
-
-What clients do with operations: submit, follow, read, cancel, try again.
-"""
+"""The clients' methods for long-running operations, and the requests they send."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Iterator, Mapping
@@ -49,77 +44,83 @@ _REQUEST: TypeAdapter[ScoreOperation | GenerateOperation | ValidateOperation | E
 
 
 def submit_request(request: OperationLike, run: str | None, idempotency_key: str | None) -> PreparedRequest[Operation]:
-    """Make `POST /v1/operations`, under a key of its own unless one is given, so that it may be sent again.
+    """Build `POST /v1/operations`, with a new idempotency key unless one is given, so that it can be retried.
 
     Raises:
-        InvalidRequest: it breaks the wire contract.
+        InvalidRequest: the request breaks the wire contract.
     """
     try:
-        read = _REQUEST.validate_python(request)
+        valid = _REQUEST.validate_python(request)
     except ValidationError as error:
         raise invalid_request_error(error) from error
-    changes: dict[str, Any] = {"kind": read.kind}
-    if run is not None and "run" in type(read).model_fields and getattr(read, "run", None) is None:
+    changes: dict[str, Any] = {"kind": valid.kind}
+    if run is not None and "run" in type(valid).model_fields and getattr(valid, "run", None) is None:
         changes["run"] = run
     key = {"Idempotency-Key": idempotency_key} if idempotency_key else new_idempotency_header()
-    return PreparedRequest("POST", _PATH, Operation, to_json_bytes(read.model_copy(update=changes)), headers=key)
+    return PreparedRequest("POST", _PATH, Operation, to_json_bytes(valid.model_copy(update=changes)), headers=key)
 
 
 def list_request() -> PreparedRequest[OperationList]:
-    """Make `GET /v1/operations`."""
+    """Build `GET /v1/operations`."""
     return PreparedRequest("GET", _PATH, OperationList)
 
 
 def operation_request(operation_id: str, method: str = "GET", part: str = "") -> PreparedRequest[Operation]:
-    """Make a request about one operation, a POST under a key of its own.
+    """Build a request about one operation; a POST gets a new idempotency key.
 
     Raises:
-        InvalidRequest: that cannot be an operation's id.
+        InvalidRequest: `operation_id` is not a valid id.
     """
     headers = new_idempotency_header() if method == "POST" else {}
     return PreparedRequest(method, _path(operation_id) + part, Operation, headers=headers)
 
 
 def results_request(operation_id: str, after: int) -> PreparedRequest[ResultPage]:
-    """Make `GET /v1/operations/{id}/results`, the page after some results."""
+    """Build `GET /v1/operations/{id}/results` for the page after the first `after` results."""
     return PreparedRequest(
         "GET", f"{_path(operation_id)}/results", ResultPage, params={"after": str(after), "limit": str(_PAGE_SIZE)}
     )
 
 
 def events_request(operation_id: str, after: int) -> PreparedRequest[Operation]:
-    """Make `GET /v1/operations/{id}/events`, going on after a revision."""
+    """Build `GET /v1/operations/{id}/events`, resuming after a revision."""
     headers = {"Last-Event-ID": str(after)} if after else {}
     return PreparedRequest("GET", f"{_path(operation_id)}/events", Operation, accept=EVENT_STREAM_TYPE, headers=headers)
 
 
 def chunk_rewards_request(request: RewardRequest, chunk: LeasedChunk | None) -> PreparedRequest[RewardAnswer]:
-    """Make `POST /v1/rewards` of a request that is whole, for a chunk where there is one."""
+    """Build `POST /v1/rewards` from a complete request, for a chunk of an operation if given."""
     return _chunk_request("/v1/rewards", request, RewardAnswer, chunk)
 
 
 def chunk_verdicts_request(request: VerdictRequest, chunk: LeasedChunk | None) -> PreparedRequest[VerdictAnswer]:
-    """Make `POST /v1/verdicts` of a request that is whole, for a chunk where there is one."""
+    """Build `POST /v1/verdicts` from a complete request, for a chunk of an operation if given."""
     return _chunk_request("/v1/verdicts", request, VerdictAnswer, chunk)
 
 
 class OperationEventParser:
-    """The events of one stream, read from bytes as they come, and None for each comment later than at its beginning."""
+    """Parser of one event stream, fed with bytes as they arrive."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self._started = False
 
     def feed(self, piece: bytes) -> Iterable[Operation | None]:
-        """Give the operations and signs of life that end in this piece; raises `ServerError` for what is none."""
-        *whole, self._buffer = (self._buffer + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        for event in whole:
+        """Yield the operations whose events end in this piece, and None for each keepalive comment.
+
+        A comment at the start of the stream is skipped: it does not show that the stream stays alive.
+
+        Raises:
+            ServerError: an event does not hold an operation.
+        """
+        *events, self._buffer = (self._buffer + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        for event in events:
             data = b"\n".join(line[5:].lstrip() for line in event.split(b"\n") if line.startswith(b"data:"))
             if data:
                 try:
                     yield Operation.model_validate_json(data)
                 except ValidationError as error:
-                    raise ServerError("an event of the operation is no Operation", status=200) from error
+                    raise ServerError("an event of the stream is not a valid Operation", status=200) from error
             elif not event.startswith(b":"):
                 continue
             elif self._started:
@@ -136,9 +137,9 @@ def _chunk_request(
 
 
 def _attempt_headers(chunk: LeasedChunk, body: bytes) -> dict[str, str]:
-    """The headers by which the tries of a chunk are recorded once.
+    """Headers with which all attempts of a chunk are recorded once.
 
-    The body's digest is in the key, since a client of another release may write the same request in another way.
+    The key contains the body's digest, since a client of another release may encode the same request differently.
     """
     key = f"{chunk.ref.operation_id} {chunk.ref.chunk} {sha256(body).hexdigest()[:32]}"
     return {"Idempotency-Key": key, WILL_RETRY_HEADER: "false" if chunk.last_attempt else "true"}
@@ -146,43 +147,43 @@ def _attempt_headers(chunk: LeasedChunk, body: bytes) -> dict[str, str]:
 
 def _path(operation_id: str) -> str:
     if not _ID.fullmatch(operation_id):
-        raise InvalidRequest(f"{operation_id!r} cannot be an operation's id; they look like op-0123456789abcdef")
+        raise InvalidRequest(f"{operation_id!r} is not an operation id; ids look like op-0123456789abcdef")
     return f"{_PATH}/{operation_id}"
 
 
 class OperationMethods(Connection):
-    """Long work: `submit` it, `follow` it, read its `results`.
+    """The methods of `Client` about operations: `submit` one, `follow` it, and read its `operation_results`.
 
-    Every method raises `AdjudgeError` as `Client.rewards` does, and `NotFound` for operations that are not there.
+    All methods raise `AdjudgeError` as `Client.rewards` does, and `NotFound` if there is no such operation.
     """
 
     def submit(self, request: OperationLike, *, idempotency_key: str | None = None) -> Operation:
-        """Submit an operation; it is kept when this returns, and goes on whatever happens to who submitted it.
+        """Submit an operation. When this returns, the operation is stored and runs without this client.
 
         Args:
-            request: a `wire.operations` request or a mapping of its fields; `kind` says which.
-            idempotency_key: submissions with the same key are one; a new key unless given.
+            request: a request of `wire.operations`, or a mapping of its fields; `kind` selects which.
+            idempotency_key: submissions with the same key create one operation; defaults to a new key.
         """
         return self._send(submit_request(request, self.run, idempotency_key))
 
     def operations(self) -> tuple[Operation, ...]:
-        """The newest operations, the newest first."""
+        """Fetch the most recent operations, newest first."""
         return self._send(list_request()).operations
 
     def operation(self, operation_id: str) -> Operation:
-        """An operation as it stands."""
+        """Fetch an operation and its current state."""
         return self._send(operation_request(operation_id))
 
     def cancel_operation(self, operation_id: str) -> Operation:
-        """End an operation where it is; what is done stays done."""
+        """Cancel an operation; finished chunks keep their results."""
         return self._send(operation_request(operation_id, "DELETE"))
 
     def retry_operation(self, operation_id: str) -> Operation:
-        """Go on with an operation that failed or was cancelled."""
+        """Resume an operation that failed or was cancelled."""
         return self._send(operation_request(operation_id, "POST", "/retry"))
 
     def operation_results(self, operation_id: str, after: int = 0) -> Iterator[dict[str, JsonValue]]:
-        """Go through the results that an operation has so far, in the order in which they were made."""
+        """Iterate over the results available so far, in the order in which they were produced."""
         while True:
             page = self._send(results_request(operation_id, after))
             yield from page.results
@@ -191,11 +192,11 @@ class OperationMethods(Connection):
             after = page.next_after
 
     def follow(self, operation_id: str, after: int = 0) -> Iterator[Operation]:
-        """Give the operation whenever it changed, until it has ended; a connection that breaks is made again.
+        """Yield the operation after each change until it has ended. Broken connections are reopened.
 
         Args:
             operation_id: the operation.
-            after: the revision that was seen last.
+            after: the last revision that you have seen.
         """
         retry_state = self._policy.start()
         while True:
@@ -214,15 +215,15 @@ class OperationMethods(Connection):
                 self.settings.sleep(wait)
 
     def send_rewards(self, request: RewardRequest, chunk: LeasedChunk | None = None) -> RewardAnswer:
-        """Send `POST /v1/rewards` of a request that is whole, for a chunk of an operation if so; see `rewards`."""
+        """Send a complete request to `POST /v1/rewards`, for a chunk of an operation if given; see `rewards`."""
         return self._send(chunk_rewards_request(request, chunk))
 
     def send_verdicts(self, request: VerdictRequest, chunk: LeasedChunk | None = None) -> VerdictAnswer:
-        """Send `POST /v1/verdicts` of a request that is whole, for a chunk of an operation if so; see `verdicts`."""
+        """Send a complete request to `POST /v1/verdicts`, for a chunk of an operation if given; see `verdicts`."""
         return self._send(chunk_verdicts_request(request, chunk))
 
     def _events(self, operation_id: str, after: int) -> Generator[Operation | None, None, None]:
-        """The events of one stream, and None where it says that it lives, later than at its beginning."""
+        """Yield the events of one stream, and None for each keepalive comment; see `OperationEventParser.feed`."""
         events, request = OperationEventParser(), events_request(operation_id, after)
         options = send_options(request, self.settings.timeout_s)
         with typed_errors(self.base_url), self._http.stream(**options) as response:
@@ -235,30 +236,30 @@ class OperationMethods(Connection):
 
 
 class AsyncOperationMethods(AsyncConnection):
-    """Long work; see `OperationMethods`."""
+    """The methods of `AsyncClient` about operations; see `OperationMethods`."""
 
     async def submit(self, request: OperationLike, *, idempotency_key: str | None = None) -> Operation:
         """Submit an operation; see `Client.submit`."""
         return await self._send(submit_request(request, self.run, idempotency_key))
 
     async def operations(self) -> tuple[Operation, ...]:
-        """The newest operations, the newest first."""
+        """Fetch the most recent operations, newest first."""
         return (await self._send(list_request())).operations
 
     async def operation(self, operation_id: str) -> Operation:
-        """An operation as it stands."""
+        """Fetch an operation and its current state."""
         return await self._send(operation_request(operation_id))
 
     async def cancel_operation(self, operation_id: str) -> Operation:
-        """End an operation where it is; what is done stays done."""
+        """Cancel an operation; finished chunks keep their results."""
         return await self._send(operation_request(operation_id, "DELETE"))
 
     async def retry_operation(self, operation_id: str) -> Operation:
-        """Go on with an operation that failed or was cancelled."""
+        """Resume an operation that failed or was cancelled."""
         return await self._send(operation_request(operation_id, "POST", "/retry"))
 
     async def operation_results(self, operation_id: str, after: int = 0) -> AsyncIterator[dict[str, JsonValue]]:
-        """Go through the results that an operation has so far; see `Client.operation_results`."""
+        """Iterate over the results available so far; see `Client.operation_results`."""
         while True:
             page = await self._send(results_request(operation_id, after))
             for result in page.results:
@@ -268,7 +269,7 @@ class AsyncOperationMethods(AsyncConnection):
             after = page.next_after
 
     async def follow(self, operation_id: str, after: int = 0) -> AsyncIterator[Operation]:
-        """Give the operation whenever it changed, until it has ended; see `Client.follow`."""
+        """Yield the operation after each change until it has ended; see `Client.follow`."""
         retry_state = self._policy.start()
         while True:
             try:
@@ -286,15 +287,15 @@ class AsyncOperationMethods(AsyncConnection):
                 await self.settings.sleep(wait)
 
     async def send_rewards(self, request: RewardRequest, chunk: LeasedChunk | None = None) -> RewardAnswer:
-        """Send `POST /v1/rewards` of a request that is whole, for a chunk of an operation if so; see `rewards`."""
+        """Send a complete request to `POST /v1/rewards`, for a chunk of an operation if given; see `rewards`."""
         return await self._send(chunk_rewards_request(request, chunk))
 
     async def send_verdicts(self, request: VerdictRequest, chunk: LeasedChunk | None = None) -> VerdictAnswer:
-        """Send `POST /v1/verdicts` of a request that is whole, for a chunk of an operation if so; see `verdicts`."""
+        """Send a complete request to `POST /v1/verdicts`, for a chunk of an operation if given; see `verdicts`."""
         return await self._send(chunk_verdicts_request(request, chunk))
 
     async def _events(self, operation_id: str, after: int) -> AsyncGenerator[Operation | None, None]:
-        """The same as of `OperationMethods`."""
+        """Yield the events of one stream; see `OperationMethods._events`."""
         events, request = OperationEventParser(), events_request(operation_id, after)
         with typed_errors(self.base_url):
             async with self._http.stream(**send_options(request, self.settings.timeout_s)) as response:
@@ -308,11 +309,11 @@ class AsyncOperationMethods(AsyncConnection):
 
 
 def _stream_ended_error(base_url: str) -> ConnectionFailed:
-    return ConnectionFailed(f"{base_url} ended the events before the operation has ended", retryable=True)
+    return ConnectionFailed(f"{base_url} ended the events before the end of the operation", retryable=True)
 
 
 def _make_retryable(error: AdjudgeError) -> AdjudgeError:
-    """Events that stop coming are asked for again: nothing is done twice by that."""
+    """Make a timeout retryable: requesting the events again repeats no work."""
     if isinstance(error, TimedOut):
         error.retryable = True
     return error

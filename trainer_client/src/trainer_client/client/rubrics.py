@@ -1,11 +1,4 @@
-"""The clients' methods for rubrics, and the requests they send.
-
-Makes the requests of `/v1/rubrics`, checked by the wire contract before anything is sent. Sends none itself.
-
-The methods of `Client` about rubrics; `AsyncRubricMethods` is the twin of its class.
-
-The methods of `AsyncClient` about rubrics; `RubricMethods` is the twin of its class, and its reference.
-"""
+"""The clients' methods for rubrics, and the requests they send, validated against the wire contract."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
@@ -51,10 +44,10 @@ def publish_request(
     lineage: Lineage | Mapping[str, Any] | None,
     parent: int | None,
 ) -> PreparedRequest[RubricVersion]:
-    """Make `POST /v1/rubrics/{name}/versions`, under a key of its own, so that it may be sent again.
+    """Build `POST /v1/rubrics/{name}/versions` with a new idempotency key, so that it can be retried.
 
     Raises:
-        InvalidRequest: the name is no rubric name, or what is to be published breaks the wire contract.
+        InvalidRequest: the name is invalid, or the publication breaks the wire contract.
     """
     optional_fields = {"metadata": metadata, "tags": tags or None, "lineage": lineage, "parent": parent}
     given = {"criteria": criteria} | {field: value for field, value in optional_fields.items() if value is not None}
@@ -63,56 +56,56 @@ def publish_request(
 
 
 def rubric_request(reference: str) -> PreparedRequest[RubricVersion]:
-    """Make `GET /v1/rubrics/{reference}`; raises `InvalidRequest` where the reference is none."""
+    """Build `GET /v1/rubrics/{reference}`; raise `InvalidRequest` if the reference is invalid."""
     return PreparedRequest("GET", f"/v1/rubrics/{_reference(reference)}", RubricVersion)
 
 
 def rubrics_request(prefix: str, tag: str | None, text: str, after: str | None) -> PreparedRequest[RubricPage]:
-    """Make `GET /v1/rubrics`, the page after a cursor."""
+    """Build `GET /v1/rubrics` for the page after a cursor."""
     given = {"prefix": prefix, "tag": tag, "text": text, "after": after}
     params = {key: value for key, value in given.items() if value}
     return PreparedRequest("GET", "/v1/rubrics", RubricPage, params=params)
 
 
 def history_request(name: str, after: str | None) -> PreparedRequest[RubricHistory]:
-    """Make `GET /v1/rubrics/{name}/versions`, the page after a cursor."""
+    """Build `GET /v1/rubrics/{name}/versions` for the page after a cursor."""
     return PreparedRequest("GET", f"{_path(name)}/versions", RubricHistory, params={"after": after} if after else {})
 
 
 def diff_request(name: str, before: int | str, after: int | str) -> PreparedRequest[RubricDiff]:
-    """Make `GET /v1/rubrics/{name}/diff`."""
+    """Build `GET /v1/rubrics/{name}/diff`."""
     return PreparedRequest("GET", f"{_path(name)}/diff", RubricDiff, params={"from": str(before), "to": str(after)})
 
 
 def aliases_request(name: str) -> PreparedRequest[RubricAliases]:
-    """Make `GET /v1/rubrics/{name}/aliases`."""
+    """Build `GET /v1/rubrics/{name}/aliases`."""
     return PreparedRequest("GET", f"{_path(name)}/aliases", RubricAliases)
 
 
 def move_alias_request(name: str, alias: str, version: int, expected: int | None) -> PreparedRequest[RubricAlias]:
-    """Make `PUT /v1/rubrics/{name}/aliases/{alias}`; expecting None, only if there is no such alias."""
+    """Build `PUT /v1/rubrics/{name}/aliases/{alias}`; with `expected` None, it succeeds only if the alias is new."""
     condition = {"If-None-Match": "*"} if expected is None else {"If-Match": f'"{expected}"'}
     return _json_request("PUT", _alias_path(name, alias), RubricAlias, AliasMove, {"version": version}, condition)
 
 
 def remove_alias_request(name: str, alias: str, expected: int) -> PreparedRequest[RubricAliases]:
-    """Make `DELETE /v1/rubrics/{name}/aliases/{alias}`."""
+    """Build `DELETE /v1/rubrics/{name}/aliases/{alias}`."""
     return PreparedRequest("DELETE", _alias_path(name, alias), RubricAliases, headers={"If-Match": f'"{expected}"'})
 
 
 def tags_request(name: str, tags: Sequence[str]) -> PreparedRequest[RubricTags]:
-    """Make `PUT /v1/rubrics/{name}/tags`."""
+    """Build `PUT /v1/rubrics/{name}/tags`."""
     return _json_request("PUT", f"{_path(name)}/tags", RubricTags, TagSet, {"tags": tags})
 
 
 def retire_request(reference: str, reason: str) -> PreparedRequest[RubricVersion]:
-    """Make `PUT /v1/rubrics/{reference}/retirement`."""
+    """Build `PUT /v1/rubrics/{reference}/retirement`."""
     path = f"/v1/rubrics/{_reference(reference)}/retirement"
     return _json_request("PUT", path, RubricVersion, RetirementRequest, {"reason": reason})
 
 
 def restore_request(reference: str) -> PreparedRequest[RubricVersion]:
-    """Make `DELETE /v1/rubrics/{reference}/retirement`."""
+    """Build `DELETE /v1/rubrics/{reference}/retirement`."""
     return PreparedRequest("DELETE", f"/v1/rubrics/{_reference(reference)}/retirement", RubricVersion)
 
 
@@ -154,10 +147,10 @@ def _reference(reference: str) -> str:
 
 
 class RubricMethods(Connection):
-    """Publishing, finding and keeping rubrics.
+    """The methods of `Client` about rubrics.
 
-    Every method raises `AdjudgeError` as `Client.rewards` does, `InvalidRequest` for names and references of no known
-    form, and `UnknownRubric` for what is not there.
+    All methods raise `AdjudgeError` as `Client.rewards` does, `InvalidRequest` for malformed names and references, and
+    `UnknownRubric` if there is no such rubric or version.
     """
 
     def publish_rubric(
@@ -170,15 +163,15 @@ class RubricMethods(Connection):
         lineage: Lineage | Mapping[str, Any] | None = None,
         parent: int | None = None,
     ) -> RubricVersion:
-        """Publish criteria as the next version of a rubric; identical criteria give the version that has them.
+        """Publish criteria as the next version of a rubric. If a version has the same criteria, return that one.
 
         Args:
             name: the rubric, such as `team/math/quadratics`.
             criteria: `Criterion` models or mappings of their fields.
-            metadata: a JSON object to keep with the version, at most 64 KiB.
-            tags: added to the name's tags.
+            metadata: a JSON object to store with the version, at most 64 KiB.
+            tags: tags to add to the rubric.
             lineage: who or what made the version, as a `wire.Lineage` or a mapping of its fields.
-            parent: the version of this name that it was made from; the newest unless given.
+            parent: the version of this rubric that it was made from; defaults to the newest.
 
         Raises:
             InvalidRequest: the name or the criteria break the contract, or there is no such parent.
@@ -186,16 +179,16 @@ class RubricMethods(Connection):
         return self._send(publish_request(name, criteria, metadata, tags, lineage, parent))
 
     def rubric(self, reference: str) -> RubricVersion:
-        """Fetch a version by `name` (the newest in use), `name@3`, `name@alias` or `sha256:…`; also a retired one."""
+        """Fetch a version by `name` (the newest not retired), `name@3`, `name@alias` or `sha256:…`, even if retired."""
         return self._send(rubric_request(reference))
 
     def rubrics(self, prefix: str = "", *, tag: str | None = None, text: str = "") -> Iterator[RubricSummary]:
-        """Go through rubrics by name, fetching a page at a time.
+        """Iterate over rubrics sorted by name, fetching a page at a time.
 
         Args:
             prefix: only names that begin with this.
             tag: only rubrics that have this tag.
-            text: only rubrics whose criteria have, for each of these words, one that begins with it.
+            text: words to search for; only rubrics whose criteria contain, for each word, one that begins with it.
         """
         after: str | None = None
         while True:
@@ -206,7 +199,7 @@ class RubricMethods(Connection):
             after = page.next_cursor
 
     def rubric_history(self, name: str) -> Iterator[VersionSummary]:
-        """Go through the versions of a rubric, the newest first, without their criteria."""
+        """Iterate over the versions of a rubric, newest first, without their criteria."""
         after: str | None = None
         while True:
             page = self._send(history_request(name, after))
@@ -216,54 +209,50 @@ class RubricMethods(Connection):
             after = page.next_cursor
 
     def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
-        """Say what differs between two versions of a rubric, each a number or an alias, criterion by criterion."""
+        """Fetch the difference of two versions of a rubric, each a number or an alias, criterion by criterion."""
         return self._send(diff_request(name, before, after))
 
     def rubric_aliases(self, name: str) -> RubricAliases:
-        """Fetch the aliases of a rubric and the versions they stand for."""
+        """Fetch the aliases of a rubric and the versions that they point to."""
         return self._send(aliases_request(name))
 
     def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
-        """Have an alias of a rubric stand for a version.
+        """Point an alias of a rubric to a version.
 
         Args:
             name: the rubric.
-            alias: such as `production`.
-            version: what it shall stand for.
-            expected: what it stands for now; None to create it.
+            alias: the alias, such as `production`.
+            version: the version that the alias will point to.
+            expected: the version that it points to now; None to create the alias.
 
         Raises:
-            AliasMoved: it stands for another version than expected; `problem.current_version` says which.
+            AliasMoved: it points to another version than expected; `problem.current_version` says which.
         """
         return self._send(move_alias_request(name, alias, version, expected))
 
     def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
-        """Take away an alias that stands for the expected version; gives those that are left.
+        """Remove an alias that points to the expected version, and return the remaining ones.
 
         Raises:
-            AliasMoved: it stands for another version.
+            AliasMoved: it points to another version.
         """
         return self._send(remove_alias_request(name, alias, expected))
 
     def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
-        """Give a rubric these tags in place of those it has."""
+        """Replace the tags of a rubric."""
         return self._send(tags_request(name, tags))
 
     def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
-        """Take the version of a reference `name@3` out of use: it stays readable, and judging by it is refused."""
+        """Retire the version of a reference `name@3`: it stays readable, but judging by it is refused."""
         return self._send(retire_request(reference, reason))
 
     def restore_rubric(self, reference: str) -> RubricVersion:
-        """Take a retired version back into use."""
+        """Restore a retired version."""
         return self._send(restore_request(reference))
 
 
 class AsyncRubricMethods(AsyncConnection):
-    """Publishing, finding and keeping rubrics.
-
-    Every method raises `AdjudgeError` as `Client.rewards` does, `InvalidRequest` for names and references of no known
-    form, and `UnknownRubric` for what is not there.
-    """
+    """The methods of `AsyncClient` about rubrics; see `RubricMethods`."""
 
     async def publish_rubric(
         self,
@@ -285,7 +274,7 @@ class AsyncRubricMethods(AsyncConnection):
     async def rubrics(
         self, prefix: str = "", *, tag: str | None = None, text: str = ""
     ) -> AsyncIterator[RubricSummary]:
-        """Go through rubrics by name; see `Client.rubrics`."""
+        """Iterate over rubrics sorted by name; see `Client.rubrics`."""
         after: str | None = None
         while True:
             page = await self._send(rubrics_request(prefix, tag, text, after))
@@ -296,7 +285,7 @@ class AsyncRubricMethods(AsyncConnection):
             after = page.next_cursor
 
     async def rubric_history(self, name: str) -> AsyncIterator[VersionSummary]:
-        """Go through the versions of a rubric, the newest first; see `Client.rubric_history`."""
+        """Iterate over the versions of a rubric, newest first; see `Client.rubric_history`."""
         after: str | None = None
         while True:
             page = await self._send(history_request(name, after))
@@ -307,7 +296,7 @@ class AsyncRubricMethods(AsyncConnection):
             after = page.next_cursor
 
     async def rubric_diff(self, name: str, before: int | str, after: int | str = "latest") -> RubricDiff:
-        """Say what differs between two versions of a rubric; see `Client.rubric_diff`."""
+        """Fetch the difference of two versions of a rubric; see `Client.rubric_diff`."""
         return await self._send(diff_request(name, before, after))
 
     async def rubric_aliases(self, name: str) -> RubricAliases:
@@ -315,11 +304,11 @@ class AsyncRubricMethods(AsyncConnection):
         return await self._send(aliases_request(name))
 
     async def move_alias(self, name: str, alias: str, version: int, *, expected: int | None) -> RubricAlias:
-        """Have an alias of a rubric stand for a version; see `Client.move_alias`."""
+        """Point an alias of a rubric to a version; see `Client.move_alias`."""
         return await self._send(move_alias_request(name, alias, version, expected))
 
     async def remove_alias(self, name: str, alias: str, *, expected: int) -> RubricAliases:
-        """Take away an alias; see `Client.remove_alias`."""
+        """Remove an alias; see `Client.remove_alias`."""
         return await self._send(remove_alias_request(name, alias, expected))
 
     async def tag_rubric(self, name: str, tags: Sequence[str]) -> RubricTags:
@@ -327,9 +316,9 @@ class AsyncRubricMethods(AsyncConnection):
         return await self._send(tags_request(name, tags))
 
     async def retire_rubric(self, reference: str, reason: str) -> RubricVersion:
-        """Take a version out of use; see `Client.retire_rubric`."""
+        """Retire a version; see `Client.retire_rubric`."""
         return await self._send(retire_request(reference, reason))
 
     async def restore_rubric(self, reference: str) -> RubricVersion:
-        """Take a retired version back into use; see `Client.restore_rubric`."""
+        """Restore a retired version; see `Client.restore_rubric`."""
         return await self._send(restore_request(reference))

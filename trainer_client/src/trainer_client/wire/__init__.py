@@ -1,4 +1,4 @@
-"""The wire contract of `/v1`: every message that crosses between a client and the service."""
+"""The wire contract of `/v1`: every message between a client and the service."""
 
 from trainer_client.wire.criteria import Criterion, CriterionKind, Verification, VerificationMethod, content_digest
 from trainer_client.wire.groups import (

@@ -1,14 +1,9 @@
 """Criteria, how each one is verified, and the digest of a rubric's content.
 
-Criteria on the wire, and the digest of a rubric's content.
-
-Knows nothing of names and versions, nor of how a criterion is judged.
-
-How a criterion is verified: by the judge, or by a program that needs no model.
-
-Programs read the response's final answer (`of: final_answer`) or all of it (`of: response`). What each compares with
-is part of the criterion, or the group's `ground_truth` where it may be left out. `contains` and `regex` can look in one
-`step` of the response alone.
+A criterion is verified by the judge, or by a program that needs no model. Programs read the response's final answer
+(`of: final_answer`) or the whole response (`of: response`). The expected value is part of the criterion; where it is
+optional and left out, the group's `ground_truth` is used. `contains` and `regex` can search a single `step` of the
+response.
 """
 
 import hashlib
@@ -48,13 +43,16 @@ _StepNumber = Annotated[int, Field(ge=0, le=999_999_999), STRICT_NUMBER]
 
 
 class JudgeVerification(RequestModel):
-    """Asked of the judge, also where a program could decide."""
+    """Ask the judge, even if a program could decide."""
 
     method: Literal["judge"]
 
 
 class MathVerification(RequestModel):
-    """Equal as mathematics, by math-verify: `1/2`, `0.5` and `\\frac12` are one answer."""
+    """Satisfied if math-verify finds both expressions equal: `1/2`, `0.5` and `\\frac12` are the same answer.
+
+    Without `expected`, the group's `ground_truth` is used.
+    """
 
     method: Literal["math"]
     expected: _Expected | None = None
@@ -62,7 +60,10 @@ class MathVerification(RequestModel):
 
 
 class ExactVerification(RequestModel):
-    """The same text, but for space around it and runs of space inside; letter case counts only if asked."""
+    """Satisfied if both texts are equal, ignoring surrounding whitespace and collapsing runs of it.
+
+    Letter case matters only with `case_sensitive`. Without `expected`, the group's `ground_truth` is used.
+    """
 
     method: Literal["exact"]
     expected: _Expected | None = None
@@ -71,12 +72,12 @@ class ExactVerification(RequestModel):
 
 
 class _SearchVerification(RequestModel):
-    """Something that is looked for, in all of it or in one step.
+    """A search in the whole response or in one step.
 
-    `step` is the number of the only step to look in, 0 for the whole response. It is also the step that the verdict
-    belongs to, satisfied or not. In a response without such a step the criterion is not satisfied, and its verdict
-    belongs to no step. Where `step` is left out, a satisfied criterion belongs to the step in which what was looked
-    for begins, and one that is not to no step.
+    `step` is the number of the step to search, 0 for the whole response. The verdict is attributed to that step,
+    satisfied or not. If the response has no such step, the criterion is not satisfied and its verdict is attributed to
+    no step. Without `step`, the verdict of a satisfied criterion is attributed to the step in which the match begins,
+    and that of an unsatisfied one to no step.
     """
 
     of: VerificationTarget = "response"
@@ -85,14 +86,14 @@ class _SearchVerification(RequestModel):
     @model_validator(mode="after")
     def _step_needs_response(self) -> Self:
         if self.step is not None and self.of == "final_answer":
-            raise ValueError("a final answer has no steps; leave out step, or look in the response")
+            raise ValueError("a final answer has no steps; leave out step, or set of to 'response'")
         return self
 
 
 class ContainsVerification(_SearchVerification):
-    """Every text of `all_of` and, where given, one of `any_of` stands in it, or in the `step` of it.
+    """Satisfied if every text of `all_of` and, if given, at least one of `any_of` occurs in the text or in its `step`.
 
-    Letter case counts only if asked.
+    Letter case matters only with `case_sensitive`.
     """
 
     method: Literal["contains"]
@@ -103,15 +104,15 @@ class ContainsVerification(_SearchVerification):
     @model_validator(mode="after")
     def _has_search_text(self) -> "ContainsVerification":
         if not self.all_of and not self.any_of:
-            raise ValueError("contains looks for nothing; name texts in all_of or any_of")
+            raise ValueError("contains has nothing to search for; give texts in all_of or any_of")
         return self
 
 
 class RegexVerification(_SearchVerification):
-    """A Python regular expression matches somewhere (`search`), or all of it (`full`), or of the `step` of it.
+    """Satisfied if a Python regular expression matches in the text, or in its `step`.
 
-    Whether `pattern` is one is not looked at here: compiling it may take minutes, so the service has that done where it
-    can be ended.
+    `match` is `search` for a match anywhere, or `full` for a match of the whole text. This model does not compile
+    `pattern`: compiling can take minutes, so the service does it in a process that it can stop.
     """
 
     method: Literal["regex"]
@@ -121,7 +122,10 @@ class RegexVerification(_SearchVerification):
 
 
 class JsonSchemaVerification(RequestModel):
-    """It is JSON, bare or in its last fenced block, that satisfies a JSON Schema (draft 2020-12) of at most 64 KiB."""
+    """Satisfied if the text is JSON that is valid under a JSON Schema (draft 2020-12) of at most 64 KiB.
+
+    The JSON may be the whole text or its last fenced code block.
+    """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
@@ -131,7 +135,10 @@ class JsonSchemaVerification(RequestModel):
 
 
 class NumericVerification(RequestModel):
-    """A number within `absolute` + `relative` * |expected| of the expected one."""
+    """Satisfied if the number differs from `expected` by at most `absolute` + `relative` * |`expected`|.
+
+    Without `expected`, the group's `ground_truth` is used.
+    """
 
     method: Literal["numeric"]
     expected: LargeFloat | None = None
@@ -159,12 +166,13 @@ Verification = Annotated[
         custom_error_message="name a method: judge, math, exact, contains, regex, json_schema or numeric",
     ),
 ]
-"""How a criterion is verified, by the `method` it names."""
+"""How a criterion is verified; `method` selects the variant."""
 
 
 CriterionKind = Literal["point", "factual", "process", "suggest", "pitfall", "bonus", "answer"]
-"""What a criterion is to the reward: `point` is a plain weighted one; `factual` and `process` are RGR-GRPO's;
-`suggest`, `pitfall`, `bonus` and `answer` are SRaR's. A satisfied `pitfall` means that the mistake was made."""
+"""The role of a criterion in the reward. `point` is a plain weighted criterion; `factual` and `process` come from
+RGR-GRPO; `suggest`, `pitfall`, `bonus` and `answer` come from SRaR. A satisfied `pitfall` means that the response makes
+the mistake."""
 
 CriterionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
@@ -176,20 +184,21 @@ _Guide = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, m
 
 
 class Criterion(RequestModel):
-    """One thing to check in a response, and what it weighs (no unit; HealthBench's points are weights).
+    """One thing to check in a response, and its weight (no unit; HealthBench's points are weights).
 
-    A rubric that is sent bounds weights more than this does, which also reads what was stored before: see
-    `RubricContent`.
+    `weight` must be 0, or from 1e-9 to 1e6 in magnitude; `RubricContent` checks this, so that criteria stored before
+    the rule can still be read.
 
-    `scale` is the highest grade of the protocol `graded`, whose grades are 0..scale. `verification` says how it is
-    checked where the judge need not be asked; without one an `answer` is compared with the group's `ground_truth`,
-    if there is one, and all else is judged.
+    `scale` is the highest grade of the protocol `graded`, whose grades are 0..scale. `verification` says how the
+    criterion is checked. Without it, a criterion of kind `answer` is compared with the group's `ground_truth`, if there
+    is one, and the judge decides all other criteria.
 
-    The last six are Rubric-Grounded's, what a judge is told beside the description: a short `name`; the
-    `required_elements` a full score needs; a `scoring_guide` for partial scores; `expected_keywords` and
-    `expected_concepts`; and in `verification_method`, in words, how to check it (a program that checks is
-    `verification`). A judge reads them once per call, so they are kept short: a name has at most 200 characters, a
-    list 64 entries of 2,000 characters each, the two texts 20,000 characters like a description.
+    The last six fields come from Rubric-Grounded RL and give the judge more than the description: a short `name`; the
+    `required_elements` of a full score; a `scoring_guide` for partial scores; `expected_keywords` and
+    `expected_concepts`; and `verification_method`, which says in words how to check the criterion (use `verification`
+    for a check by a program). The judge reads them in every call, so they are bounded: `name` to 200 characters, each
+    list to 64 entries of 2,000 characters, and `scoring_guide` and `verification_method` to 20,000 characters, like
+    the description.
     """
 
     id: CriterionId
@@ -208,10 +217,10 @@ class Criterion(RequestModel):
 
 
 def content_digest(criteria: Sequence[Criterion]) -> str:
-    """Hash criteria to `sha256:<hex>`: order, ids, wording, kinds, weights, tags and all else count.
+    """Hash criteria to `sha256:<hex>`. Their order and all of their fields enter the digest.
 
-    What criteria learned later (`scale`, `verification` and its `step`, `name` and all after it) enters only where it
-    is set, so that rubrics without it keep the digests they had before there was any.
+    Fields that were added later (`scale`, `verification` and its `step`, `name` and all after it) enter the digest only
+    if they are set, so that rubrics without them keep their digests.
     """
     content = [_content(c) for c in criteria]
     canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -219,10 +228,10 @@ def content_digest(criteria: Sequence[Criterion]) -> str:
 
 
 def _content(criterion: Criterion) -> dict[str, Any]:
-    later: dict[str, Any] = {f: True for f, default in _FIELDS_ADDED_LATER.items() if getattr(criterion, f) == default}
+    unset: dict[str, Any] = {f: True for f, default in _FIELDS_ADDED_LATER.items() if getattr(criterion, f) == default}
     if getattr(criterion.verification, "step", None) is None:
-        later.setdefault("verification", {"step"})
-    return criterion.model_dump(mode="json", exclude=later)
+        unset.setdefault("verification", {"step"})
+    return criterion.model_dump(mode="json", exclude=unset)
 
 
 GUIDANCE_FIELDS = (
@@ -233,7 +242,7 @@ GUIDANCE_FIELDS = (
     "expected_concepts",
     "verification_method",
 )
-"""The fields that tell a judge more than the description does."""
+"""The optional fields that a judge reads in addition to the description."""
 
 _FIELDS_ADDED_LATER = {
     field: Criterion.model_fields[field].default for field in ("scale", "verification", *GUIDANCE_FIELDS)

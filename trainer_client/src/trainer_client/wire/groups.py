@@ -1,8 +1,7 @@
 """Groups of responses to a prompt, and the conversations that prompts and responses consist of.
 
-Groups: a prompt, the responses (rollouts) to it, and what the judge may see beside them.
-
-Conversations on the wire: what a prompt or a response may be made of, tool calls included.
+A group is a prompt, the responses (rollouts) to it, and additional texts for the judge. A prompt or a response is a
+text or a list of messages, tool calls included.
 """
 
 from typing import Annotated, Any, Literal
@@ -14,21 +13,21 @@ from trainer_client.wire.rubrics import RubricContent
 
 
 class TextPart(RequestModel):
-    """One part of a message's content. Only text can be judged."""
+    """One part of a message's content. Only parts of type `text` can be judged."""
 
     type: Literal["text"]
     text: str
 
 
 class Function(RequestModel):
-    """The function a tool call names, as the policy wrote it, with its arguments as JSON text or as an object."""
+    """The function of a tool call as the policy wrote it, with its arguments as JSON text or as an object."""
 
     name: str
     arguments: str | dict[str, JsonValue] = ""
 
 
 class ToolCall(RequestModel):
-    """A call of a tool, as chat templates and chat APIs write it."""
+    """A tool call, in the format of chat templates and chat APIs."""
 
     function: Function
     id: str | None = None
@@ -38,8 +37,8 @@ class ToolCall(RequestModel):
 class Message(RequestModel):
     """One message of a conversation.
 
-    `content` is text, parts of text, or null where the message only calls tools. `reasoning_content` is a thinking
-    block kept apart from the content. `name` says which tool a message of role `tool` answers for.
+    `content` is text, a list of text parts, or null if the message only calls tools. `reasoning_content` is a thinking
+    block that is separate from the content. `name` is the tool that a message of role `tool` comes from.
     """
 
     role: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -52,7 +51,7 @@ class Message(RequestModel):
     @model_validator(mode="after")
     def _has_content(self) -> "Message":
         if self.content is None and self.reasoning_content is None and not self.tool_calls:
-            raise ValueError("this message has neither content nor tool_calls; an empty one has content ''")
+            raise ValueError("this message has neither content nor tool_calls; write content '' for an empty message")
         return self
 
     @field_validator("content", mode="before")
@@ -64,7 +63,7 @@ class Message(RequestModel):
         for part in content:
             kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
             if kind != "text":
-                raise ValueError(f"a part of type {kind!r} cannot be judged; leave only parts of type 'text'")
+                raise ValueError(f"a part of type {kind!r} cannot be judged; use only parts of type 'text'")
             texts.append(TextPart.model_validate(part).text)
         return "\n".join(texts)
 
@@ -79,14 +78,14 @@ Prompt = Annotated[
     Annotated[str, Tag("(text)")] | Annotated[RequestList[Message], Tag("(messages)")],
     Discriminator(lambda value: "(text)" if isinstance(value, str) else "(messages)"),
 ]
-"""A prompt as text, or as the messages of a conversation."""
+"""A prompt: text, or the messages of a conversation."""
 
 
 class Response(RequestModel):
-    """A response and what its generation said of it.
+    """A response with its length and how its generation ended.
 
-    `tokens` is its length in the policy's tokens, which length penalties need. `stopped` is whether it ended by
-    itself: false where it was cut off.
+    `tokens` is the length in the policy's tokens, which length penalties need. `stopped` is true if the response ended
+    by itself, false if it was cut off.
     """
 
     text: Prompt
@@ -100,11 +99,12 @@ ResponseLike = Annotated[
     | Annotated[Response, Tag("(response)")],
     Discriminator(_response_tag),
 ]
-"""A response as text, as the messages the policy produced (tool calls and results among them), or with its length."""
+"""A response: text, the messages of the policy's turn (tool calls and results included), or an object with its length.
+"""
 
 
 def as_response(given: "str | tuple[Message, ...] | Response") -> Response:
-    """Any form of a response as a `Response`."""
+    """Convert any form of a response to a `Response`."""
     return given if isinstance(given, Response) else Response.model_construct(text=given, tokens=None, stopped=None)
 
 
@@ -113,7 +113,8 @@ RubricChoice = Annotated[
     Annotated[RubricRef, Tag("(reference)")] | Annotated[RubricContent, Tag("(inline)")],
     Discriminator(lambda value: "(reference)" if isinstance(value, str) else "(inline)"),
 ]
-"""A rubric by reference, or inline."""
+"""A rubric: a reference, or the rubric itself."""
+
 GroupId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 RunName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
@@ -121,7 +122,7 @@ RunName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 class Group(RequestModel):
     """One prompt and the responses (rollouts) to it.
 
-    `grounding`, `reference_answer` and `ground_truth` are shown to the judge only. `rubric` overrides the request's.
+    Only the judge sees `grounding`, `reference_answer` and `ground_truth`. `rubric` overrides the request's rubric.
     """
 
     id: GroupId

@@ -1,4 +1,4 @@
-"""How the judge is asked: protocols, and the options that go with them."""
+"""How the judge is asked: judging protocols and their options."""
 
 from typing import Annotated, Literal
 
@@ -9,13 +9,13 @@ from trainer_client.wire.base import STRICT_NUMBER, Flag, RequestModel, SafeInt
 JudgingProtocol = Literal["binary", "stepwise", "graded", "checklist", "likert"]
 ReasoningPart = Literal["strip", "keep", "only"]
 Priority = Literal["online", "bulk"]
-"""`online`: somebody waits for it, such as a training step. `bulk`: it may wait for those."""
+"""`online`: latency matters, as in a training step. `bulk`: online requests go first."""
 
 JudgeName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
-"""What a service calls one of its judges."""
+"""The name of one of a service's judges."""
 
 DEFAULT_JUDGE = "default"
-"""The judge of whoever names none."""
+"""The judge of requests that do not name one."""
 
 TemplateName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
@@ -23,33 +23,34 @@ CriteriaPerCall = Annotated[
     Annotated[int, Field(ge=1, le=512), Tag("(number)")] | Annotated[Literal["all"], Tag("(all)")],
     Discriminator(lambda value: "(all)" if isinstance(value, str) else "(number)"),
 ]
-"""A number of criteria, or all of a rubric's."""
+"""A number of criteria, or `all` of a rubric's criteria."""
 
 RATIONALE_TOKENS = 160
-"""How much a judge may write before its verdict, in its tokens."""
+"""The maximum length of a rationale, in the judge's tokens."""
 
 VOTING_TEMPERATURE = 0.7
-"""The temperature votes are sampled at unless the request gives one."""
+"""The default sampling temperature of votes."""
 
 
 class JudgingOptions(RequestModel):
     """How the judge is asked.
 
     Attributes:
-        protocol: the mode's own unless given.
-        criteria_per_call: how many criteria share a call; `checklist` puts all in one unless told otherwise, the
-            others one. `likert` asks once about the whole response.
+        protocol: the judging protocol; defaults to that of the reward mode.
+        criteria_per_call: the number of criteria in one judge call. Defaults to all for `checklist`, and to 1 for the
+            other protocols. `likert` always asks once about the whole response.
         rationale: have the judge write its reasons before the verdict, and return them.
-        votes: how many verdicts are sampled for each criterion; the answer says how they agreed.
-        temperature: of the judge; 0 unless there are several votes, then 0.7.
-        think_tokens: what a thinking judge may think before it answers, in its tokens; the thoughts are not kept.
-        reasoning: what of the judged response's own thinking block the judge sees: none of it (`strip`), all
-            (`keep`), or nothing else (`only`).
-        truncate: let a response that exceeds the judge's context be judged with its middle left out, which the
-            answer reports; without it such a response fails as `truncated_input`.
-        grounding_characters: show at most this much of a grounding, ended at a sentence, or at a word where no
-            sentence ends near; the answer reports what was left out. All of it unless given.
-        template: the name of a set of prompt templates that the server has; its own unless given.
+        votes: the number of verdicts to sample for each criterion; the answer holds each vote.
+        temperature: the judge's sampling temperature; defaults to 0, or to 0.7 if `votes` is above 1.
+        think_tokens: the maximum length of a thinking judge's thoughts, in its tokens; the thoughts are not stored.
+        reasoning: which part of a response the judge sees: the response without its thinking block (`strip`), all of it
+            (`keep`), or only the thinking block (`only`).
+        truncate: judge a response that exceeds the judge's context without its middle, and report how much was left
+            out. Otherwise such a response fails as `truncated_input`.
+        grounding_characters: the maximum length of the grounding shown to the judge, in characters. It is cut at the
+            end of a sentence, or of a word if no sentence ends nearby, and the answer reports how much was left out.
+            Defaults to all of it.
+        template: the name of one of the server's sets of prompt templates; defaults to the server's default set.
     """
 
     protocol: JudgingProtocol | None = None
@@ -68,7 +69,7 @@ class JudgingOptions(RequestModel):
         if self.votes > 1 and self.temperature == 0:
             raise ValueError(
                 f"votes is {self.votes} and temperature 0, so all votes would be the same; "
-                "leave temperature out (0.7) or give one above 0"
+                "leave out temperature (it defaults to 0.7) or set it above 0"
             )
         return self
 
@@ -80,7 +81,7 @@ class JudgingOptions(RequestModel):
         return VOTING_TEMPERATURE if self.votes > 1 else 0.0
 
     def per_call(self, protocol: JudgingProtocol, criteria: int) -> int:
-        """How many of `criteria` criteria share a call under a protocol."""
+        """The number of criteria in one call, for a rubric of `criteria` criteria."""
         if self.criteria_per_call == "all" or (self.criteria_per_call is None and protocol == "checklist"):
             return max(criteria, 1)
         return self.criteria_per_call or 1

@@ -1,12 +1,8 @@
 """Reading the ledger: recorded verdicts, training runs, and rewards recomputed from them.
 
-What the ledger gives out: verdicts as they were used, page by page, and how recording stands.
-
-What `/v1/runs` tells of training runs: what was judged and rewarded in them, by step and by criterion.
-
-Knows figures. Refuses to know verdicts, texts, and what a good figure is.
-
-`POST /v1/rewards/recompute`: the rewards of a run under other rules, from verdicts that are there already.
+`GET /v1/verdicts` lists recorded verdicts as they were used. `/v1/runs` gives statistics of training runs, by step and
+by criterion. `POST /v1/rewards/recompute` computes the rewards of a run under other rules from its recorded verdicts,
+without a judge.
 """
 
 from datetime import datetime
@@ -34,11 +30,13 @@ from trainer_client.wire.rewards import (
 class RecordedVerdict(AnswerModel):
     """A verdict as one request used it.
 
-    `response` is the place of the response in its group as that request sent it, from 0. `rubric` is the digest of the
-    rubric's content, null where there was none, `prompt_digest` that of the prompt, by which responses to the same
-    prompt are found together. `reward` is the response's as answered, null where it got none. `kind` and `weight` are
-    the criterion's in that rubric, null where the rubric is not kept. `prompt`, `text` and `grounding` are what was
-    judged, where texts were asked for and are kept.
+    Attributes:
+        response: the response's position in its group as the request sent it, from 0.
+        rubric: the digest of the rubric's content; null if there was no rubric.
+        reward: the response's reward as answered; null if it got none.
+        kind, weight: the criterion's kind and weight in that rubric; null if the rubric is not stored.
+        prompt_digest: the digest of the prompt, equal for all responses to the same prompt.
+        prompt, text, grounding: the judged texts; null unless texts were requested and are stored.
     """
 
     run: str | None
@@ -61,23 +59,29 @@ class RecordedVerdict(AnswerModel):
 
 
 class RecordedPage(AnswerModel):
-    """A page of the ledger, oldest first; `next_cursor` fetches the following page and is null on the last."""
+    """A page of recorded verdicts, oldest first. `next_cursor` fetches the next page and is null on the last."""
 
     verdicts: tuple[RecordedVerdict, ...]
     next_cursor: str | None = None
 
 
 class LedgerState(AnswerModel):
-    """How the ledger of this process stands.
+    """The status of this process's ledger.
 
-    `recorded` counts verdicts handed to it since the process started, those found in the spool at its start included;
-    `written` those that the database has; `waiting` those still on their way; `refused` those that the database refused
-    and that are kept aside; `lost` those given up because memory, the spool or what is kept aside was full.
-    `refused_files` is how many files are kept aside: see `adjudge ledger refused`. `spool_bytes` is what waits on disk,
-    `memory_bytes` what waits in memory because the spool cannot be written, and `spool_problem` says why, null while it
-    can. `lag_s` is how long ago what waits longest was judged or spooled, 0 where nothing waits. `restarts` counts
-    threads of the ledger that ended and were started again. `problem` says why the database cannot be written, null
-    while it can.
+    Attributes:
+        keeps: what the ledger stores: verdicts and texts (`all`), only verdicts, or nothing.
+        recorded: verdicts recorded since the process started, including those found in the spool at its start.
+        written: verdicts written to the database.
+        waiting: verdicts not yet written.
+        lost: verdicts dropped because memory, the spool or the space for refused rows was full.
+        refused: verdicts that the database refused and that are kept in files.
+        refused_files: the number of these files; see `adjudge ledger refused`.
+        spool_bytes: bytes that wait on disk.
+        memory_bytes: bytes that wait in memory because the spool cannot be written.
+        lag_s: seconds since the longest-waiting verdict was judged or spooled; 0 if none waits.
+        restarts: how often a thread of the ledger ended and was restarted.
+        problem: why the database cannot be written; null if it can.
+        spool_problem: why the spool cannot be written; null if it can.
     """
 
     keeps: Literal["all", "verdicts", "nothing"]
@@ -96,12 +100,15 @@ class LedgerState(AnswerModel):
 
 
 class JudgingFigures(AnswerModel):
-    """What was judged and rewarded in a part of a run.
+    """Statistics of judging and rewards in a part of a run.
 
-    `mean_reward` is over the responses that have a reward, null where none has. `verdicts` counts verdicts on a
-    criterion, several votes as one, and those that failed too; `failures` counts those by kind. `cached` counts
-    verdicts that cost no call, because they were known or another request was asking for them. `mean_seconds` is a
-    request's, from its arrival to its answer.
+    Attributes:
+        mean_reward: the mean over the responses that have a reward; null if none has.
+        verdicts: verdicts on a criterion, failed ones included; several votes count as one.
+        failed: verdicts that failed.
+        failures: failed verdicts by kind of failure.
+        cached: verdicts without a call of their own: from the cache, or from a call of another request.
+        mean_seconds: the mean time of a request, from its arrival to its answer, in seconds.
     """
 
     requests: int
@@ -123,10 +130,13 @@ class JudgingFigures(AnswerModel):
 
 
 class RunSummary(JudgingFigures):
-    """A training run: all that was judged for it.
+    """Statistics of a training run.
 
-    `run` is null for what was judged under no run's name. `modes` is empty where nothing was rewarded, `protocols`
-    and `judges` where no judge was asked. `rubrics` counts the distinct contents of rubrics.
+    Attributes:
+        run: the run's name; null for requests without one.
+        modes: the reward modes used; empty if no reward was computed.
+        protocols, judges: the protocols and judges used; empty if no judge was called.
+        rubrics: the number of distinct rubric contents.
     """
 
     run: str | None
@@ -139,11 +149,15 @@ class RunSummary(JudgingFigures):
 
 
 class CriterionFigures(AnswerModel):
-    """What became of a criterion.
+    """Statistics of a criterion.
 
-    `verdicts` counts those that failed too, which are in neither rate. `pass_rate` is the share of the others with a
-    score of 0.5 or more, `mean_score` the mean of their scores, both in [0, 1] and null where there are none. A score
-    says that what the criterion describes is so: of a pitfall, or a criterion of negative weight, a high rate is bad.
+    A high score means that the criterion's description applies. For a pitfall, or a criterion of negative weight, a
+    high rate is therefore bad.
+
+    Attributes:
+        verdicts: verdicts on the criterion, failed ones included.
+        pass_rate: the share of scores of at least 0.5 among the verdicts that did not fail; null if there are none.
+        mean_score: the mean score of the verdicts that did not fail, in [0, 1]; null if there are none.
     """
 
     criterion: str
@@ -154,10 +168,9 @@ class CriterionFigures(AnswerModel):
 
 
 class RunStep(JudgingFigures):
-    """A training step of a run; `step` is null for what was judged without one.
+    """Statistics of a training step. `step` is null for requests without one.
 
-    `std_reward` is the standard deviation of the step's rewards around their mean (division by their number), null
-    where there are none.
+    `std_reward` is the population standard deviation of the step's rewards, null if there are none.
     """
 
     step: int | None
@@ -166,7 +179,7 @@ class RunStep(JudgingFigures):
 
 
 class RunPage(AnswerModel):
-    """A page of runs, the one that was judged for last first; `next_cursor` is null on the last page."""
+    """A page of runs, the most recently used first. `next_cursor` fetches the next page and is null on the last."""
 
     runs: tuple[RunSummary, ...]
     next_cursor: str | None = None
@@ -175,9 +188,11 @@ class RunPage(AnswerModel):
 class RunReport(AnswerModel):
     """A run and a page of its steps.
 
-    `rubrics` holds those that judged most responses, with the newest name and version that stand for each, if any.
-    `criteria` holds the criteria with the most verdicts of the run, of `criteria_count` that there are; steps tell of
-    the same ones. `next_cursor` fetches the following page of steps and is null on the last.
+    Attributes:
+        rubrics: the rubrics that judged the most responses, each with its newest name and version, if it has any.
+        criteria: the criteria with the most verdicts in the run; each step reports the same ones.
+        criteria_count: the number of criteria in the run.
+        next_cursor: fetches the next page of steps; null on the last.
     """
 
     run: RunSummary
@@ -189,7 +204,7 @@ class RunReport(AnswerModel):
 
 
 class StepBudgets(RequestModel):
-    """What all criteria of a kind together give or take over a response's steps (SRaR: 0.8, -1, 1)."""
+    """The total that all criteria of a kind add to a response's steps (SRaR: 0.8, -1, 1)."""
 
     suggest: BoundedFloat = 0.8
     pitfall: BoundedFloat = -1.0
@@ -197,18 +212,18 @@ class StepBudgets(RequestModel):
 
 
 class RecomputeRequest(RequestModel):
-    """Reward a run again, or a part of it, without asking any judge.
+    """Recompute the rewards of a run, or of a part of it, without calling a judge.
 
     Attributes:
-        run: the run; null for what was judged under no run's name.
-        first_step: leave out what was judged at earlier steps, and at none.
-        last_step: leave out what was judged at later steps, and at none.
-        protocol: take only what was judged in this protocol; needed where a run has several, some of which cannot feed
-            the mode.
+        run: the run's name; null for requests without one.
+        first_step: leave out requests of earlier steps and those without a step.
+        last_step: leave out requests of later steps and those without a step.
+        protocol: use only verdicts of this judging protocol. Required if the run has several protocols and the mode
+            does not support all of them.
         reward: as in `RewardRequest`.
         on_failure: as in `RewardRequest`.
-        weights: by criterion id, instead of the rubrics' own.
-        budgets: of the steps, where they were judged.
+        weights: weights by criterion id, which replace those of the rubrics.
+        budgets: the budgets of step rewards, for responses that were judged by steps.
     """
 
     model_config = ConfigDict(
@@ -238,12 +253,14 @@ class RecomputeRequest(RequestModel):
     @model_validator(mode="after")
     def _steps_in_order(self) -> "RecomputeRequest":
         if self.first_step is not None and self.last_step is not None and self.first_step > self.last_step:
-            raise ValueError(f"first_step is {self.first_step} and last_step {self.last_step}; the first comes first")
+            raise ValueError(
+                f"first_step is {self.first_step} and last_step {self.last_step}; first_step must not be the larger one"
+            )
         return self
 
 
 class RecomputedResponse(AnswerModel):
-    """A response's reward; the fields mean what they mean in `ResponseReward`, `position` is its place in the group."""
+    """A response's recomputed reward. `position` is its position in the group; see `ResponseReward` for the others."""
 
     position: int
     reward: float | None
@@ -255,7 +272,7 @@ class RecomputedResponse(AnswerModel):
 
 
 class RecomputedGroup(AnswerModel):
-    """The responses of a group as one request sent it."""
+    """The recomputed rewards of a group as one request sent it."""
 
     request_id: str
     step: int | None
@@ -265,7 +282,7 @@ class RecomputedGroup(AnswerModel):
 
 
 class RecomputeStart(AnswerModel):
-    """How much there is to do."""
+    """The first line of the answer: how many requests and verdicts will be read."""
 
     run: str | None
     requests: int
@@ -273,10 +290,10 @@ class RecomputeStart(AnswerModel):
 
 
 class RecomputeSummary(AnswerModel):
-    """What came of it.
+    """The summary at the end of the answer.
 
-    `verdicts` counts every vote, `missing` those that the ledger does not have, which count as failed. `mean_reward` is
-    that of the responses that have one, null where none has.
+    `verdicts` counts every vote. `missing` counts those that the ledger does not have; they count as failed.
+    `mean_reward` is the mean over the responses that have a reward, null if none has.
     """
 
     run: str | None
@@ -293,7 +310,7 @@ class RecomputeSummary(AnswerModel):
 
 
 class RecomputeEvent(AnswerModel):
-    """One line of the answer: how much there is, then groups, last a summary, or a problem that ends it."""
+    """One line of the answer: first `start`, then groups, and at the end a summary, or a problem that ends it."""
 
     start: RecomputeStart | None = None
     group: RecomputedGroup | None = None

@@ -1,7 +1,7 @@
-"""The ledger's rows as they cross between judging, which makes them, and the store, which keeps them.
+"""The ledger's rows, which judging creates and the store keeps.
 
-Plain tuples, for there are thousands a second. Digests are 32 bytes, `request` is 16 bytes that sort by time. A run
-that has no name is the empty text, and so is the protocol where no judge was asked.
+They are plain tuples because there are thousands a second. Digests are 32 bytes; `request` is 16 bytes that sort by
+time. The run is the empty string if the request has none, and so is the protocol if no judge was called.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class RequestRow(NamedTuple):
-    """One request. `uses` counts its use rows; `seconds` is from its arrival to its answer."""
+    """One request. `uses` is the number of its use rows; `seconds` is the time from its arrival to its answer."""
 
     project_id: str
     run: str
@@ -34,9 +34,10 @@ class RequestRow(NamedTuple):
 class ResponseRow(NamedTuple):
     """One response of a request.
 
-    `place` counts the request's responses, `position` those of the group. `format_ok` is SRaR's format reward, `spans`
-    the steps as JSON triples (number, start, end) in code points of the response as sent, the whole response first;
-    null where steps were not asked for. `reward` and `status` are as answered, null where none was.
+    `place` is the response's index in the request, `position` its index in the group. `format_ok` is SRaR's format
+    reward. `spans` holds the steps as JSON triples (number, start, end) in code points of the response as sent, the
+    whole response first; None if steps were not requested. `reward` and `status` are as answered, None if there was no
+    reward.
     """
 
     project_id: str
@@ -58,10 +59,10 @@ class ResponseRow(NamedTuple):
 
 
 class UseRow(NamedTuple):
-    """One vote on one criterion of a response, by the digest of its call.
+    """One vote on one criterion of a response. `digest` is that of its judge call.
 
-    `failed` says whether the criterion has no verdict from all its votes, `failure` and `detail` why this vote gave
-    none. `step` is the verdict's step where the finding names none.
+    `failed` says whether the criterion has no verdict from any of its votes; `failure` and `detail` say why this vote
+    failed. `step` is the verdict's step if the verdict row has none.
     """
 
     project_id: str
@@ -81,9 +82,9 @@ class UseRow(NamedTuple):
 
 
 class VerdictRow(NamedTuple):
-    """What was found under a call's digest, and the request that brought it.
+    """The verdict of a judge call, by the call's digest, and the request that made the call.
 
-    `raw_probability` is null in rows of before calibration, whose `probability` is the raw one.
+    `raw_probability` is None in rows written before calibration existed; their `probability` is the raw one.
     """
 
     project_id: str
@@ -99,7 +100,7 @@ class VerdictRow(NamedTuple):
 
 
 class TextRow(NamedTuple):
-    """A text under the digest of its JSON form; `body` is that, compressed by zlib. A rubric's digest is its own."""
+    """A text, by the digest of its JSON form (a rubric by its content digest). `body` is that JSON, zlib-compressed."""
 
     project_id: str
     digest: bytes
@@ -107,7 +108,7 @@ class TextRow(NamedTuple):
 
 
 class LedgerRows(NamedTuple):
-    """Rows to be written together, each kind in a list of its own."""
+    """Rows to write together, one list per table."""
 
     texts: list[TextRow]
     verdicts: list[VerdictRow]
@@ -117,21 +118,21 @@ class LedgerRows(NamedTuple):
 
     @classmethod
     def concat(cls, parts: Sequence["LedgerRows"]) -> "LedgerRows":
-        """The rows of several, in order."""
+        """Concatenate the rows of several parts, in order."""
         if len(parts) == 1:
             return parts[0]
         return cls(*([row for rows in lists for row in rows] for lists in zip(*parts, strict=True)))
 
 
 class RefusedRows(NamedTuple):
-    """Rows that the ledger refused, and why, in a line."""
+    """Rows that the ledger refused, and the reason in one line."""
 
     rows: LedgerRows
     reason: str
 
 
 class JudgedVote(NamedTuple):
-    """A vote as it is read back for rewards; `score` is None where it failed or its verdict is not in the ledger."""
+    """A vote read back to recompute rewards. `score` is None if it failed or its verdict is not in the ledger."""
 
     slot: int
     criterion: str
@@ -144,7 +145,7 @@ class JudgedVote(NamedTuple):
 
 
 class JudgedResponse(NamedTuple):
-    """A response as it is read back for rewards, its votes by slot."""
+    """A response read back to recompute rewards, with its votes by slot."""
 
     request_id: str
     step: int | None
@@ -159,9 +160,10 @@ class JudgedResponse(NamedTuple):
 
 
 class JudgedRun(NamedTuple):
-    """What of a run there is to make rewards of.
+    """The part of a run that rewards are recomputed from.
 
-    `protocols` are those it was judged in; `rubrics` the criteria, as JSON, of the digests it was judged by.
+    `protocols` are the judging protocols of its requests. `rubrics` maps the digests of its rubrics to their criteria
+    as JSON.
     """
 
     requests: int
@@ -171,7 +173,7 @@ class JudgedRun(NamedTuple):
 
 
 class UseRecord(NamedTuple):
-    """A criterion's verdict as it is read back to be shown: its use, what it belongs to, and its votes."""
+    """A criterion's verdict read back for display: its request, its response and its votes."""
 
     request: RequestRow
     response: ResponseRow
@@ -179,7 +181,7 @@ class UseRecord(NamedTuple):
 
 
 class UseFilter(NamedTuple):
-    """Which uses of a run are asked for; None leaves all in. `after` is the place (request, place, slot) before."""
+    """A filter of a run's uses; None matches all. `after` is the (request, place, slot) of the last use returned."""
 
     project_id: str
     run: str
@@ -192,7 +194,7 @@ class UseFilter(NamedTuple):
 
 
 class RunRange(NamedTuple):
-    """Which part of a run is asked for: steps from `first` to `last`, both included, judged in one protocol."""
+    """A part of a run: steps from `first` to `last`, both included, judged with one protocol. None means no limit."""
 
     project_id: str
     run: str
@@ -202,11 +204,11 @@ class RunRange(NamedTuple):
 
 
 class RunReportQuery(NamedTuple):
-    """What is asked for of a run's figures.
+    """A query for a page of a run's statistics.
 
-    Steps from `first` to `last`, both included, the newest first where so asked for, and a page of `limit` of them
-    after a cursor. Of criteria the `criteria` with the most verdicts, among those of a rubric and those named, where
-    either is given; all others are left out.
+    Selects steps from `first` to `last`, both included, and returns `limit` of them after the cursor `after`. Of the
+    criteria, it selects the `criteria` ones with the most verdicts, restricted to those of `rubric` and to
+    `criterion_ids` if these are given.
     """
 
     project_id: str
@@ -222,7 +224,7 @@ class RunReportQuery(NamedTuple):
 
 
 class PurgeCounts(NamedTuple):
-    """How many rows were taken out of the ledger."""
+    """The number of rows deleted from the ledger."""
 
     requests: int = 0
     uses: int = 0

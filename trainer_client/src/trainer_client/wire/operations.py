@@ -1,13 +1,7 @@
 """Long-running operations, as clients see them and as workers and the store exchange them.
 
-Operations on the wire: long work as it is asked for, as it stands, and what came of it.
-
-Knows nothing of where operations are kept, nor of who works on them.
-
-What crosses between those who work on operations and the store that keeps them: chunks, leases, outcomes.
-
-An operation is split into chunks, each of some inputs. A chunk is worked on under a lease, so that a worker that dies
-holds it up no longer than that; and it is finished once, with all its results, whoever finishes it.
+An operation is split into chunks of inputs. A worker holds a lease on its chunk, so that a worker that dies delays the
+chunk no longer than the lease. A chunk is finished exactly once, with all its results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,37 +22,37 @@ OperationKind = Literal["score", "generate_rubrics", "validate_rubrics", "evalua
 OperationState = Literal["queued", "running", "done", "failed", "cancelled"]
 
 TERMINAL_STATES: frozenset[OperationState] = frozenset({"done", "failed", "cancelled"})
-"""States that change no more, unless somebody asks for another try."""
+"""States that are final unless the operation is retried."""
 
 MAX_INPUTS = 100_000
 MAX_PAGE_RESULTS = 1000
-"""Results that one page may have."""
+"""The maximum number of results in one page."""
 
 CHUNK_DEADLINE_S = 600.0
-"""Seconds that the judge has for one chunk of an operation, unless the request says otherwise."""
+"""The default deadline for judging one chunk of an operation, in seconds."""
 
 
 def _parse_jsonl(given: Any) -> Any:
-    """A list from the text of a JSONL file, each line as strict JSON; anything else as it is."""
+    """Parse the text of a JSONL file to a list, each line as strict JSON. Any other value is returned as it is."""
     if not isinstance(given, str):
         return given
-    read = []
+    values = []
     for number, line in enumerate(StringIO(given, newline="\n"), 1):
         if line.strip():
             try:
-                read.append(strict_json(line))
+                values.append(strict_json(line))
             except NotStrictJsonError as error:
-                at = f", {error.field}" if error.field else ""
-                raise ValueError(f"line {number}{at}: {error}") from None
-            if len(read) > MAX_INPUTS:
-                break  # one too many, which is refused like a list that is too long
-    return read
+                path = f", {error.field}" if error.field else ""
+                raise ValueError(f"line {number}{path}: {error}") from None
+            if len(values) > MAX_INPUTS:
+                break  # the field's own bound refuses the list
+    return values
 
 
 class ScoreOperation(RewardRequest):
-    """Score many groups: a `POST /v1/rewards` of any length, judged as bulk work unless `priority` says otherwise.
+    """Score many groups: `POST /v1/rewards` for up to 100,000 groups, with `priority` `bulk` by default.
 
-    `groups` is a list, or the text of a JSONL file with a group a line. `deadline_s` is for each chunk of the work.
+    `groups` is a list, or the text of a JSONL file with one group per line. `deadline_s` applies to each chunk.
     """
 
     kind: Literal["score"] = "score"
@@ -70,23 +64,25 @@ class ScoreOperation(RewardRequest):
 
 
 class LabelledGroup(Group):
-    """A group whose verdicts are known: for each response, by criterion id, whether it is satisfied."""
+    """A group with known verdicts. `labels` has one object per response: by criterion id, whether it is satisfied."""
 
     labels: RequestList[RequestDict[str, bool]]
 
     @model_validator(mode="after")
     def _labels_are_of_responses(self) -> "LabelledGroup":
         if len(self.labels) != len(self.responses):
-            raise ValueError(f"{len(self.responses)} responses have {len(self.labels)} labels; give one object each")
+            raise ValueError(
+                f"{len(self.responses)} responses have {len(self.labels)} labels; give one object for each response"
+            )
         if not any(self.labels):
             raise ValueError('no criterion is labelled; write labels such as [{"criterion-id": true}]')
         return self
 
 
 class EvaluateOperation(VerdictRequest):
-    """Compare a judge's verdicts with labels: a `POST /v1/verdicts` of any length over labelled groups.
+    """Compare a judge's verdicts with labels: `POST /v1/verdicts` for up to 100,000 labelled groups.
 
-    Criteria without a label are judged and count for nothing.
+    Criteria without a label are judged, but do not enter the comparison.
     """
 
     kind: Literal["evaluate_judge"] = "evaluate_judge"
@@ -98,14 +94,14 @@ class EvaluateOperation(VerdictRequest):
 
 
 class GenerateOperation(RequestModel):
-    """Have a model write rubrics, one for each input.
+    """Generate rubrics with a model, one for each input.
 
     Attributes:
         generator: the kind of generator.
-        inputs: what its inputs hold, a list of objects or the text of a JSONL file.
-        parameters: what it is told.
-        publish: whether the rubrics go into the store.
-        prefix: what their names begin with.
+        inputs: a list of objects, or the text of a JSONL file; the generator defines their fields.
+        parameters: the generator's parameters.
+        publish: whether to publish the rubrics in the store.
+        prefix: the prefix of their names.
     """
 
     kind: Literal["generate_rubrics"] = "generate_rubrics"
@@ -119,7 +115,7 @@ class GenerateOperation(RequestModel):
 
 
 class ValidateOperation(RequestModel):
-    """Have a model judge whether the criteria of published rubrics are valid; each reference is a version."""
+    """Judge whether the criteria of published rubrics are valid. Each reference selects one version."""
 
     kind: Literal["validate_rubrics"] = "validate_rubrics"
     references: RequestList[Annotated[str, Field(min_length=1, max_length=265)]] = Field(
@@ -130,24 +126,27 @@ class ValidateOperation(RequestModel):
 OperationRequest = Annotated[
     ScoreOperation | GenerateOperation | ValidateOperation | EvaluateOperation, Field(discriminator="kind")
 ]
-"""What `POST /v1/operations` takes; `kind` says which."""
+"""The body of `POST /v1/operations`; `kind` selects the variant."""
 
 
 class OperationProgress(AnswerModel):
-    """How far an operation is.
+    """The progress of an operation.
 
     Attributes:
-        done, total: inputs that need no more work, of how many; total is None until they are counted.
-        known: those of the done that an earlier attempt had done.
-        made: inputs that gave a result; `added` counts those that are new in the store, `unpublished` those that the
-            store does not take.
-        discarded: inputs that gave none, by reason.
-        failed: inputs on which a judge or a model failed; another attempt tries those again that have no result.
-        refused, repeated: lines of the input that could not be read, and those that repeat an earlier one.
-        calls, tokens_computed, tokens_reused, tokens_written: what the model was asked.
-        seconds: how long this attempt has taken.
-        rate: inputs per second in this attempt; None until one is done.
-        eta_s: seconds that the rest will take at this rate.
+        done: inputs that need no more work.
+        total: all inputs; null until they are counted.
+        known: done inputs that an earlier attempt finished.
+        made: inputs that gave a result.
+        added: results that are new in the store.
+        unpublished: results that the store refused.
+        discarded: inputs without a result, by reason.
+        failed: inputs on which a judge or a model failed. A retry processes those that have no result.
+        refused: lines of the input that could not be read.
+        repeated: lines of the input that repeat an earlier one.
+        calls, tokens_computed, tokens_reused, tokens_written: calls of the model and its tokens.
+        seconds: the duration of this attempt so far.
+        rate: inputs per second in this attempt; null until one is done.
+        eta_s: seconds that the remaining inputs will take at this rate.
     """
 
     done: int = 0
@@ -170,16 +169,16 @@ class OperationProgress(AnswerModel):
 
 
 class Operation(AnswerModel):
-    """An operation as it stands.
+    """An operation and its current state.
 
     Attributes:
-        request: what was asked for, without its inputs where those are many.
-        revision: grows with every change.
-        usage: what its finished chunks, and tries of others that came to an answer, cost the judge.
-        summary: what came of all of it together, for kinds that say such a thing, once it is done.
-        problem: why it failed, or the last thing that went wrong.
-        tries: how often it was begun: 1, and one more for each retry.
-        expires_at: when it may be forgotten, results and all; None until it has ended, or where it is kept for good.
+        request: the request, without its inputs if there are many.
+        revision: a number that grows with every change.
+        usage: the judging cost of its finished chunks, and of answered attempts of other chunks.
+        summary: a summary of the whole operation once it is done, for kinds that have one.
+        problem: why it failed, or the most recent problem.
+        tries: how often it was started: 1, plus 1 for each retry.
+        expires_at: when it may be deleted with its results; null until it has ended, or if it is kept forever.
     """
 
     id: str
@@ -200,20 +199,20 @@ class Operation(AnswerModel):
 
     @property
     def ended(self) -> bool:
-        """Whether it changes no more."""
+        """Whether the operation has reached a final state."""
         return self.state in TERMINAL_STATES
 
 
 class OperationList(AnswerModel):
-    """A project's operations, the newest first."""
+    """The operations of a project, newest first."""
 
     operations: tuple[Operation, ...]
 
 
 class ResultPage(AnswerModel):
-    """Results in the order in which they were made. `next_after` asks for the following page.
+    """A page of results in the order in which they were produced. `next_after` fetches the next page.
 
-    `next_after` is None once the operation has ended and all its results were read: until then more may come.
+    `next_after` is null once the operation has ended and all its results have been read; until then, more may follow.
     """
 
     results: tuple[dict[str, JsonValue], ...]
@@ -221,17 +220,17 @@ class ResultPage(AnswerModel):
 
 
 ChunkState = Literal["queued", "running", "waiting", "done", "failed"]
-"""`waiting` is the chunk that finishes an operation, until all others have ended."""
+"""`waiting` is the state of the final chunk until all others have ended."""
 
 MAX_ATTEMPTS = 5
-"""How often a chunk is begun before it is given up; attempts that found no service to ask are not counted."""
+"""How often a chunk is attempted before it fails; attempts that could not reach the service do not count."""
 
 WILL_RETRY_HEADER = "Adjudge-Will-Try-Again"
-"""A header of what a worker asks: `true` where it will ask again if verdicts fail that another attempt may mend."""
+"""A header of a worker's requests: `true` if it will retry verdicts whose failure a retry may resolve."""
 
 
 class ChunkRef(NamedTuple):
-    """Which chunk: the `chunk`th of an operation, from 0."""
+    """The identity of a chunk: its index `chunk` in an operation, from 0."""
 
     project_id: str
     operation_id: str
@@ -239,23 +238,23 @@ class ChunkRef(NamedTuple):
 
 
 class NewChunk(NamedTuple):
-    """Some inputs of an operation; `body` is what its kind makes of them, in JSON."""
+    """A chunk to store. `inputs` is the number of its inputs; `body` is JSON in the format of the operation's kind."""
 
     inputs: int
     body: JsonValue
 
 
 class Submission(NamedTuple):
-    """What its submitter calls a submission, and a digest of all that was asked for in it, as it came."""
+    """The idempotency key of a submission, and the digest of the request as it was received."""
 
     key: str
     asked: bytes
 
 
 class NewOperation(NamedTuple):
-    """An operation to be kept; under the same `submission` it is made once.
+    """An operation to store. The same `submission` creates it only once.
 
-    `finishes` says whether one more chunk, without inputs, is worked on when all others have ended.
+    With `has_final_chunk`, one more chunk, without inputs, is processed after all others have ended.
     """
 
     id: str
@@ -269,7 +268,7 @@ class NewOperation(NamedTuple):
 
 
 class LeasedChunk(NamedTuple):
-    """A chunk under a lease: `attempt` counts from 1, `body` is None for the chunk that finishes an operation."""
+    """A chunk under a lease. `attempt` counts from 1; `body` is None for the final chunk."""
 
     ref: ChunkRef
     kind: OperationKind
@@ -281,19 +280,19 @@ class LeasedChunk(NamedTuple):
 
     @property
     def last_attempt(self) -> bool:
-        """Whether there will be no other."""
+        """Whether this is the chunk's last attempt."""
         return self.attempt >= MAX_ATTEMPTS
 
 
 class ChunkOutcome(NamedTuple):
-    """What came of a chunk.
+    """The outcome of a chunk.
 
     Attributes:
-        results: an object each, in the order of the inputs.
-        usage: what it cost the judge.
-        counts: what to add to the operation's progress, by field; `done` is the chunk's inputs unless given.
-        discarded: inputs that gave no result, by reason.
-        summary: of the whole operation, from the chunk that finishes it.
+        results: one object per result, in the order of the inputs.
+        usage: the cost of judging.
+        counts: what to add to the operation's progress, by field; `done` defaults to the number of the chunk's inputs.
+        discarded: inputs without a result, by reason.
+        summary: the summary of the whole operation, from the final chunk.
     """
 
     results: Sequence[Mapping[str, JsonValue]] = ()
@@ -304,12 +303,12 @@ class ChunkOutcome(NamedTuple):
 
 
 class OperationCounts(NamedTuple):
-    """What a store holds at a moment, over all projects.
+    """Counts over all projects of a store.
 
     Attributes:
-        operations: how many there are of each kind in each state, those that are kept after their end included.
-        chunks: how many chunks the operations that have not ended have, of each kind in each state.
-        oldest_due_at: since when the chunk that has waited longest could have been begun; None where none waits.
+        operations: operations by kind and state, including ended ones that are still stored.
+        chunks: chunks of operations that have not ended, by kind and state.
+        oldest_due_at: when the longest-waiting chunk became due; None if none waits.
     """
 
     operations: Mapping[tuple[OperationKind, OperationState], int]

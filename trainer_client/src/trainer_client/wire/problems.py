@@ -1,4 +1,4 @@
-"""Errors on the wire: RFC 9457 problem details, with what a client needs to decide whether to try again."""
+"""Errors on the wire: RFC 9457 problem details that say whether a retry can help."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -29,16 +29,18 @@ ProblemType = Literal[
 
 
 class FieldError(AnswerModel):
-    """One thing wrong with a request: the dotted path of the field and what is wrong with it."""
+    """An invalid field of a request: its dotted path, and what is wrong with it."""
 
     field: str
     message: str
 
 
 class Problem(AnswerModel):
-    """An RFC 9457 problem: `type` is stable, `detail` says what to do, `retryable` whether the same may work later.
+    """An RFC 9457 problem document.
 
-    `current_version` is what an alias stands for that somebody else moved.
+    `type` is a stable identifier. `detail` says what is wrong and what to do. `retryable` says whether the same request
+    may succeed later. `current_version` is the version that an alias points to, if the alias has been moved by another
+    request.
     """
 
     type: str
@@ -52,21 +54,21 @@ class Problem(AnswerModel):
 
 
 def field_errors(errors: Iterable[Mapping[str, Any]]) -> tuple[FieldError, ...]:
-    """Pydantic's errors as field errors: `groups.0.rubric.criteria.2.weight`, in the request's own terms.
+    """Convert Pydantic's errors to field errors with paths such as `groups.0.rubric.criteria.2.weight`.
 
-    An error about a container is left out where something inside it is wrong: it only follows from that. At most
-    `MAX_ERRORS` are given, the first ones.
+    An error of a container is left out if it also has an error inside, which is the cause. Returns at most the first
+    `MAX_ERRORS`.
     """
     listed = list(errors)
-    inside = {tuple(error["loc"][:n]) for error in listed for n in range(len(error["loc"]))}
-    causes = [error for error in listed if tuple(error["loc"]) not in inside]
+    containers = {tuple(error["loc"][:n]) for error in listed for n in range(len(error["loc"]))}
+    causes = [error for error in listed if tuple(error["loc"]) not in containers]
     return tuple([FieldError(field=_path(error), message=_message(error)) for error in causes[:MAX_ERRORS]])
 
 
 def _path(error: Mapping[str, Any]) -> str:
     if error["type"] == "json_invalid":
         return ""
-    # A union's tag stands in the location in parentheses; `body` is where FastAPI found it.
+    # Leave out the parts that are not in the request: a union's tag, in parentheses, and FastAPI's `body`.
     return ".".join(str(part) for part in error["loc"] if part != "body" and not str(part).startswith("("))
 
 
@@ -90,6 +92,6 @@ def _message(error: Mapping[str, Any]) -> str:
         case "model_type" if error["loc"][-1:] == ("(inline)",):
             return "expected a rubric's reference, or an object with its criteria"
         case "string_unicode":
-            return "this text holds half a surrogate pair, which is no character; decode it with errors='replace'"
+            return "this text holds half a surrogate pair, which is not a character; decode it with errors='replace'"
         case _:
             return str(error["msg"]).removeprefix("Value error, ")

@@ -1,8 +1,7 @@
 """`POST /v1/rewards`: groups of responses in; rewards, and the verdicts behind them, out.
 
-The request of `POST /v1/rewards`: groups of responses, the rubric to judge them by, and how they are rewarded.
-
-The answer of `POST /v1/rewards`: rewards, the verdicts they came from, and what judging cost.
+The request holds groups of responses, the rubric to judge them by, and how verdicts become rewards. The answer holds
+the rewards, the verdicts that they were computed from, and what judging cost.
 """
 
 from typing import Annotated, Literal
@@ -39,10 +38,10 @@ RewardMode = Literal[
 ]
 FailurePolicy = Literal["null", "error", "zero", "zero_unparseable", "skip"]
 AppliedPolicy = Literal["zero", "zero_unparseable", "skip"]
-"""A failure policy that made a reward."""
+"""A failure policy that can determine a reward."""
 
 ZERO_POLICIES: tuple[AppliedPolicy, ...] = ("zero", "zero_unparseable")
-"""The policies under which a failure is worth 0."""
+"""The policies that give a failed response the reward 0."""
 
 PROTOCOLS_FOR: dict[RewardMode, tuple[JudgingProtocol, ...]] = {
     "weighted_mean": ("binary", "stepwise", "graded", "checklist"),
@@ -57,15 +56,16 @@ PROTOCOLS_FOR: dict[RewardMode, tuple[JudgingProtocol, ...]] = {
     "outcome": (),
     "gate": ("binary", "stepwise"),
 }
-"""Which protocols' verdicts can feed a mode, the mode's own protocol first. `outcome` asks no judge."""
+"""The protocols that each mode supports, its default first. `outcome` does not call a judge."""
 
 NEEDS_NO_RUBRIC: frozenset[RewardMode] = frozenset({"likert", "outcome"})
 
 
 class LengthPenalty(RequestModel):
-    """Takes `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
+    """Subtract `coefficient` * (tokens - `target_tokens`) from the reward (RGR-GRPO: 1e-4 and 2000).
 
-    Linear on both sides, so that a shorter response gains; `excess_only` leaves it alone.
+    The penalty is linear on both sides of the target, so a shorter response gains. With `excess_only`, the reward of a
+    shorter response stays unchanged.
     """
 
     coefficient: BoundedFloat = Field(default=1e-4, ge=0)
@@ -74,9 +74,9 @@ class LengthPenalty(RequestModel):
 
 
 class OverlongPenalty(RequestModel):
-    """Takes up to 1 from a response whose length comes near the limit it would be cut at (DAPO's soft punishment).
+    """Subtract up to 1 from the reward of a response whose length nears the generation limit (DAPO's soft punishment).
 
-    Nothing up to `limit_tokens` - `buffer_tokens`, then linear up to 1 at `limit_tokens`.
+    The penalty is 0 up to `limit_tokens` - `buffer_tokens`, then grows linearly to 1 at `limit_tokens`.
     """
 
     limit_tokens: SafeInt = Field(ge=1)
@@ -85,7 +85,7 @@ class OverlongPenalty(RequestModel):
     @model_validator(mode="after")
     def _buffer_fits(self) -> "OverlongPenalty":
         if self.buffer_tokens > self.limit_tokens:
-            raise ValueError("buffer_tokens exceeds limit_tokens; the buffer is the last part of the limit")
+            raise ValueError("buffer_tokens exceeds limit_tokens; use at most limit_tokens")
         return self
 
 
@@ -94,13 +94,13 @@ class RewardOptions(RequestModel):
 
     Attributes:
         mode: the formula, see `trainer_client.rewards`.
-        kinds: the kinds of criteria that count; the reward is that of the rubric without all others. Null for all.
-        format_weight: lambda of the `stepwise` base reward (SRaR: 0.1).
-        gate_fraction: the share of the criteria that a response must satisfy to pass a `gate` (rho).
-        length_penalty: applied to the reward; needs every response's `tokens`.
-        overlong_penalty: the same.
-        truncation_factor: what the reward of a response that did not stop by itself is multiplied by, unless it is
-            negative; needs every response's `stopped`.
+        kinds: the kinds of criteria that count, as if the rubric had no others. Null for all.
+        format_weight: lambda of the `stepwise` base reward, in [0, 1] (SRaR: 0.1).
+        gate_fraction: rho, the share of the criteria that a response must satisfy to pass a `gate`, in [0, 1].
+        length_penalty: a penalty on length; needs `tokens` of every response.
+        overlong_penalty: a penalty near the generation limit; needs `tokens` of every response.
+        truncation_factor: the factor, in [0, 1], for the reward of a response that was cut off. A negative reward stays
+            unchanged. Needs `stopped` of every response.
     """
 
     mode: RewardMode = "weighted_mean"
@@ -115,18 +115,23 @@ class RewardOptions(RequestModel):
     def _mode_reads_criteria(self) -> "RewardOptions":
         if self.kinds is not None and self.mode in NEEDS_NO_RUBRIC:
             raise ValueError(
-                f"mode {self.mode!r} rewards the whole response, not criteria of some kinds; leave kinds out"
+                f"mode {self.mode!r} rewards the whole response, not criteria of some kinds; leave out kinds"
             )
         return self
 
     @property
     def has_penalties(self) -> bool:
-        """Whether any penalty is asked for."""
+        """Whether any penalty is set."""
         return any(p is not None for p in (self.length_penalty, self.overlong_penalty, self.truncation_factor))
 
 
 class RewardRequest(RequestModel):
-    """Judge groups of responses by rubrics and reward them. Retired ones are refused but with `allow_retired`."""
+    """Judge groups of responses by rubrics and compute their rewards.
+
+    `rubric` applies to every group without its own. A retired rubric is refused unless `allow_retired` is true.
+    `deadline_s` is the time the service has, in seconds; verdicts that are not ready by then fail. `on_failure` says
+    what reward a response gets if judging fails. `run` and `step` are recorded with the verdicts.
+    """
 
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
@@ -142,17 +147,17 @@ class RewardRequest(RequestModel):
 
     @property
     def protocol(self) -> JudgingProtocol | None:
-        """The judging protocol in force: the one asked for, else the mode's own; None where no judge is asked."""
+        """The judging protocol in force: as requested, else the mode's default; None if the mode needs no judge."""
         return self.judging.protocol or next(iter(PROTOCOLS_FOR[self.reward.mode]), None)
 
     @model_validator(mode="after")
     def _protocol_feeds_mode(self) -> "RewardRequest":
         usable = PROTOCOLS_FOR[self.reward.mode]
         if self.judging.protocol is not None and self.judging.protocol not in usable:
-            remedy = f"use {' or '.join(map(repr, usable))}, or leave" if usable else "it asks no judge; leave"
+            remedy = f"use {' or '.join(map(repr, usable))}, or leave" if usable else "it needs no judge; leave"
             raise ValueError(
-                f"reward.mode {self.reward.mode!r} cannot be fed by judging.protocol {self.judging.protocol!r}; "
-                f"{remedy} judging.protocol out"
+                f"reward.mode {self.reward.mode!r} does not support judging.protocol {self.judging.protocol!r}; "
+                f"{remedy} out judging.protocol"
             )
         return self
 
@@ -188,25 +193,31 @@ ResponseStatus = Literal["scored", "partial", "unscored"]
 
 
 class Failure(AnswerModel):
-    """Why a verdict could not be had. Not a wrong answer: it never counts as one."""
+    """Why judging a criterion failed. A failure never counts as a wrong answer."""
 
     kind: FailureKind
     detail: str
 
 
 class Verdict(AnswerModel):
-    """What the judge said of one criterion on one response.
+    """The verdict on one criterion for one response.
 
-    `score` is in [0, 1] and null if and only if `status` is `failed`. `raw_probability` is the judge's mass on yes over
-    its mass on yes and no, before any constraint and before calibration. `probability` is the calibrated one, equal to
-    the raw one for a judge without a calibration; where there is one, `score` is 1 if and only if it is at least 0.5.
-    `choice_mass` is the share of all its mass that the answers on offer had. Each is null where the engine shows none.
-    Of several votes they are the means, while the majority makes the score. `grade` is on the criterion's own scale:
-    0..scale (`graded`), 0..weight (`checklist`), 1..10 (`likert`). Points awarded outside 0..weight stay as they are in
-    `grade`, and `score` is 0 or 1. Where the judge's probabilities of the grades are
-    read, it is the expected grade, such as 2.7; else it is the number that the judge gave. `step` is the number of the
-    step the verdict belongs to: 0 the whole response, -1 no step, null not asked. `method` says who decided: the judge,
-    or a program. `votes` holds each vote's score where several were asked for, null for one that failed.
+    Attributes:
+        score: in [0, 1]; null if and only if `status` is `failed`.
+        probability: the calibrated probability of yes, equal to `raw_probability` if the judge has no calibration. If
+            present, `score` is 1 if and only if it is at least 0.5. Null if the engine returns no probabilities.
+        raw_probability: the judge's probability of yes divided by that of yes and no together, before any output
+            constraint and before calibration. Null if the engine returns no probabilities.
+        choice_mass: the share of the judge's total probability that fell on the allowed answers. Null if the engine
+            returns no probabilities.
+        grade: the grade on the criterion's own scale: 0..scale (`graded`), 0..weight (`checklist`) or 1..10 (`likert`).
+            If the judge's probabilities of the grades are read, it is the expected grade, such as 2.7; else it is the
+            number that the judge wrote. Points outside 0..weight are kept here as written, and `score` is then 0 or 1.
+        step: the step that the verdict is attributed to: 0 for the whole response, -1 for no step, null if no step was
+            asked for.
+        method: what decided: the judge, or a program.
+        votes: the score of each vote if several were requested, null for a failed one. `score` is then the majority,
+            and the probabilities are means.
     """
 
     criterion: str
@@ -227,9 +238,9 @@ class Verdict(AnswerModel):
 class StepReward(AnswerModel):
     """A step of a response: its number, its span, and the raw sum of the deltas attributed to it.
 
-    `start` and `end` are a half-open range of Unicode code points of the response as sent; of one sent as messages, of
-    its assistant messages' contents joined by blank lines. Step 0 is all that was judged. `delta` is null where no
-    scored criterion was attributed to the step.
+    `start` and `end` are a half-open range of Unicode code points of the response as sent. For a response sent as
+    messages, they refer to the contents of its assistant messages, joined by blank lines. Step 0 covers everything that
+    was judged. `delta` is null if no scored criterion was attributed to the step.
     """
 
     number: int
@@ -239,12 +250,15 @@ class StepReward(AnswerModel):
 
 
 class ResponseReward(AnswerModel):
-    """One response's reward and everything it was made from.
+    """One response's reward and the verdicts and steps it was computed from.
 
-    `status`: `scored` if every criterion has a verdict, `partial` if some failed and there is a reward all the same,
-    `unscored` if the verdicts give none. `policy_applied` names the failure policy that made the reward, where one
-    did; `dropped` counts the criteria it left out; `characters_omitted` says how much of the response the judge did
-    not see. `unpenalised` is the reward before the penalties that were asked for, null where none was.
+    Attributes:
+        unpenalised: the reward before penalties; null if the request has no penalties.
+        status: `scored` if every criterion has a verdict, `partial` if some failed but there is a reward, `unscored` if
+            the verdicts give no reward.
+        policy_applied: the failure policy that determined the reward; null if none did.
+        dropped: the number of criteria that the policy left out.
+        characters_omitted: how many characters of the response the judge did not see.
     """
 
     reward: float | None
@@ -258,9 +272,9 @@ class ResponseReward(AnswerModel):
 
 
 class GroupRewards(AnswerModel):
-    """The responses of one group in the order they were sent, and the digest of the rubric that judged them.
+    """The responses of one group in the request's order, and the digest of the rubric that they were judged by.
 
-    `grounding_characters_omitted` says how much of the grounding the judge did not see.
+    `grounding_characters_omitted` says how many characters of the grounding the judge did not see.
     """
 
     id: str
@@ -270,7 +284,7 @@ class GroupRewards(AnswerModel):
 
 
 class PinnedRubric(AnswerModel):
-    """A rubric as it was used: what was asked for and the immutable content it stood for."""
+    """A rubric that the request used: its immutable digest, and its name and version if it was used by reference."""
 
     digest: str
     name: str | None = None
@@ -278,9 +292,9 @@ class PinnedRubric(AnswerModel):
 
 
 class JudgeInfo(AnswerModel):
-    """Who judged. Equal fingerprints mean the same weights, templates, decoding, protocol and way of asking.
+    """The judge that was used. Equal fingerprints mean equal weights, templates, decoding, protocol and options.
 
-    `withheld` names what the set of prompt templates keeps from the judge though a request may give it: `grounding`,
+    `withheld` lists the fields of a request that the prompt templates do not show to the judge: `grounding`,
     `reference_answer`, `ground_truth`, or the `criteria` of a rating.
     """
 
@@ -291,12 +305,21 @@ class JudgeInfo(AnswerModel):
 
 
 class Usage(AnswerModel):
-    """What the request cost. Tokens are the judge's, times are wall seconds summed over responses.
+    """What the request cost. Tokens are the judge's; times are wall-clock seconds summed over responses.
 
-    `judge_calls` counts calls that were made for this request and that the judge came to, tries again included, and
-    not those that the deadline cut off. `cached` and `failed` count distinct verdicts, `joined` those that another
-    request's calls brought, which that request is charged for, and `checks` those that a program decided. `clipped`
-    counts the distinct verdicts that awarded more points than there are, or fewer than none.
+    Attributes:
+        judge_calls: calls made for this request that the judge processed, retries included; not those that the deadline
+            cut off.
+        checks: distinct verdicts decided by a program.
+        cached: distinct verdicts taken from the cache.
+        joined: distinct verdicts from calls of another request, which is charged for them.
+        failed: distinct verdicts that failed.
+        clipped: distinct verdicts that awarded more points than the criterion has, or fewer than 0.
+        prompt_tokens_computed: prompt tokens that the judge computed.
+        prompt_tokens_reused: prompt tokens that the judge took from its prefix cache.
+        tokens_written: tokens that the judge generated.
+        seconds_queued: time that calls waited for the judge.
+        seconds_judging: time that the judge worked on calls.
     """
 
     judge_calls: int = 0
@@ -313,7 +336,7 @@ class Usage(AnswerModel):
 
 
 class RewardAnswer(AnswerModel):
-    """The answer to a `RewardRequest`; groups stand in the request's order. `judge` is null if none was asked."""
+    """The answer to a `RewardRequest`. Groups are in the request's order. `judge` is null if no judge was called."""
 
     request_id: str
     run: str | None = None
@@ -327,7 +350,7 @@ class RewardAnswer(AnswerModel):
 
 
 class RewardSummary(AnswerModel):
-    """The last line of a streamed answer: everything of a `RewardAnswer` but its groups, which came before."""
+    """The last line of a streamed answer: a `RewardAnswer` without its groups, which were sent before."""
 
     request_id: str
     run: str | None = None
@@ -340,7 +363,7 @@ class RewardSummary(AnswerModel):
 
 
 class RewardEvent(AnswerModel):
-    """One line of a streamed answer: a group as soon as it is done, then a summary, or a problem that ends it."""
+    """One line of a streamed answer: a group as soon as it is done, at the end a summary, or a problem that ends it."""
 
     group: GroupRewards | None = None
     summary: RewardSummary | None = None

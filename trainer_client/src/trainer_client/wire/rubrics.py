@@ -1,26 +1,7 @@
 """Rubrics and their versions: references, publication, lineage, differences, validity and retirement.
 
-Rubrics on the wire: the rules a rubric must keep to be written, what is published, versions and lists.
-
-Knows nothing of where rubrics are stored or how they are judged.
-
-What rubrics are called: names, aliases, tags, and references to one version.
-
-Knows nothing of what a rubric holds.
-
-Where a version of a rubric came from: a person, or a generator with all that went into it.
-
-Knows nothing of how rubrics are generated or stored.
-
-What may be changed about a rubric without a new version: its aliases, its tags, and whether it is in use.
-
-What differs between two versions of a rubric, criterion by criterion, by their ids.
-
-Knows what a difference is made of; `judge_server.rubrics` finds differences and applies them.
-
-What a validity judge found of a rubric's criteria, as it crosses between judging and the store.
-
-Knows findings and who found them. Refuses to know how a criterion is judged.
+A version is immutable. Aliases, tags and retirement can change without a new version. A difference between two
+versions matches their criteria by id; `judge_server.rubrics` computes and applies differences.
 """
 
 import re
@@ -45,15 +26,15 @@ ShortText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1
 
 
 class Lineage(RequestModel):
-    """Who or what made a version. Every part may be unknown; what is given never changes.
+    """Who or what made a version: a person or team, or a generator. All fields are optional and never change.
 
     Attributes:
-        author: the person or team that wrote it.
+        author: the person or team that wrote the rubric.
         generator: the kind of generator that wrote it, for example `contrastive`.
-        model: the model the generator asked.
+        model: the model that the generator called.
         template_digest: `sha256:…` of the generator's templates.
-        parameters: what else the generator was told (numbers of samples, limits, seeds); at most 64 KiB.
-        source_digest: `sha256:…` of the question or document it was made from.
+        parameters: the generator's other parameters (numbers of samples, limits, seeds); at most 64 KiB.
+        source_digest: `sha256:…` of the question or document that the rubric was made from.
         operation_id: the operation that made it.
     """
 
@@ -71,44 +52,41 @@ _NAME = rf"{_PART}(/{_PART})*"
 _ALIAS = r"[a-z][a-z0-9._-]{0,63}"
 
 LATEST_ALIAS = "latest"
-"""`name@latest` means what `name` means; no alias may be called so."""
+"""`name@latest` means the same as `name`, so no alias can have this name."""
 
 RESERVED_PARTS = frozenset({"aliases", "diff", "retirement", "tags", "versions"})
-"""What stands after a rubric's name in the addresses of HTTP, and hence in no new name after a slash."""
+"""The words that follow a rubric's name in URL paths; a new name must not contain them after a slash."""
 
 
 def _no_reserved_part(name: str) -> str:
     reserved = RESERVED_PARTS.intersection(name.split("/")[1:])
     if reserved:
         raise ValueError(
-            f"no part of a name after its first may be {min(reserved)!r}, which stands for something else in the "
-            "addresses of HTTP; use another word"
+            f"a name must not contain {min(reserved)!r} after a slash, since URLs use this word; use another word"
         )
     return name
 
 
 def _not_latest(alias: str) -> str:
     if alias == LATEST_ALIAS:
-        raise ValueError(
-            f"{LATEST_ALIAS!r} always stands for the newest version and cannot be moved; use another alias"
-        )
+        raise ValueError(f"{LATEST_ALIAS!r} always points to the newest version and cannot be moved; use another alias")
     return alias
 
 
 _NAME_LENGTH = 200
 RubricName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=_NAME_LENGTH)]
 NewRubricName = Annotated[RubricName, AfterValidator(_no_reserved_part)]
-"""A name that something may be published under."""
+"""A name under which a rubric can be published."""
 
 AliasName = Annotated[str, StringConstraints(pattern=rf"^{_ALIAS}$"), AfterValidator(_not_latest)]
-"""What a team calls the version it uses, such as `production`: moved from one version to another."""
+"""A name for the version that a team uses, such as `production`; it can be moved from one version to another."""
 
 RubricTag = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._:/-]{0,63}$")]
-"""A word that rubrics are found by."""
+"""A keyword to find rubrics by."""
 
 
 class Reference(NamedTuple):
-    """A parsed rubric reference: a digest, or a name with a version or an alias (neither: the newest)."""
+    """A parsed rubric reference: a digest, or a name with a version, an alias, or neither (the newest version)."""
 
     name: str | None
     version: int | None
@@ -121,10 +99,10 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def parse_reference(text: str) -> Reference:
-    """Read `name`, `name@3`, `name@alias` or `sha256:…`; `name@latest` is read as `name`.
+    """Parse `name`, `name@3`, `name@alias` or `sha256:…`; `name@latest` is the same as `name`.
 
     Raises:
-        ValueError: the text is none of these; the message shows the four forms.
+        ValueError: the text has none of these four forms.
     """
     if _DIGEST.fullmatch(text):
         return Reference(None, None, text)
@@ -135,18 +113,17 @@ def parse_reference(text: str) -> Reference:
             match["name"], int(version) if version else None, None, None if alias == LATEST_ALIAS else alias
         )
     shown = text if len(text) <= 256 else f"{text[:64]}…"
-    raise ValueError(f"{shown!r} is no rubric reference; write name, name@3, name@alias or sha256:<64 hex digits>")
+    raise ValueError(f"{shown!r} is not a rubric reference; use name, name@3, name@alias or sha256:<64 hex digits>")
 
 
 MAX_TAGS = 64
 
 
 class RubricContent(RequestModel):
-    """The criteria of a rubric, with the rules any rubric keeps: some criterion, distinct ids, a positive weight.
+    """The criteria of a rubric: at least one, with distinct ids, of which at least one has a positive weight.
 
-    A weight is 0, or from 1e-9 to 1e6 in magnitude.
-
-    A list of mistakes, every criterion a `pitfall` of negative weight, needs no positive weight.
+    A weight is 0, or from 1e-9 to 1e6 in magnitude. A rubric that lists only mistakes, where every criterion is a
+    `pitfall` of negative weight, needs no positive weight.
     """
 
     criteria: RequestList[Criterion] = Field(min_length=1, max_length=512)
@@ -175,25 +152,25 @@ class RubricContent(RequestModel):
         mistakes = all(c.kind == "pitfall" and c.weight < 0 for c in criteria)
         if criteria and not mistakes and not any(c.weight > 0 for c in criteria):
             raise ValueError(
-                "no criterion has a positive weight, so the reward would have nothing to divide by; "
+                "no criterion has a positive weight, so the reward would be divided by zero; "
                 "give at least one criterion a weight above 0, or make each a pitfall of negative weight"
             )
         return criteria
 
     @property
     def digest(self) -> str:
-        """`sha256:` and the hash of the criteria in canonical JSON: equal content, equal digest."""
+        """`sha256:` and the hash of the criteria in canonical JSON. Equal content has equal digests."""
         return content_digest(self.criteria)
 
 
 class RubricPublication(RubricContent):
-    """What is published: criteria, and what is kept beside them. Only the criteria enter the digest.
+    """A rubric version to publish: criteria and data stored with them. Only the criteria enter the digest.
 
     Attributes:
-        metadata: a JSON object of the publisher's own, kept with the version; at most 64 KiB.
-        tags: added to the name's tags, by which rubrics are found.
+        metadata: a JSON object of your own, stored with the version; at most 64 KiB.
+        tags: tags to add to the rubric, which it can then be found by.
         lineage: who or what made this version.
-        parent: the version of the same name that this one was made from; the newest unless given.
+        parent: the version of the same name that this one was made from; defaults to the newest.
     """
 
     metadata: JsonObject | None = None
@@ -203,16 +180,16 @@ class RubricPublication(RubricContent):
 
 
 class Retirement(AnswerModel):
-    """When a version was taken out of use, and why."""
+    """When and why a version was retired."""
 
     at: datetime
     reason: str
 
 
 class RubricVersion(AnswerModel):
-    """One immutable version of a named rubric. Only its retirement may come and go.
+    """One version of a named rubric. It is immutable, except that it can be retired and restored.
 
-    `parent` is the version of the same name it was made from, null for the first.
+    `parent` is the version of the same name that it was made from, null for the first.
     """
 
     name: str
@@ -232,10 +209,10 @@ class RubricVersion(AnswerModel):
 
 
 class RubricSummary(AnswerModel):
-    """A named rubric in a list: the version its bare name stands for, and how many criteria that has.
+    """A named rubric in a list, with the version that its name alone refers to.
 
-    That is the newest that is not retired. Where all are, it is the newest, and `retired` says so. `aliases` maps
-    the aliases of the name to the versions they stand for.
+    That is the newest version that is not retired. If all versions are retired, it is the newest one, and `retired` is
+    true. `aliases` maps each alias of the rubric to its version.
     """
 
     name: str
@@ -249,14 +226,14 @@ class RubricSummary(AnswerModel):
 
 
 class RubricPage(AnswerModel):
-    """A page of rubrics by name; `next_cursor` fetches the following page and is null on the last."""
+    """A page of rubrics, sorted by name. `next_cursor` fetches the next page and is null on the last."""
 
     rubrics: tuple[RubricSummary, ...]
     next_cursor: str | None = None
 
 
 class VersionSummary(AnswerModel):
-    """A version in a rubric's history: all of it but its criteria, and the aliases that stand for it now."""
+    """A version in a rubric's history, without its criteria. `aliases` are those that currently point to it."""
 
     version: int
     digest: str
@@ -270,7 +247,7 @@ class VersionSummary(AnswerModel):
 
 
 class RubricHistory(AnswerModel):
-    """The versions of one rubric, the newest first; `next_cursor` fetches the older ones and is null on the last."""
+    """A page of the versions of a rubric, newest first. `next_cursor` fetches the next page and is null on the last."""
 
     name: str
     tags: tuple[str, ...] = ()
@@ -282,13 +259,13 @@ Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, m
 
 
 class AliasMove(RequestModel):
-    """Have an alias stand for this version from now on."""
+    """Point an alias to this version."""
 
     version: SafeInt = Field(ge=1, lt=10**9)
 
 
 class RubricAlias(AnswerModel):
-    """An alias of a rubric, and the version it stands for."""
+    """An alias of a rubric and the version that it points to."""
 
     name: str
     alias: str
@@ -296,14 +273,14 @@ class RubricAlias(AnswerModel):
 
 
 class RubricAliases(AnswerModel):
-    """Every alias of a rubric, by alias."""
+    """All aliases of a rubric, each with the version that it points to."""
 
     name: str
     aliases: dict[str, int]
 
 
 class TagSet(RequestModel):
-    """The tags a rubric is to have, in place of those it has."""
+    """The tags that replace all tags of a rubric."""
 
     tags: RequestList[RubricTag] = Field(max_length=MAX_TAGS)
 
@@ -316,13 +293,13 @@ class RubricTags(AnswerModel):
 
 
 class RetirementRequest(RequestModel):
-    """Take a version out of use."""
+    """Retire a version, and say why."""
 
     reason: Reason
 
 
 class PlacedCriterion(AnswerModel):
-    """A criterion and its place in its version, counted from 0."""
+    """A criterion and its position in its version, counted from 0."""
 
     place: int
     criterion: Criterion
@@ -345,7 +322,7 @@ class Reweighting(AnswerModel):
 
 
 class FieldChange(AnswerModel):
-    """A criterion of which something else changed: one entry for each of its fields that did."""
+    """A change of another field of a criterion. Each changed field has its own entry."""
 
     id: str
     field: Literal["kind", "tags", "scale", "verification"]
@@ -354,7 +331,7 @@ class FieldChange(AnswerModel):
 
 
 class CriterionMove(AnswerModel):
-    """A criterion that stands elsewhere among those both versions have, with its place in each, counted from 0."""
+    """A criterion whose position among the criteria of both versions changed, with its position in each, from 0."""
 
     id: str
     before: int
@@ -362,17 +339,17 @@ class CriterionMove(AnswerModel):
 
 
 class DiffSide(AnswerModel):
-    """One of the two versions that are compared."""
+    """One of the two compared versions."""
 
     version: int
     digest: str
 
 
 class RubricDiff(AnswerModel):
-    """The difference between two versions of a rubric. Applied to the first, its parts give the second.
+    """The difference between two versions of a rubric. Applied to the first version, it gives the second.
 
-    A criterion stands under each heading that holds for it. `moved` names as few criteria as explain the order;
-    `unchanged` counts those under no heading.
+    A criterion appears in every list that applies to it. `moved` is the smallest set of criteria that explains the new
+    order. `unchanged` is the number of criteria in none of the lists.
     """
 
     name: str
@@ -388,7 +365,7 @@ class RubricDiff(AnswerModel):
 
 
 class CriterionValidity(AnswerModel):
-    """Whether one criterion of a rubric is valid; null where the judge gave no verdict, and `reason` says why not."""
+    """Whether one criterion of a rubric is valid. `valid` is null if judging failed; `reason` then says why."""
 
     criterion: str
     valid: bool | None
@@ -396,12 +373,12 @@ class CriterionValidity(AnswerModel):
 
 
 class RubricValidation(AnswerModel):
-    """One pass of a validity judge over a version's criteria, in their order.
+    """The verdicts of a validity judge on a version's criteria, in the criteria's order.
 
     Attributes:
-        judge: `sha256:…` of what can change its verdicts about the judge itself.
-        model: what the judge's model is called.
-        template_digest: `sha256:…` of the words it was asked in.
+        judge: `sha256:…` of everything about the judge that can change its verdicts.
+        model: the name of the judge's model.
+        template_digest: `sha256:…` of the prompt template.
     """
 
     name: str

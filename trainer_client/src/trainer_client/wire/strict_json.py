@@ -1,7 +1,7 @@
-"""Text read as the JSON of RFC 8259 and nothing looser: no name twice, no NaN, one value and no more.
+"""Parse text strictly as the JSON of RFC 8259: no duplicate names, no NaN, exactly one value.
 
-Python's reader takes the last of two equal names, so that whoever looks at a text before us may read another one than
-we do. Knows JSON; refuses to know what a value should say.
+Python's parser keeps the last of two equal names, while a proxy that inspects a request first may keep the other one.
+Refusing duplicates ensures that both read the same document.
 """
 
 import json
@@ -14,17 +14,17 @@ from math import isfinite
 from typing import Any
 
 _CHUNK_CHARACTERS = 2**18
-"""Characters of a text that are read at once where other threads are to have their turn."""
+"""Characters of a string that incremental parsing reads at once, before other threads can run."""
 
 _PAIRS = 2**12
 """Names of an object that are taken at once where other threads are to have their turn."""
 
 _BETWEEN_ESCAPES = re.compile(r'[^\\"0-9a-fA-Fu]')
-"""A character behind which a text can be cut: it ends no `\\u` escape, and so parts no pair of them either."""
+"""A character after which a string can be cut: it cannot end a `\\u` escape, so no surrogate pair is split."""
 
 
 class NotStrictJsonError(ValueError):
-    """A text that is no such JSON; `field` is the dotted path of what is wrong, empty where it is all of it."""
+    """The text is not strict JSON. `field` is the dotted path of the invalid value, empty for the whole document."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -32,12 +32,12 @@ class NotStrictJsonError(ValueError):
 
 
 def strict_json(text: str, *, incremental: bool = False) -> Any:
-    """The value that a text holds, read in time that grows as the text does.
+    """Parse a text, in time linear in its length.
 
-    With `incremental` it is read value by value in Python: more slowly, but other threads have their turn meanwhile.
+    With `incremental`, the text is parsed value by value in Python, which is slower but lets other threads run.
 
     Raises:
-        NotStrictJsonError: it is not JSON; it says where, and names the field of a number that is none.
+        NotStrictJsonError: the text is not strict JSON; the message says where, and `field` names a non-finite number.
     """
     if text.startswith("\ufeff"):
         raise NotStrictJsonError("this begins with a byte order mark; leave it out")
@@ -50,22 +50,22 @@ def strict_json(text: str, *, incremental: bool = False) -> Any:
             parse_constant=partial(_parse_number, non_finite),
             parse_float=partial(_parse_number, non_finite),
         )
-        where = _non_finite_path(value) if non_finite else ""
+        path = _non_finite_path(value) if non_finite else ""
     except json.JSONDecodeError as error:
         raise NotStrictJsonError(f"not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise NotStrictJsonError("this is nested too deeply to be read") from None
+        raise NotStrictJsonError("this is nested too deeply; flatten it") from None
     except NotStrictJsonError:
         raise
     except ValueError:
-        raise NotStrictJsonError("this holds a number with more digits than anybody can use") from None
+        raise NotStrictJsonError("this holds a number with too many digits; write fewer") from None
     if non_finite:
-        raise NotStrictJsonError("JSON has no infinite numbers and no NaN; write a finite number, or null", where)
+        raise NotStrictJsonError("JSON has no infinite numbers and no NaN; write a finite number, or null", path)
     return value
 
 
 class _IncrementalDecoder(json.JSONDecoder):
-    """Python's reader, which is written in Python too, with long texts read piece by piece."""
+    """The pure Python version of the standard library's decoder, which reads long strings in pieces."""
 
     def __init__(self, **hooks: Any) -> None:
         super().__init__(**hooks)
@@ -74,11 +74,11 @@ class _IncrementalDecoder(json.JSONDecoder):
 
 
 def _scan_string(source: str, start: int, strict: bool = True) -> tuple[str, int]:
-    """The text that begins behind the quote before `start`, and where it ends, behind its quote."""
+    """Read the string whose opening quote ends at `start`; return it and the position after its closing quote."""
     pieces: list[str] = []
     at = start
     while (cut := _BETWEEN_ESCAPES.search(source, at + _CHUNK_CHARACTERS)) is not None:
-        # A character behind a backslash belongs to it, whatever it is: the reader sees both in one piece.
+        # The cut is never a backslash, so a backslash and the character it escapes are in the same piece.
         piece = source[at : cut.end()] + '"'
         try:
             read, end = scanstring(piece, 0, strict)
@@ -91,8 +91,8 @@ def _scan_string(source: str, start: int, strict: bool = True) -> tuple[str, int
     try:
         read, end = scanstring(source, at, strict)
     except json.JSONDecodeError as error:
-        begun = error.pos == at - 1  # it never ends, and is said to begin where its last piece does
-        raise json.JSONDecodeError(error.msg, source, start - 1 if begun else error.pos) from None
+        unterminated = error.pos == at - 1  # reported at the start of the last piece, not of the string
+        raise json.JSONDecodeError(error.msg, source, start - 1 if unterminated else error.pos) from None
     return "".join([*pieces, read]), end
 
 
@@ -114,12 +114,12 @@ def _object_in_pieces(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _with_each_name_once(result: dict[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         ((repeated, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise NotStrictJsonError(f"this says {repeated[:100]!r} twice in one object; say it once")
+        raise NotStrictJsonError(f"this has {repeated[:100]!r} twice in one object; remove one")
     return result
 
 
 def _parse_number(non_finite: list[float], text: str) -> float:
-    """A number, which is noted if it is none that JSON has."""
+    """Parse a number, and append it to `non_finite` if JSON has no such number."""
     number = float(text)
     if not isfinite(number):
         non_finite.append(number)
@@ -127,9 +127,9 @@ def _parse_number(non_finite: list[float], text: str) -> float:
 
 
 def _non_finite_path(value: Any) -> str:
-    """The dotted path of the first number in a value that is not finite."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in inside:
+    """The dotted path of the first non-finite number in a value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in children:
         if isinstance(inner, float) and not isfinite(inner):
             return str(key)
         if isinstance(inner, dict | list) and (path := _non_finite_path(inner)):

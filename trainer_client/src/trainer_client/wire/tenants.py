@@ -1,10 +1,7 @@
-"""Projects, their keys and limits, audit entries, and idempotency keys.
+"""Projects, their API keys and limits, audit entries, and idempotency keys.
 
-Projects, their keys and limits, and who changed what, as they cross between the service and the store.
-
-Knows no secret: a key is its id here, and what its secret digests to never leaves the store's own rows.
-
-What crosses between the routes that honour `Idempotency-Key` and the store that keeps what each key stands for.
+The service and the store exchange these models. They hold no secret: an API key is identified by its id, and only
+`ApiKeyRecord`, which is never sent to a client, has a digest of the key.
 """
 
 from datetime import datetime, timedelta
@@ -15,7 +12,7 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from trainer_client.wire.base import AnswerModel
 
 DEFAULT_PROJECT = "default"
-"""The project that is there from the start; requests without a key are its requests."""
+"""The project that always exists; requests without a key belong to it."""
 
 Scope = Literal["read", "score", "rubrics:write", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -25,13 +22,13 @@ PROJECT_NAME: TypeAdapter[str] = TypeAdapter(ProjectName)
 
 
 class Limits(AnswerModel):
-    """What a project may use; None where there is no limit.
+    """The limits of a project; null means no limit.
 
     Attributes:
-        weight: its share of the judge beside that of others, all of whom have 1 unless it is set.
-        requests_per_minute: of any kind; as many may come at once.
-        tokens_per_day: prompt tokens that the judge may compute for it on a day (UTC).
-        tokens_total: the same, since the project is there.
+        weight: the project's share of the judge relative to other projects, whose weight defaults to 1.
+        requests_per_minute: requests of any kind; this many may arrive at once.
+        tokens_per_day: prompt tokens that the judge may compute for the project per day (UTC).
+        tokens_total: prompt tokens that the judge may compute for the project in all.
     """
 
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -49,7 +46,7 @@ class Project(AnswerModel):
 
 
 class ApiKey(AnswerModel):
-    """What is known of a key: everything but its secret."""
+    """An API key without its secret."""
 
     id: str
     project_id: str
@@ -61,14 +58,14 @@ class ApiKey(AnswerModel):
     last_used_at: datetime | None = None
 
     def state_at(self, now: datetime) -> Literal["usable", "expired", "revoked"]:
-        """Whether it opens anything."""
+        """Whether the key can be used at a given time."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "usable"
 
 
 class ApiKeyRecord(NamedTuple):
-    """A key as the service checks it: with the digest of its text, and its project's limits."""
+    """An API key as the service checks it, with the digest of its text and its project's limits."""
 
     key: ApiKey
     digest: bytes
@@ -76,14 +73,14 @@ class ApiKeyRecord(NamedTuple):
 
 
 class TokenUsage(NamedTuple):
-    """Prompt tokens computed for a project: on a day, and ever."""
+    """Prompt tokens computed for a project: on one day, and in all."""
 
     on_day: int
     total: int
 
 
 class AuditEntry(AnswerModel):
-    """One change: who made it, when, of what, and what stood there before and after (None: nothing)."""
+    """One change: who made it, when, to which subject, and the values before and after (null: none)."""
 
     project_id: str
     at: datetime
@@ -95,13 +92,13 @@ class AuditEntry(AnswerModel):
 
 
 class AuditTail(AnswerModel):
-    """The newest changes, the newest first."""
+    """The newest audit entries, newest first."""
 
     entries: tuple[AuditEntry, ...]
 
 
 class ProjectState(AnswerModel):
-    """A project as its key sees it: what the key opens, the limits, and the prompt tokens computed so far."""
+    """A project as seen by one of its keys: the key's scopes, the limits, and the prompt tokens computed so far."""
 
     id: str
     scopes: tuple[str, ...]
@@ -111,11 +108,11 @@ class ProjectState(AnswerModel):
 
 
 IDEMPOTENCY_KEY_TTL = timedelta(hours=24)
-"""How long a key stands for the request that it came with first."""
+"""How long an idempotency key refers to the request that it was first sent with."""
 
 
 class StoredAnswer(NamedTuple):
-    """How a request was answered: the status, the header `Location` where it had one, and the body."""
+    """A stored HTTP answer: the status, the `Location` header if it had one, and the body."""
 
     status: int
     location: str | None
@@ -123,12 +120,13 @@ class StoredAnswer(NamedTuple):
 
 
 class KeyClaim(NamedTuple):
-    """What a key stands for, to a request that shows it.
+    """The state of an idempotency key when a request claims it.
 
     Attributes:
-        first_at: when the key was shown first.
-        answer: what the request was answered with, where it has been done.
-        wait_s: seconds that whoever is doing it may still take; 0 where nobody is, and this request is to be done.
+        first_at: when the key was first sent.
+        answer: the answer of the request, if it is finished.
+        wait_s: seconds until the claim of another process expires; 0 if this process holds the claim and is to do the
+            work.
     """
 
     first_at: datetime

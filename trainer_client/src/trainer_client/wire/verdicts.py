@@ -1,13 +1,9 @@
-"""`POST /v1/verdicts`, `/v1/comparisons`, `/v1/score` and `/v1/rerank`: the other ways to ask for a judgement.
+"""`POST /v1/verdicts`, `/v1/comparisons`, `/v1/score` and `/v1/rerank`: other requests for a judgement.
 
-`POST /v1/verdicts`: judging without making a reward.
-
-`POST /v1/comparisons`: which of two responses is better, asked in both orders.
-
-`POST /v1/score` and `POST /v1/rerank`: rewards under a published rubric, in vLLM's and Cohere's shapes.
-
-The rubric takes the place of a reranker's model, a response that of a document, and its reward that of a score. These
-shapes have no place for a score that is missing, so a failed judgement fails the request.
+`/v1/verdicts` judges without computing a reward. `/v1/comparisons` asks which of two responses is better, in both
+orders. `/v1/score` and `/v1/rerank` give rewards under a published rubric in the formats of vLLM and Cohere: the rubric
+is the model, a response is a document, and its reward is the score. These formats cannot express a missing score, so a
+failed judgement fails the request.
 """
 
 from typing import Annotated, Literal
@@ -29,7 +25,11 @@ from trainer_client.wire.rewards import Failure, JudgeInfo, PinnedRubric, Reward
 
 
 class VerdictRequest(RequestModel):
-    """Judge groups of responses by rubrics; the protocol is `binary` unless given."""
+    """Judge groups of responses by rubrics, without computing rewards.
+
+    The fields are the same as in `RewardRequest`. `judging.protocol` defaults to `binary`. Only `likert` works without
+    a rubric.
+    """
 
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
@@ -56,14 +56,17 @@ class VerdictRequest(RequestModel):
 
 
 class ResponseVerdicts(AnswerModel):
-    """One response's verdicts, and how much of the response the judge did not see."""
+    """One response's verdicts, and how many characters of the response the judge did not see."""
 
     verdicts: tuple[Verdict, ...]
     characters_omitted: int = 0
 
 
 class GroupVerdicts(AnswerModel):
-    """The responses of one group in the order they were sent, and the digest of the rubric that judged them."""
+    """The responses of one group in the request's order, and the digest of the rubric that they were judged by.
+
+    `grounding_characters_omitted` says how many characters of the grounding the judge did not see.
+    """
 
     id: str
     rubric: str | None = None
@@ -72,7 +75,7 @@ class GroupVerdicts(AnswerModel):
 
 
 class VerdictAnswer(AnswerModel):
-    """The answer to a `VerdictRequest`; groups stand in the request's order."""
+    """The answer to a `VerdictRequest`. Groups are in the request's order."""
 
     request_id: str
     run: str | None = None
@@ -84,7 +87,7 @@ class VerdictAnswer(AnswerModel):
 
 
 class Pair(RequestModel):
-    """Two responses to one prompt. `grounding` and `reference_answer` are shown to the judge only."""
+    """Two responses to one prompt. Only the judge sees `grounding` and `reference_answer`."""
 
     id: GroupId
     prompt: Prompt
@@ -96,7 +99,7 @@ class Pair(RequestModel):
 
 
 class ComparisonOptions(RequestModel):
-    """How the judge is asked; the fields mean what they mean in `JudgingOptions`."""
+    """How the judge is asked. The fields are the same as in `JudgingOptions`."""
 
     rationale: Flag = False
     think_tokens: SafeInt = Field(default=0, ge=0, le=32_768)
@@ -106,7 +109,11 @@ class ComparisonOptions(RequestModel):
 
 
 class ComparisonRequest(RequestModel):
-    """Compare pairs of responses. A rubric, where there is one, tells the judge what to look at."""
+    """Compare pairs of responses. An optional rubric tells the judge what to look at.
+
+    `question` replaces the default question to the judge, which response is better. The other fields are the same as in
+    `RewardRequest`.
+    """
 
     run: RunName | None = None
     step: Annotated[int, Field(ge=0), STRICT_NUMBER] | None = None
@@ -121,7 +128,7 @@ class ComparisonRequest(RequestModel):
 
 
 class OrderVerdict(AnswerModel):
-    """What the judge said in one order: the probability that `a` is better, wherever `a` stood."""
+    """The judge's verdict in one order. `probability` is always that `a` is better; `first` says which came first."""
 
     first: Literal["a", "b"]
     status: Literal["ok", "failed"]
@@ -134,9 +141,10 @@ class OrderVerdict(AnswerModel):
 
 
 class Comparison(AnswerModel):
-    """One pair. `score` is the win of `a` averaged over both orders (1 win, 0 loss); null if an order failed.
+    """The comparison of one pair. `score` is the win of `a` averaged over both orders (1 win, 0 loss).
 
-    `preferred` is null where an order failed, and `tie` where the orders disagree, which `consistent` says too.
+    `score` and `preferred` are null if judging failed in either order. If the orders disagree, `preferred` is `tie` and
+    `consistent` is false.
     """
 
     id: str
@@ -149,9 +157,9 @@ class Comparison(AnswerModel):
 
 
 class ComparisonAnswer(AnswerModel):
-    """The answer to a `ComparisonRequest`; pairs stand in the request's order.
+    """The answer to a `ComparisonRequest`. Pairs are in the request's order.
 
-    `win_rate` is the mean score of `a` over the pairs that have one, null where none has.
+    `win_rate` is the mean score of `a` over the pairs that have a score, null if none has.
     """
 
     request_id: str
@@ -170,7 +178,7 @@ Texts = Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
 class _ScoringRequest(RequestModel):
-    """What both requests share; beside `model`, the fields mean what they mean in a `RewardRequest`."""
+    """The shared fields. `model` is a rubric reference; the other fields are the same as in `RewardRequest`."""
 
     model: RubricRef
     allow_retired: Flag = False
@@ -186,7 +194,7 @@ class _ScoringRequest(RequestModel):
             self.rewards()
         except ValidationError as error:
             reason = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
-            raise ValueError(f"{reason}; POST /v1/rewards takes every field") from None
+            raise ValueError(f"{reason}; or use POST /v1/rewards, which takes every field") from None
         return self
 
     def groups(self) -> tuple[Group, ...]:
@@ -194,7 +202,7 @@ class _ScoringRequest(RequestModel):
         raise NotImplementedError
 
     def rewards(self) -> RewardRequest:
-        """The request of `POST /v1/rewards` whose rewards are the scores; raises where there is none."""
+        """The equivalent request of `POST /v1/rewards`; raises `ValidationError` if the fields do not allow one."""
         return RewardRequest(
             run=self.run,
             rubric=self.model,
@@ -211,7 +219,7 @@ class _ScoringRequest(RequestModel):
 class ScoreRequest(_ScoringRequest):
     """Score the responses `text_2` to the prompts `text_1` by the rubric `model`.
 
-    One prompt goes with every response; several go with as many responses, one each.
+    A single prompt applies to all responses. Otherwise give one prompt for each response.
     """
 
     text_1: str | Texts
@@ -227,7 +235,7 @@ class ScoreRequest(_ScoringRequest):
         return self
 
     def groups(self) -> tuple[Group, ...]:
-        """One group of all responses to the one prompt, or a group for each pair."""
+        """One group with all responses if there is one prompt, else one group for each pair."""
         prompts, responses = _as_tuple(self.text_1), _as_tuple(self.text_2)
         if len(prompts) == 1:
             return (Group(id="0", prompt=prompts[0], responses=responses),)
@@ -236,7 +244,7 @@ class ScoreRequest(_ScoringRequest):
 
 
 class RerankRequest(_ScoringRequest):
-    """Rank the responses `documents` to the prompt `query` by the rubric `model`. `top_n` 0 gives them all."""
+    """Rank the responses `documents` to the prompt `query` by the rubric `model`. `top_n` 0 returns all of them."""
 
     query: str
     documents: Texts
@@ -244,12 +252,12 @@ class RerankRequest(_ScoringRequest):
     return_documents: Flag = True
 
     def groups(self) -> tuple[Group, ...]:
-        """The one group."""
+        """One group with all documents."""
         return (Group(id="0", prompt=self.query, responses=self.documents),)
 
 
 class ScoreUsage(AnswerModel):
-    """The judge's tokens: those of its prompts, known prefixes included, and those that it wrote."""
+    """The judge's tokens: those of its prompts, cached prefixes included, and those it generated."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -265,7 +273,7 @@ class ScoreData(AnswerModel):
 
 
 class ScoreAnswer(AnswerModel):
-    """The answer to a `ScoreRequest`. `id` is the request's id, `model` the version of the rubric that was used."""
+    """The answer to a `ScoreRequest`. `id` is the request id, `model` the rubric version that was used."""
 
     id: str
     object: Literal["list"] = "list"
@@ -276,13 +284,13 @@ class ScoreAnswer(AnswerModel):
 
 
 class RankedText(AnswerModel):
-    """A document as it was sent."""
+    """A document as sent in the request."""
 
     text: str
 
 
 class RankedDocument(AnswerModel):
-    """The reward of `documents[index]`; `document` is left out where `return_documents` is false."""
+    """The reward of `documents[index]`. `document` is left out if `return_documents` is false."""
 
     index: int
     document: RankedText | None = None
@@ -290,7 +298,7 @@ class RankedDocument(AnswerModel):
 
 
 class RerankAnswer(AnswerModel):
-    """The answer to a `RerankRequest`: the best document first, equal ones in the request's order."""
+    """The answer to a `RerankRequest`: the best document first, documents of equal score in the request's order."""
 
     id: str
     model: str
